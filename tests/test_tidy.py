@@ -30,7 +30,6 @@ SMALL = {
     "registry/kinds/counting.py": "a kind, or what kinds share, is a module",
     "shell/process/free_memory.py": "one deed of its own, with the C library",
     "shell/process/start_error.py": "an interface between rooms",
-    "shell/server/connections/timing.py": "an interface: what a server is told of times",
     "slices/succession.py": "a rule that slices and Endpoints share",
     "registry/kinds/service_account.py": "a kind is a module",
 }

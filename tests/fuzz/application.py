@@ -15,13 +15,12 @@ from urllib.parse import unquote
 
 from sliceplane.api.scheme import OPTIONAL_RESOURCES, RESOURCES, SERVED
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.authentication.types import NoTokens
 from sliceplane.registry.registry import Registry
-from sliceplane.registry.types import User
+from sliceplane.registry.types import NoTokens, User
 from sliceplane.shell.server.heavy.service import Heavy
 from sliceplane.shell.server.monitoring.metrics import ServerMetrics
 from sliceplane.shell.server.nonresource.discovery import Discovery
-from sliceplane.shell.server.nonresource.health import HealthChecks
+from sliceplane.shell.server.nonresource.pages import HealthChecks
 from sliceplane.shell.server.requests import app as app_module
 from sliceplane.shell.server.requests.app import ApiServer, Services
 from sliceplane.shell.server.requests.auth import Certificate, Tokens
@@ -31,7 +30,7 @@ from sliceplane.shell.server.requests.revocation import Revocation
 from sliceplane.shell.server.requests.timers import HubTicker
 from sliceplane.shell.server.requests.watch import WatchHandler
 from sliceplane.shell.server.storage.committer import Committer
-from sliceplane.shell.server.storage.memory import MemoryBackend
+from sliceplane.shell.server.storage.own import MemoryBackend
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
 

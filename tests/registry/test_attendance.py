@@ -27,9 +27,8 @@ from sliceplane.registry.attendance import Claim
 from sliceplane.registry.authentication.bearer import LEEWAY_S
 from sliceplane.registry.authentication.impersonation import Impersonation
 from sliceplane.registry.authorization.standing import Standing
-from sliceplane.registry.authorization.types import AUTHENTICATED, MASTERS, Attributes
 from sliceplane.registry.core import key_of
-from sliceplane.registry.types import User
+from sliceplane.registry.types import AUTHENTICATED, MASTERS, Attributes, User
 from sliceplane.store.types import restamp
 
 ANN = User(name="ann", groups=("devs", AUTHENTICATED))

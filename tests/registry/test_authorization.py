@@ -13,8 +13,7 @@ from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles,
 from sliceplane.registry.authorization.coverage import missing
 from sliceplane.registry.authorization.index import PolicyIndex
 from sliceplane.registry.authorization.rules import PolicyRule, document_of_rule, rules_of
-from sliceplane.registry.authorization.types import MASTERS, Attributes
-from sliceplane.registry.types import User
+from sliceplane.registry.types import MASTERS, Attributes, User
 from sliceplane.store.types import Key
 
 READER = PolicyRule(verbs=("get", "list"), groups=("",), resources=("pods", "pods/status"))

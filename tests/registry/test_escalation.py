@@ -17,8 +17,7 @@ from sliceplane.api.errors import StatusError, quote
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource, RoleBindings, Roles
 from sliceplane.registry.authorization import escalation
 from sliceplane.registry.authorization.index import refusal
-from sliceplane.registry.authorization.types import AUTHENTICATED, Attributes
-from sliceplane.registry.types import Body, Context, User, WriteOptions
+from sliceplane.registry.types import AUTHENTICATED, Attributes, Body, Context, User, WriteOptions
 
 EVE = User(name="eve", groups=(AUTHENTICATED,))
 TO_VIEW = "rbac.authorization.k8s.io/aggregate-to-view"

@@ -17,8 +17,7 @@ from sliceplane.api.scheme import RBAC_GROUP, ClusterRoles, RoleBindings, Roles
 from sliceplane.registry.authorization.aggregation import GATHERED_CHARACTERS_MAX
 from sliceplane.registry.authorization.index import PolicyIndex
 from sliceplane.registry.authorization.rules import PolicyRule, RoleRules
-from sliceplane.registry.authorization.types import AUTHENTICATED, Attributes
-from sliceplane.registry.types import User
+from sliceplane.registry.types import AUTHENTICATED, Attributes, User
 from sliceplane.store.mvcc import Store
 from sliceplane.store.types import Key
 

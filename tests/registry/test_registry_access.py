@@ -23,8 +23,7 @@ from sliceplane.api.scheme import (
 )
 from sliceplane.registry.authorization.policy import AGGREGATED, ROLES, gathered_rules
 from sliceplane.registry.authorization.rules import rules_of
-from sliceplane.registry.authorization.types import AUTHENTICATED, Attributes
-from sliceplane.registry.types import Body, Context, Target, User, WriteOptions
+from sliceplane.registry.types import AUTHENTICATED, Attributes, Body, Context, Target, User, WriteOptions
 
 BOB = User(name="bob", groups=(AUTHENTICATED,))
 MASTER = User(name="root", groups=("system:masters",))

@@ -77,4 +77,4 @@ def test_warning(resource: Resource, document: Any, expected: list[str]) -> None
 
 def test_fqdn_is_told_at_creation_only() -> None:
     document = slice_("FQDN", "a.b")
-    assert kind_of(EndpointSlices).warnings(document, document) == ()
+    assert tuple(kind_of(EndpointSlices).warnings(document, document)) == ()

@@ -188,7 +188,10 @@ def _parse(raw: bytes) -> Any:
 
 def _parse_json(raw: bytes) -> tuple[Document, bool]:
     """The document, of any depth, and whether a member of it is there more than once."""
-    document = _as_object(_parse(raw))
+    value = _parse(raw)
+    document: Document = {} if value is None else value
+    if not isinstance(document, dict):
+        raise MalformedBody(f"json: cannot unmarshal {json_name(value)} into Go value of type {_TYPE_META}")
     encoded = _encode(document)
     # A colon written as an escape is counted on one side only; rare enough to let the slow way find out.
     escaped = b"\\u003a" in raw or b"\\u003A" in raw
@@ -208,14 +211,6 @@ def _words_of(error: msgspec.DecodeError) -> str:
     """Good JSON by Go's rules that we refuse all the same: numbers out of range, lone surrogates."""
     text = str(error)
     return "number out of range" if "out of range" in text else "invalid surrogate pair in string"
-
-
-def _as_object(value: Any) -> Document:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise MalformedBody(f"json: cannot unmarshal {json_name(value)} into Go value of type {_TYPE_META}")
-    return value
 
 
 def _encode(value: Any) -> bytes:

@@ -27,7 +27,7 @@ class FlowControl:
 
     def __init__(self, *, reads: int, writes: int) -> None:
         """*reads* and *writes*: how many are worked on at a time."""
-        self._classifier = Classifier(SCHEMAS, LEVELS)
+        self.classify = Classifier(SCHEMAS, LEVELS).classify
         self._tallies = {schema.name: Tally() for schema in SCHEMAS}
         self.seats: dict[Kind, Seats] = {
             "read": Seats(reads, LEVELS, self._tallies),
@@ -35,9 +35,6 @@ class FlowControl:
         }
         self.metrics = Metrics()
         self._declare()
-
-    def classify(self, name: str, groups: tuple[str, ...], asked: Asked) -> Flow:
-        return self._classifier.classify(name, groups, asked)
 
     def tally(self, schema: str) -> Tally:
         return self._tallies[schema]

@@ -276,7 +276,20 @@ class Reflector(Generic[T]):
             self.on_watch_ended(now, status_of(body))
             return
         try:
-            self._apply(kind, body, now)
+            if kind == "BOOKMARK":
+                self.counters.bookmarks += 1
+                self._advance(bookmark_version(body), now)
+                return
+            if kind not in ("ADDED", "MODIFIED", "DELETED"):
+                raise Undecodable(f"unknown event type {kind!r}")
+            self.counters.events += 1
+            loaded = self.cache.load(body)
+            if isinstance(loaded, Unreadable):
+                key, version = loaded.key, loaded.resource_version
+            else:
+                key, version = loaded.metadata.key, loaded.metadata.resource_version
+            if self._advance(version, now):
+                self._changes.extend(self.cache.remove(key, version) if kind == "DELETED" else self.cache.put(loaded))
         except Undecodable as error:
             # An event that cannot be read is an event lost: only a list brings back what it said.
             self._relist(internal(f"a {kind} event cannot be read: {error}"), now)
@@ -373,24 +386,6 @@ class Reflector(Generic[T]):
         self.counters.watches += 1
         spread = WATCH_TIMEOUT_MAX_S - WATCH_TIMEOUT_MIN_S + 1
         self._actions.append(StartWatch(self._version, WATCH_TIMEOUT_MIN_S + self._rng.below(spread)))
-
-    def _apply(self, kind: str, body: bytes, now: float) -> None:
-        if kind == "BOOKMARK":
-            self.counters.bookmarks += 1
-            self._advance(bookmark_version(body), now)
-            return
-        if kind not in ("ADDED", "MODIFIED", "DELETED"):
-            raise Undecodable(f"unknown event type {kind!r}")
-        self.counters.events += 1
-        loaded = self.cache.load(body)
-        key, version = (
-            (loaded.key, loaded.resource_version)
-            if isinstance(loaded, Unreadable)
-            else (loaded.metadata.key, loaded.metadata.resource_version)
-        )
-        if not self._advance(version, now):
-            return
-        self._changes.extend(self.cache.remove(key, version) if kind == "DELETED" else self.cache.put(loaded))
 
     def _advance(self, version: str, now: float) -> bool:
         """Take over the version of an event or a bookmark; false if it goes backwards and a list is due."""

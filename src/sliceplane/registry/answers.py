@@ -17,7 +17,7 @@ from sliceplane.api import codec
 from sliceplane.api.errors import FieldError, invalid
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Resource, stored_form
+from sliceplane.api.scheme import Resource, ResourceQuotas, stored_form
 from sliceplane.documents import conversion
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.core import Core
@@ -44,7 +44,8 @@ def stage(
     charged = core.quotas.admit(kind.resource, document, old)
     if options.dry_run:
         return unwritten(kind.resource, document, code, warnings)
-    core.charge(charged)
+    for quota in charged:
+        core.put(ResourceQuotas, quota)
     kind.admission.claim(core, document, ctx.now)
     return stored(core.put(kind.resource, document), code, warnings)
 
@@ -100,7 +101,8 @@ def check(gates: Gates, target: Target, new: Document, old: Document | None) -> 
         errors = validate_update(resource, new, old, target.subresource)
     if target.subresource != "status":
         errors = kind_of(resource).admission.narrow(gates, errors, new, old)
-    refuse(resource, new["metadata"], errors)
+    if errors:
+        refuse(resource, new["metadata"], errors)
 
 
 def refuse(resource: Resource, head: Document, errors: list[FieldError]) -> None:
@@ -111,16 +113,9 @@ def refuse(resource: Resource, head: Document, errors: list[FieldError]) -> None
         raise invalid(resource.kind, resource.group, head.get("name", ""), errors)
 
 
-def comparable(target: Target, stored: Document) -> Document:
-    """What is stored as the request's version would have written it: with topology in its field."""
-    return conversion.lift(stored) if target.via else stored
-
-
 def to_store(config: RegistryConfig, target: Target, document: Document) -> Document:
-    """The hub document in the form that the operator wants stored."""
-    if target.via and config.topology_storage == "annotation":
-        return conversion.stow(document)
-    return document
+    """The hub document that an older version was turned into, in the form that the operator wants stored."""
+    return conversion.stow(document) if target.via and config.topology_storage == "annotation" else document
 
 
 def shown_document(resource: Resource, document: Document) -> Document:

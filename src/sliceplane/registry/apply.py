@@ -18,12 +18,11 @@ from sliceplane.documents import fields, strict
 from sliceplane.documents.schema import Struct, drop_nulls, lookup
 from sliceplane.registry import answers, managed_fields, metadata
 from sliceplane.registry.authorization.index import require
-from sliceplane.registry.authorization.types import creation_of
 from sliceplane.registry.core import Core, key_of, missing
 from sliceplane.registry.create import create_document
 from sliceplane.registry.decoding import UndecodableBody, decoded
 from sliceplane.registry.documents import document_of
-from sliceplane.registry.types import Context, Outcome, Target, WriteOptions
+from sliceplane.registry.types import Context, Outcome, Target, WriteOptions, creation_of
 from sliceplane.registry.update import check_version, replace
 from sliceplane.registry.validation.metadata import ANNOTATIONS_MAX_BYTES
 

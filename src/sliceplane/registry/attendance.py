@@ -15,9 +15,8 @@ from sliceplane.registry.authentication import bearer
 from sliceplane.registry.authentication.impersonation import Impersonation, impersonate
 from sliceplane.registry.authorization.index import require
 from sliceplane.registry.authorization.standing import Support, identities
-from sliceplane.registry.authorization.types import MASTERS, Attributes
 from sliceplane.registry.core import Core
-from sliceplane.registry.types import User
+from sliceplane.registry.types import MASTERS, Attributes, User
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

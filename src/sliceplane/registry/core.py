@@ -13,7 +13,7 @@ from typing import Protocol
 
 from sliceplane.api.errors import StatusError, not_found
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import ClusterRoles, IPAddresses, Resource, ResourceQuotas, Services
+from sliceplane.api.scheme import ClusterRoles, IPAddresses, Resource, Services
 from sliceplane.kit.ip import canonical as canonical_address
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.times import format_time
@@ -26,7 +26,6 @@ from sliceplane.registry.admission.address_book import (
 )
 from sliceplane.registry.admission.quotas import QuotaIndex
 from sliceplane.registry.admission.services import ServiceLedgers
-from sliceplane.registry.authentication.types import NoTokens, TokenService
 from sliceplane.registry.authorization.aggregation import Aggregation, Gatherers
 from sliceplane.registry.authorization.index import PolicyIndex
 from sliceplane.registry.authorization.rules import PolicyRule, document_of_rule
@@ -34,7 +33,7 @@ from sliceplane.registry.authorization.standing import Standing
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.documents import canonical, document_of, make_record
 from sliceplane.registry.expiry import Expiry
-from sliceplane.registry.types import Target
+from sliceplane.registry.types import NoTokens, Target, TokenService
 from sliceplane.store.mvcc import Store
 from sliceplane.store.types import Key, Record, restamp
 
@@ -164,28 +163,27 @@ class Core:
         key = Key(resource.storage_key, metadata.get("namespace", ""), metadata["name"])
         before = self.store.latest(key)
         shaped = canonical(resource, document)
-        held = self._held(key)
+        # The addresses that a Service has, which this write may set free.
+        held = self.services.addresses(key) if resource is Services else ()
         record = self.store.stage_put(
             key, lambda revision: make_record(resource, shaped, revision, before.created if before else revision)
         )
         self._tell(key, shaped)
-        self._release(key, held)
+        if held:
+            self._release(key, held)
         return record, before
 
     def remove(self, record: Record) -> Record:
         """Stage the deletion of the newest version, and what follows from it."""
         key = record.key
-        held = self._held(key)
+        held = self.services.addresses(key) if key.resource == Services.storage_key else ()
         last = self.store.stage_delete(key, lambda revision: restamp(record, revision))
         self._tell(key, None)
-        self._release(key, held)
+        if held:
+            self._release(key, held)
         if key.resource == ClusterRoles.storage_key:
             self.gather(self.aggregation.gathering(key, record.labels))
         return last
-
-    def _held(self, key: Key) -> tuple[str, ...]:
-        """The addresses that the Service *key* has; any other object has none."""
-        return self.services.addresses(key) if key.resource == Services.storage_key else ()
 
     def _release(self, service: Key, held: tuple[str, ...]) -> None:
         """Remove the IPAddresses of what *service* has held and holds no more: no commit has one without the other."""
@@ -242,11 +240,6 @@ class Core:
             "labels": {FAMILY_LABEL: family_of(name), MANAGED_BY_LABEL: ALLOCATOR},
         }
         self.put(IPAddresses, {"metadata": head, "spec": {"parentRef": parent}})
-
-    def charge(self, quotas: tuple[Document, ...]) -> None:
-        """Stage what ``QuotaIndex.admit`` returned.  Required order: before the object that it is for."""
-        for quota in quotas:
-            self.put(ResourceQuotas, quota)
 
 
 def _with_rules(role: Document, rules: tuple[PolicyRule, ...]) -> Document:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sliceplane.api.errors import StatusError, already_exists
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Resource
+from sliceplane.api.scheme import RBAC_GROUP, Resource
 from sliceplane.registry import answers, managed_fields, metadata
 from sliceplane.registry.answers import check
 from sliceplane.registry.authorization.escalation import check_write
@@ -17,7 +17,6 @@ from sliceplane.registry.core import Core
 from sliceplane.registry.decoding import decode_body, must_be_unset_on_create
 from sliceplane.registry.documents import document_of
 from sliceplane.registry.kinds import kind_of
-from sliceplane.registry.kinds.kind import Kind
 from sliceplane.registry.namespaces import admit_content
 from sliceplane.registry.types import Body, Context, Outcome, Target, WriteOptions
 from sliceplane.store.types import Key
@@ -52,10 +51,13 @@ def create_document(
     if not tracked:
         managed_fields.on_create(ctx, target, document, options)
     admit_content(core.store, resource, head)
-    check_write(core.policy, ctx.user, target, document, None)
+    if resource.group == RBAC_GROUP:
+        check_write(core.policy, ctx.user, target, document, None)
     generated = _settle_name(core, resource, head)
     kind.prepare_create(core, target, document)
-    _settle_status(kind, document)
+    status = kind.status.first(document)
+    if status is not None:
+        document["status"] = status
     check(core.config.gates, target, document, None)
     kind.admission.admit(core, document, None)
     if given_version:
@@ -85,12 +87,6 @@ def _settle_name(core: Core, resource: Resource, head: Document) -> bool:
         if core.store.latest(Key(resource.storage_key, _namespace(head), head["name"])) is None:
             break
     return True
-
-
-def _settle_status(kind: Kind, document: Document) -> None:
-    first = kind.status.first(document)
-    if first is not None:
-        document["status"] = first
 
 
 def _refuse_taken(core: Core, resource: Resource, head: Document, *, generated: bool) -> None:

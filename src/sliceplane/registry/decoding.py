@@ -6,8 +6,6 @@ wrong type are refused, null means absent, and unknown members are dropped after
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from sliceplane.api import codec
@@ -74,7 +72,11 @@ def decoded(resource: Resource, document: Document, *, fresh: bool = False) -> D
     """
     tidy = is_tidy(resource.schema_key, document)
     fits = tidy or _fits(resource, document)
-    document, managed = _set_aside(document)
+    managed = None
+    if document.get("metadata") and "managedFields" in document["metadata"]:
+        # Set aside as sent: there, an empty list is not nothing.
+        document = {**document, "metadata": dict(document["metadata"])}
+        managed = document["metadata"].pop("managedFields")
     # A copy made in C costs a fifth of a walk (70 us instead of 350 for 100 endpoints).
     if not tidy:
         document = _normalised(document)
@@ -88,7 +90,12 @@ def decoded(resource: Resource, document: Document, *, fresh: bool = False) -> D
     metadata.pop("selfLink", None)
     for name in ("creationTimestamp", "deletionTimestamp"):
         if name in metadata:
-            metadata[name] = _respelt(metadata[name])
+            # One moment has many spellings, and clients write back what they read in their own.
+            try:
+                metadata[name] = format_time(parse_time(metadata[name]))
+            except (ValueError, OverflowError) as error:
+                why = f"parsing time {show(metadata[name])}: year outside of 1..9999"
+                raise UndecodableBody(why) from error
     if not tidy:
         drop_nothings(resource.api_version, resource.kind, document)
         _must_project(resource, document)
@@ -125,23 +132,6 @@ def _must_project(resource: Resource, document: Document) -> None:
         msgspec.convert(document, resource.projection)
     except msgspec.ValidationError as error:
         raise UndecodableBody(f"json: {error}") from error
-
-
-def _set_aside(document: Document) -> tuple[Document, Any]:
-    """The document without metadata.managedFields, and those, as sent: there, an empty list is not nothing."""
-    metadata = document.get("metadata")
-    if not metadata or "managedFields" not in metadata:
-        return document, None
-    bare = {name: value for name, value in metadata.items() if name != "managedFields"}
-    return {**document, "metadata": bare}, metadata["managedFields"]
-
-
-def _respelt(text: str) -> str:
-    """A time as we write it: one moment has many spellings, and clients write back what they read in their own."""
-    try:
-        return format_time(parse_time(text))
-    except (ValueError, OverflowError) as error:
-        raise UndecodableBody(f"parsing time {show(text)}: year outside of 1..9999") from error
 
 
 def must_be_unset_on_create() -> StatusError:

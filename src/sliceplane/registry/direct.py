@@ -6,7 +6,7 @@ A ``Write`` becomes a step, a plan of a watch becomes an interest at the hub; bo
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from sliceplane.api.codec import encode
 from sliceplane.api.meta import Document
@@ -30,15 +30,15 @@ def step_of(registry: Registry, context: Context, write: Write, options: WriteOp
     match write.verb:
         case "create":
             body = body_of_json(write.resource, write.subresource, write.body)
-            return lambda: registry.create(context, target, body, options)
+            return partial(registry.create, context, target, body, options)
         case "update":
             body = body_of_json(write.resource, write.subresource, write.body)
-            return lambda: registry.update(context, target, body, options)
+            return partial(registry.update, context, target, body, options)
         case "patch":
-            return lambda: registry.patch(context, target, write.patch_type, write.body, options)
+            return partial(registry.patch, context, target, write.patch_type, write.body, options)
         case "delete":
             deletion = delete_options_of_document(document_of_json(write.body)) if write.body else DeleteOptions()
-            return lambda: registry.delete(context, target, deletion)
+            return partial(registry.delete, context, target, deletion)
     raise AssertionError(f"{write.verb} is no write")
 
 

@@ -87,18 +87,12 @@ def canonical(resource: Resource, document: Document) -> Document:
     return {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata, **rest}
 
 
-def with_resource_version(document: Document, revision: int) -> Document:
-    """A copy whose metadata says *revision*; members keep their places."""
-    metadata = {**document["metadata"], "resourceVersion": str(revision)}
-    ordered = {name: metadata[name] for name in _METADATA_ORDER if name in metadata}
-    return {**document, "metadata": ordered}
-
-
 def make_record(resource: Resource, document: Document, revision: int, created: int) -> Record:
     """The record of a canonical *document* that is committed at *revision*."""
     resource = stored_form(resource)
-    stamped = with_resource_version(document, revision)
-    metadata = stamped["metadata"]
+    metadata = {**document["metadata"], "resourceVersion": str(revision)}
+    metadata = {name: metadata[name] for name in _METADATA_ORDER if name in metadata}
+    stamped = {**document, "metadata": metadata}
     return Record(
         key=Key(resource.storage_key, metadata.get("namespace", ""), metadata["name"]),
         revision=revision,

@@ -14,9 +14,8 @@ so it is sets that are translated, never documents.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from sliceplane.api.meta import Document
@@ -40,8 +39,9 @@ def on_create(ctx: Context, target: Target, document: Document, options: WriteOp
     base = _base(head.pop(MEMBER, None), [])
     write = _write(ctx, target, options, "Update")
     working = stored_form(target.resource)
-    change = fields.compare(_shape(working), {}, document)
-    _store(head, fields.updated(_decoded(base, working, ordered=False), change, write), working)
+    change = fields.compare(fields.shape_of(working.schema_key), {}, document)
+    before = fields.decode(base, partial(_translated, working, True), ordered=False)
+    _store(head, fields.updated(before, change, write), working)
 
 
 def on_update(ctx: Context, target: Target, new: Document, old: Document, options: WriteOptions) -> bool:
@@ -58,9 +58,9 @@ def on_update(ctx: Context, target: Target, new: Document, old: Document, option
         # No manager was tracked, or should be any more: that lasts until the next apply.
         return base is stored
     working = stored_form(target.resource)
-    change = fields.compare(_shape(working), _untracked(old), new)
+    change = fields.compare(fields.shape_of(working.schema_key), _untracked(old), new)
     write = _write(ctx, target, options, "Update")
-    before = _decoded(base, working, ordered=base is stored)
+    before = fields.decode(base, partial(_translated, working, True), ordered=base is stored)
     after = fields.updated(before, change, write)
     if after is before and base is stored:
         head[MEMBER] = stored
@@ -79,7 +79,7 @@ def on_apply(
     working = target.spoken
     shape = fields.shape_of(working.schema_key)
     write = _write(ctx, target, options, "Apply")
-    before = _decoded(live.get("metadata", {}).get(MEMBER, []), working)
+    before = fields.decode(live.get("metadata", {}).get(MEMBER, []), partial(_translated, working, True))
     bare = _untracked(live)
     if not before and live:
         before = fields.before_first_apply(shape, bare, write)
@@ -95,7 +95,7 @@ def on_apply(
 
 def _in_their_words(refused: fields.Conflicts, working: Resource) -> fields.Conflicts:
     """Each field under the name that it has in the version of the one who owns it."""
-    back = _translate(working, into=False)
+    back = partial(_translated, working, False)
     conflicts = []
     for conflict in refused.conflicts:
         named = back(fields.of_paths([conflict.path]), conflict.api_version)
@@ -123,7 +123,9 @@ def _untracked(document: Document) -> Document:
     head = document.get("metadata", {})
     if MEMBER not in head:
         return document
-    return {**document, "metadata": {name: value for name, value in head.items() if name != MEMBER}}
+    head = dict(head)
+    del head[MEMBER]
+    return {**document, "metadata": head}
 
 
 def _base(sent: Any, stored: list[Document]) -> list[Document]:
@@ -141,44 +143,30 @@ def _base(sent: Any, stored: list[Document]) -> list[Document]:
 def _store(head: Document, managers: Managers, working: Resource) -> None:
     head.pop(MEMBER, None)
     if managers:
-        head[MEMBER] = fields.encode(managers, _translate(working, into=False))
+        head[MEMBER] = fields.encode(managers, partial(_translated, working, False))
 
 
-def _decoded(entries: list[Document], working: Resource, *, ordered: bool = True) -> Managers:
-    return fields.decode(entries, _translate(working, into=True), ordered=ordered)
-
-
-def _translate(working: Resource, *, into: bool) -> Callable[[FieldSet, str], FieldSet | None]:
-    """Between the names of a set's own version and those of *working*."""
-
-    def translate(owned: FieldSet, version: str) -> FieldSet | None:
-        if version == working.api_version:
-            return owned
-        other = by_kind(version, working.kind)
-        if other is None:
-            return None
-        source, aim = (other, working) if into else (working, other)
-        return fields.renamed(owned, conversion.renamed_members(source, aim))
-
-    return translate
-
-
-def _shape(working: Resource) -> fields.StructShape:
-    return fields.shape_of(working.schema_key)
+def _translated(working: Resource, into: bool, owned: FieldSet, version: str) -> FieldSet | None:
+    """*owned* from the names of its own *version* *into* those of *working*, or back; ``None``: that is not known."""
+    if version == working.api_version:
+        return owned
+    other = by_kind(version, working.kind)
+    if other is None:
+        return None
+    source, aim = (other, working) if into else (working, other)
+    return fields.renamed(owned, conversion.renamed_members(source, aim))
 
 
 def _write(ctx: Context, target: Target, options: WriteOptions, operation: Any) -> fields.OwnedWrite:
     version = target.spoken.api_version
+    # What the endpoint does not write, whatever a body says.
+    if target.subresource == "status":
+        reset = kind_of(target.resource).status.not_written
+    else:
+        reset = _STATUS if target.resource.has_status else fields.EMPTY
     return fields.OwnedWrite(
         who=fields.identity(options.field_manager, operation, version, target.subresource),
         api_version=version,
         now=_stamp(int(ctx.now)),
-        reset=_reset(target),
+        reset=reset,
     )
-
-
-def _reset(target: Target) -> FieldSet:
-    """What the endpoint does not write, whatever a body says."""
-    if target.subresource == "status":
-        return kind_of(target.resource).status.not_written
-    return _STATUS if target.resource.has_status else fields.EMPTY

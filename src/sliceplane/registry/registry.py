@@ -25,20 +25,21 @@ from sliceplane.registry import scale as scaling
 from sliceplane.registry import update as updating
 from sliceplane.registry.attendance import Attendance
 from sliceplane.registry.authentication import bearer, impersonation, token_request
-from sliceplane.registry.authentication.types import TokenService
 from sliceplane.registry.authorization import reviews
-from sliceplane.registry.authorization.types import Attributes, Decision
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.core import Core, key_of
 from sliceplane.registry.types import (
+    Attributes,
     Body,
     Context,
+    Decision,
     DeleteOptions,
     ListOptions,
     ListOutcome,
     Outcome,
     PatchType,
     Target,
+    TokenService,
     User,
     WatchOptions,
     WatchPlan,

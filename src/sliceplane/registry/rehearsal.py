@@ -45,10 +45,9 @@ from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.authorization.index import RESOURCES as POLICY_RESOURCES
 from sliceplane.registry.authorization.index import PolicyIndex
-from sliceplane.registry.authorization.types import Attributes, Decision, creation_of
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.core import Core, key_of
-from sliceplane.registry.types import Context, Outcome, Target, User
+from sliceplane.registry.types import Attributes, Context, Decision, Outcome, Target, User, creation_of
 from sliceplane.store.mvcc import Store
 from sliceplane.store.types import EventType, Key, Record, StoreEvent, restamp_body
 

@@ -1,19 +1,27 @@
-"""Requests to the registry and its answers.  Frozen; everything a verb needs besides the store is in here."""
+"""Requests to the registry and its answers: what is asked, by whom, what a user may do, who signs tokens.
+
+Frozen; everything that a verb needs besides the store is in here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from sliceplane.api.codec import OwnJson
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
-from sliceplane.store.types import Record
+from sliceplane.store.types import Key, Record
 
 FieldValidation = Literal["Ignore", "Warn", "Strict"]
 PatchType = Literal["json", "merge", "strategic", "apply"]
 Propagation = Literal["Background", "Foreground", "Orphan"]
+MASTERS = "system:masters"
+AUTHENTICATED = "system:authenticated"
+UNAUTHENTICATED = "system:unauthenticated"
+#: who has shown nothing
+ANONYMOUS_NAME = "system:anonymous"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,3 +189,91 @@ class WatchPlan:
     wait_for: int | None = None
     timeout_s: int | None = None
     newest: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attributes:
+    """What a request wants to do, in the terms that rules are written in.
+
+    ``verb`` is a resource verb (get, list, watch, create, ...) or, where ``resource`` is "", the method in
+    lower case, and ``path`` says on what.  A Namespace object counts as lying in itself.
+    """
+
+    verb: str
+    path: str = ""
+    group: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+
+    @property
+    def combined_resource(self) -> str:
+        """``pods`` or ``pods/status``: how rules spell it."""
+        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """``reason`` is for people and the audit log; "" where there is nothing to say."""
+
+    allowed: bool
+    reason: str = ""
+
+
+def creation_of(target: Target) -> Attributes:
+    """Creating what *target* names, which is what a PUT or an apply to a free name does."""
+    resource = target.resource
+    return Attributes(
+        verb="create",
+        group=resource.group,
+        resource=resource.plural,
+        namespace=target.namespace,
+        name=target.name,
+    )
+
+
+REFUSED = Decision(allowed=False)
+
+
+class TokenService(Protocol):
+    """Signs and reads tokens; knows nothing of accounts or of time."""
+
+    @property
+    def issuer(self) -> str: ...
+
+    @property
+    def audiences(self) -> tuple[str, ...]:
+        """Whom tokens are for if a request does not say; one of these must be in a token that is shown to us."""
+
+    def sign(self, claims: Document) -> str:
+        """A JSON Web Token of *claims*."""
+
+    def read(self, token: str) -> Document | User | None:
+        """The claims of a token with a signature of ours, the user of a static token, or ``None``."""
+
+
+class NoTokens:
+    """The ``TokenService`` of a registry without tokens."""
+
+    issuer = ""
+    audiences: tuple[str, ...] = ()
+
+    def sign(self, claims: Document) -> str:
+        raise AssertionError(f"there is no key to sign the token of {claims.get('sub')}")
+
+    def read(self, token: str) -> Document | User | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticated:
+    """Who showed a token, and which of the audiences that were asked for it is good for.
+
+    ``supports`` are the objects without which it is worth nothing, ``until`` is when that is so in any case.
+    """
+
+    user: User
+    audiences: tuple[str, ...]
+    supports: tuple[Key, ...] = ()
+    until: float | None = None

@@ -16,21 +16,20 @@ from dataclasses import replace as replace_fields
 from sliceplane.api import codec
 from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, invalid, invalid_value
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Resource
+from sliceplane.api.scheme import RBAC_GROUP, Resource
+from sliceplane.documents import conversion, strict
 from sliceplane.documents import patch as patches
-from sliceplane.documents import strict
 from sliceplane.registry import answers, managed_fields, metadata
 from sliceplane.registry.answers import check
 from sliceplane.registry.authorization.escalation import check_write
 from sliceplane.registry.authorization.index import require
-from sliceplane.registry.authorization.types import creation_of
 from sliceplane.registry.core import Core, key_of, missing
 from sliceplane.registry.create import create_document
 from sliceplane.registry.decoding import UndecodableBody, decode_body, decoded
 from sliceplane.registry.documents import canonical, document_of
 from sliceplane.registry.kinds import kind_of
-from sliceplane.registry.kinds.kind import Kind, keep
-from sliceplane.registry.types import Body, Context, Outcome, PatchType, Target, WriteOptions
+from sliceplane.registry.kinds.kind import keep
+from sliceplane.registry.types import Body, Context, Outcome, PatchType, Target, WriteOptions, creation_of
 from sliceplane.store.types import Record
 
 
@@ -59,6 +58,8 @@ def update(core: Core, ctx: Context, target: Target, body: Body, options: WriteO
 def check_version(target: Target, head: Document, record: Record, *, conditional: bool) -> None:
     """Optimistic concurrency: a given resourceVersion must be the object's own."""
     resource = target.resource
+    if head.get("resourceVersion") == str(record.revision):
+        return
     version = metadata.parse_resource_version(head.get("resourceVersion"))
     if version == 0 and conditional:
         # As upstream, and unlike elsewhere: the plural stands where the kind belongs.
@@ -87,55 +88,37 @@ def replace(
     resource = target.resource
     kind = kind_of(resource)
     stored = document_of(record)
-    old = answers.comparable(target, stored)
+    # as the request's version would have written it: with topology in its field
+    old = conversion.lift(stored) if target.via else stored
     derived = not tracked and managed_fields.on_update(ctx, target, new, old, options)
-    _prepare(core, kind, target, new, old)
+    if target.subresource == "status":
+        # Undo what the request may not change: it leaves all but the status alone, and the main endpoint the status.
+        for member in sorted((new.keys() | old.keys()) - {"kind", "apiVersion", "metadata", "status"}):
+            keep(new, old, member)
+        for member in kind.status.kept:
+            keep(new["metadata"], old["metadata"], member)
+    else:
+        if resource.has_status:
+            keep(new, old, "status")
+        kind.prepare_update(core, target, new, old)
     metadata.prepare_update(resource, new, old)
-    check_write(core.policy, ctx.user, target, new, old)
+    if resource.group == RBAC_GROUP:
+        check_write(core.policy, ctx.user, target, new, old)
     check(core.config.gates, target, new, old)
     if not target.subresource:
         kind.admission.admit(core, new, old)
         warnings = (*warnings, *kind.warnings(new, old))
         kind.admission.allocate(core, new, old, dry_run=options.dry_run)
-    new = canonical(resource, answers.to_store(core.config, target, new))
+    new = canonical(resource, answers.to_store(core.config, target, new) if target.via else new)
     if managed_fields.changes_nothing(new, stored, derived=derived):
         return answers.unchanged(core, record, warnings)
-    if _ends_now(kind, new):
-        return _end(core, record, resource, new, options=options, warnings=warnings)
+    head = new["metadata"]
+    if "deletionTimestamp" in head and not head.get("finalizers") and not kind.deletion.is_held(new):
+        # Nothing holds it any more.  Watchers see DELETED alone; the reply is the object as this request left it, with
+        # its former version.
+        shown = answers.unwritten(resource, new, 200, warnings)
+        return shown if options.dry_run else replace_fields(shown, revision=core.remove(record).revision)
     return answers.stage(core, ctx, kind, new, old, code=200, options=options, warnings=warnings)
-
-
-def _prepare(core: Core, kind: Kind, target: Target, new: Document, old: Document) -> None:
-    """Undo what the request may not change: the main endpoint leaves the status alone, and ``status`` all else."""
-    if target.subresource != "status":
-        if kind.resource.has_status:
-            keep(new, old, "status")
-        kind.prepare_update(core, target, new, old)
-        return
-    for member in sorted((new.keys() | old.keys()) - {"kind", "apiVersion", "metadata", "status"}):
-        keep(new, old, member)
-    for member in kind.status.kept:
-        keep(new["metadata"], old["metadata"], member)
-
-
-def _ends_now(kind: Kind, document: Document) -> bool:
-    """Nothing holds an object that is being deleted any more."""
-    head = document["metadata"]
-    return "deletionTimestamp" in head and not head.get("finalizers") and not kind.deletion.is_held(document)
-
-
-def _end(
-    core: Core,
-    record: Record,
-    resource: Resource,
-    document: Document,
-    *,
-    options: WriteOptions,
-    warnings: tuple[str, ...],
-) -> Outcome:
-    """Watchers see DELETED alone; the reply is the object as this request left it, with its former version."""
-    shown = answers.unwritten(resource, document, 200, warnings)
-    return shown if options.dry_run else replace_fields(shown, revision=core.remove(record).revision)
 
 
 def _uid_conflict(target: Target, wanted: str, actual: str) -> StatusError:
@@ -168,7 +151,23 @@ def patch(
         # What the patch does not speak of stays, and need not be copied and checked over and over.
         old["metadata"].pop("managedFields", None)
     patched = apply_patch(resource, patch_type, old, body)
-    new, warnings = _decode(resource, old, patched, options)
+    # A result that does not decode is a 422.
+    try:
+        strict.check_type_meta(resource, patched.document)
+    except StatusError as error:
+        raise _refused(patched, error.message) from error
+    warnings = patches.check_patched(
+        resource.schema_key,
+        old,
+        patched.document,
+        strategic_patch=patched.strategic,
+        patch_problems=patched.duplicates,
+        validation=options.field_validation,
+    )
+    try:
+        new = decoded(resource, patched.document)
+    except UndecodableBody as error:
+        raise _refused(patched, str(error)) from error
     head = new["metadata"]
     metadata.match_name(target, head)
     metadata.match_namespace(target, head)
@@ -186,28 +185,6 @@ def apply_patch(resource: Resource, patch_type: PatchType, old: Document, body: 
         return Patched(patches.apply_merge(old, content), duplicates)
     content, duplicates = patches.decode_strategic_patch(body)
     return Patched(patches.apply_strategic(old, content, resource.schema_key), duplicates, content)
-
-
-def _decode(
-    resource: Resource, old: Document, patched: Patched, options: WriteOptions
-) -> tuple[Document, tuple[str, ...]]:
-    """The object that the patch makes, and its warnings.  A result that does not decode is a 422."""
-    try:
-        strict.check_type_meta(resource, patched.document)
-    except StatusError as error:
-        raise _refused(patched, error.message) from error
-    warnings = patches.check_patched(
-        resource.schema_key,
-        old,
-        patched.document,
-        strategic_patch=patched.strategic,
-        patch_problems=patched.duplicates,
-        validation=options.field_validation,
-    )
-    try:
-        return decoded(resource, patched.document), warnings
-    except UndecodableBody as error:
-        raise _refused(patched, str(error)) from error
 
 
 def _refused(patched: Patched, detail: str) -> StatusError:

@@ -178,7 +178,11 @@ class Hub:
                 seen = classify(event, group.interest.matches)
                 if seen is None:
                     continue
-                item = self._frame(frames, group.interest.encoder, seen, event.revision)
+                # For one event a DELETED is the deletion for all watchers or the departure for all: the type will do.
+                encoder = group.interest.encoder
+                item = frames.get((encoder, seen.kind))
+                if item is None:
+                    item = frames[encoder, seen.kind] = self._encode(encoder, seen, event.revision)
             except Exception as error:
                 self._fault(group, event, error, woken)
                 continue
@@ -197,13 +201,6 @@ class Hub:
             self.overflowed.value += 1
             watcher.close(too_old(max(watcher.seen, watcher.since), event.revision))
             woken.append(watcher)
-
-    def _frame(self, frames: _Frames, encoder: Encoder, seen: Delivery, revision: int) -> Item:
-        # For one event a DELETED is the deletion for all watchers or the departure for all, so the type will do.
-        item = frames.get((encoder, seen.kind))
-        if item is None:
-            item = frames[encoder, seen.kind] = self._encode(encoder, seen, revision)
-        return item
 
     def _encode(self, encoder: Encoder, seen: Delivery, revision: int) -> Item:
         self.encoded.value += 1

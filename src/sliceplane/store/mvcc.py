@@ -72,8 +72,10 @@ class Store:
         for event in history:
             if event.revision <= compacted:
                 assert event.type is EventType.ADDED, f"{event.type} at {event.revision}, compacted at {compacted}"
-                self._shelf(event.record.key.resource).load(event.record)
-                self._own(event.record)
+                key = event.record.key
+                self._shelf(key.resource).load(event.record)
+                for uid in event.record.owners:
+                    self._owned.setdefault(uid, set()).add(key)
             else:
                 self._publish(event)
         assert self.revision <= revision, f"history reaches {self.revision}, the back end says {revision}"
@@ -263,20 +265,14 @@ class Store:
         assert event.revision > self.revision, f"event {event.revision} comes after {self.revision}"
         self._shelf(event.record.key.resource).apply(event)
         self.revision = event.revision
-        if event.previous is not None:
-            self._disown(event.previous)
-        if event.type is not EventType.DELETED:
-            self._own(event.record)
-
-    def _own(self, record: Record) -> None:
-        for uid in record.owners:
-            self._owned.setdefault(uid, set()).add(record.key)
-
-    def _disown(self, record: Record) -> None:
-        # An owner may be named twice, so the key may be gone already.
-        for uid in record.owners:
+        key = event.record.key
+        for uid in event.previous.owners if event.previous is not None else ():
+            # An owner may be named twice, so the key may be gone already.
             keys = self._owned.get(uid)
             if keys is not None:
-                keys.discard(record.key)
+                keys.discard(key)
                 if not keys:
                     del self._owned[uid]
+        if event.type is not EventType.DELETED:
+            for uid in event.record.owners:
+                self._owned.setdefault(uid, set()).add(key)

@@ -101,17 +101,13 @@ class Staging:
             assert self._taken > 0, f"{self._pending[0].revision} is durable and was never handed out"
             event = self._pending.popleft()
             self._taken -= 1
-            self._forget(event)
+            newest = self._newest[event.record.key.resource]
+            if newest[event.record.key] is event:
+                del newest[event.record.key]
             settled.append(event)
         while self._ends and self._ends[0] <= revision:
             self._ends.popleft()
         return settled
-
-    def _forget(self, event: StoreEvent) -> None:
-        key = event.record.key
-        newest = self._newest[key.resource]
-        if newest[key] is event:
-            del newest[key]
 
     def abort(self) -> tuple[StoreEvent, ...]:
         events = tuple(self._pending)

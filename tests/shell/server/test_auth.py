@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from sliceplane.api.errors import StatusError
-from sliceplane.registry.authorization.index import PolicyIndex, require_allowed
+from sliceplane.registry.authorization.index import PolicyIndex, require
 from sliceplane.registry.authorization.policy import objects
-from sliceplane.registry.authorization.types import AUTHENTICATED, Attributes
-from sliceplane.registry.types import User
+from sliceplane.registry.types import AUTHENTICATED, Attributes, User
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.requests.auth import ANONYMOUS, Certificate, Tokens, authenticate, user_of_certificate
 from sliceplane.store.types import Key
@@ -126,29 +125,27 @@ REFUSALS = [
 @pytest.mark.parametrize(("wanted", "message"), REFUSALS)
 def test_refusals_name_what_was_wanted(wanted: Attributes, message: str) -> None:
     with pytest.raises(StatusError) as caught:
-        require_allowed(ALICE, wanted, POLICY.decide(ALICE, wanted))
+        require(POLICY, ALICE, wanted)
     assert (caught.value.code, caught.value.reason, caught.value.message) == (403, "Forbidden", message)
-    require_allowed(ADMIN, wanted, POLICY.decide(ADMIN, wanted))
+    require(POLICY, ADMIN, wanted)
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz", "/version", "/version/"])
 def test_public_paths(path: str) -> None:
     wanted = Attributes(verb="get", path=path)
-    decision = POLICY.decide(ANONYMOUS, wanted)
-    assert decision.allowed
-    require_allowed(ANONYMOUS, wanted, decision)
+    assert POLICY.decide(ANONYMOUS, wanted).allowed
+    require(POLICY, ANONYMOUS, wanted)
 
 
 @pytest.mark.parametrize("path", ["/api", "/apis/apps", "/openapi/v3", "/healthzz", "/livez/ping", "/", "/metrics"])
 def test_anonymous_may_nothing_else(path: str) -> None:
     wanted = Attributes(verb="get", path=path)
     with pytest.raises(StatusError):
-        require_allowed(ANONYMOUS, wanted, POLICY.decide(ANONYMOUS, wanted))
+        require(POLICY, ANONYMOUS, wanted)
 
 
 @pytest.mark.parametrize("path", ["/api", "/api/", "/apis/apps/v1", "/openapi/v3/apis/apps/v1", "/livez"])
 def test_authenticated_users_may_discover(path: str) -> None:
     wanted = Attributes(verb="get", path=path)
-    decision = POLICY.decide(ALICE, wanted)
-    assert decision.allowed
-    require_allowed(ALICE, wanted, decision)
+    assert POLICY.decide(ALICE, wanted).allowed
+    require(POLICY, ALICE, wanted)

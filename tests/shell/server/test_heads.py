@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from sliceplane.shell.server.config import Periods
 from sliceplane.shell.server.connections import connection as connection_module
 from sliceplane.shell.server.connections.connection import KNOWN_HEAD, UNKNOWN_HEAD, HttpConnection
-from sliceplane.shell.server.connections.timing import Timing
+from sliceplane.shell.server.connections.newcomers import ConnectionTiming
 from sliceplane.shell.server.requests.request import _joined
 
 REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -232,7 +232,7 @@ def test_nothing_of_a_closed_connection_waits_for_the_collector(
 
 def test_a_client_that_takes_no_answers_is_cut_off() -> None:
     """Small answers too: a pipeline of them waited for ever, and held its connection."""
-    with serving(Periods(connections=Timing(stalled_s=0.3))) as server, socket.socket() as raw:
+    with serving(Periods(connections=ConnectionTiming(stalled_s=0.3))) as server, socket.socket() as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         raw.settimeout(60)
         raw.connect((server.host, server.port))

@@ -17,11 +17,10 @@ from tests.fuzz.heavy_bodies import CONFIG_MAPS, MERGE, SERVICES, asked
 from sliceplane.kit.metrics import Metrics
 from sliceplane.shell.server.heavy.jobs import HeavyJob
 from sliceplane.shell.server.heavy.pool import Inline, Pool, WorkerDied
-from sliceplane.shell.server.heavy.service import ATTEMPTS_MAX, Heavy
-from sliceplane.shell.server.heavy.turns import HeavyTurns
+from sliceplane.shell.server.heavy.service import ATTEMPTS_MAX, Heavy, HeavyTurns
 from sliceplane.shell.server.monitoring.steps import HELD_S, LoopSteps
 from sliceplane.shell.server.requests.limits import TooMany
-from sliceplane.shell.server.requests.pace import Pace
+from sliceplane.shell.server.requests.lists import Pace
 
 
 @dataclass(frozen=True)

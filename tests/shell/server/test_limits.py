@@ -8,18 +8,18 @@ import pytest
 
 from sliceplane.flowcontrol.types import Asked
 from sliceplane.registry.types import User
-from sliceplane.shell.server.requests.limits import BODY_BYTES_LEAST, InFlight, Limits, Place, TooMany
+from sliceplane.shell.server.requests.limits import BODY_BYTES_LEAST, InFlight, Limits, RequestPlace, TooMany
 
 ACCOUNTS = ("system:serviceaccounts", "system:authenticated")
 
 
-def place(in_flight: InFlight, name: str) -> Place:
+def place(in_flight: InFlight, name: str) -> RequestPlace:
     user = User(name=name, groups=ACCOUNTS)
     flow = in_flight.flows.classify(name, ACCOUNTS, Asked("list", resource="pods"))
-    return in_flight.place(flow, user, "read")
+    return RequestPlace(in_flight, flow, user, "read")
 
 
-async def full() -> tuple[InFlight, list[Place]]:
+async def full() -> tuple[InFlight, list[RequestPlace]]:
     """Every seat that workloads can have is taken."""
     in_flight = InFlight(Limits(reads_max=8, writes_max=8))
     taken = []

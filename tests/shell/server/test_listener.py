@@ -16,7 +16,7 @@ from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.config import Periods, PlaneConfig
 from sliceplane.shell.server.connections import connection as connection_module
 from sliceplane.shell.server.connections.listener import bind
-from sliceplane.shell.server.connections.timing import Timing
+from sliceplane.shell.server.connections.newcomers import ConnectionTiming
 from sliceplane.shell.server.plane import Plane
 from sliceplane.shell.transport.service import PlaneService, ServiceContext
 
@@ -24,7 +24,7 @@ from sliceplane.shell.transport.service import PlaneService, ServiceContext
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[Server]:
     """Waits for nothing for long."""
-    with serving(Periods(connections=Timing(request_head_s=0.2, keep_alive_s=0.2, unread_s=0.2))) as server:
+    with serving(Periods(connections=ConnectionTiming(request_head_s=0.2, keep_alive_s=0.2, unread_s=0.2))) as server:
         yield server
 
 

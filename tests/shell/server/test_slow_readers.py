@@ -12,7 +12,7 @@ import pytest
 from tests.shell.server.serving import Server, run_plane
 
 from sliceplane.shell.server.config import Periods, PlaneConfig
-from sliceplane.shell.server.connections.timing import Timing
+from sliceplane.shell.server.connections.newcomers import ConnectionTiming
 from sliceplane.shell.server.requests.limits import Limits
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
@@ -81,7 +81,7 @@ def test_responses_that_nobody_takes_are_bounded_together(server: Server) -> Non
 
 
 def test_a_client_that_takes_nothing_is_cut_off() -> None:
-    with large(Periods(connections=Timing(stalled_s=0.2))) as server, asking(server) as client:
+    with large(Periods(connections=ConnectionTiming(stalled_s=0.2))) as server, asking(server) as client:
         wait_for(lambda: unsent(server) > 0, "the list waits")
         wait_for(lambda: unsent(server) == 0, "the client was given up")
         with contextlib.suppress(ConnectionError, ssl.SSLError):

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.effort import effort
 from tests.shell.server.tls_peer import Contexts, Meeting, Noting, Peer, meeting
 
-from sliceplane.shell.server.connections.timing import Timing
+from sliceplane.shell.server.connections.newcomers import ConnectionTiming
 from sliceplane.shell.server.connections.tls_transport import RECORD_BYTES, TlsTransport
 
 SECONDS_MAX = 30.0
@@ -181,7 +181,7 @@ def test_an_answer_survives_what_its_client_still_sends(contexts: Contexts) -> N
 
 @pytest.mark.parametrize("reads", [True, False])
 def test_a_peer_that_stays_is_left(contexts: Contexts, reads: bool) -> None:
-    timing = Timing(farewell_s=0.05) if reads else Timing(flush_s=0.05)
+    timing = ConnectionTiming(farewell_s=0.05) if reads else ConnectionTiming(flush_s=0.05)
 
     async def test(found: Meeting) -> None:
         peer, protocol = await found.connect(receive_buffer=4096)
@@ -201,7 +201,7 @@ def test_a_handshake_that_does_not_come(contexts: Contexts, sent: bytes) -> None
         assert await peer.closed()
         assert found.protocols.empty(), "nobody is told of a connection that never was"
 
-    run(contexts, test, timing=Timing(handshake_s=0.05))
+    run(contexts, test, timing=ConnectionTiming(handshake_s=0.05))
 
 
 async def asks(peer: Peer) -> None:
@@ -310,7 +310,7 @@ def test_without_descriptors_accepting_rests(contexts: Contexts, capfd: pytest.C
         assert listening.refused == found.acceptor.failures == 2
         assert asyncio.get_running_loop().time() - began > 0.09
 
-    run(contexts, test, listening=listening, timing=Timing(rest_s=0.05))
+    run(contexts, test, listening=listening, timing=ConnectionTiming(rest_s=0.05))
     told = capfd.readouterr().err.splitlines()
     assert len(told) == 1, "one line a minute, whatever comes"
     for words in ("connections are refused", "too many open files", "LimitNOFILE="):

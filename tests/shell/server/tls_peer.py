@@ -15,10 +15,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sliceplane.shell.server.connections.newcomers import BYTES_MAX, Newcomers
-from sliceplane.shell.server.connections.timing import Timing
-from sliceplane.shell.server.connections.tls import server_context
-from sliceplane.shell.server.connections.tls_acceptor import TlsAcceptor
+from sliceplane.shell.server.connections.newcomers import BYTES_MAX, ConnectionTiming, Newcomers
+from sliceplane.shell.server.connections.tls import TlsAcceptor, server_context
 from sliceplane.shell.server.connections.tls_transport import TlsTransport
 from sliceplane.shell.server.keys.pki import ensure
 
@@ -202,7 +200,7 @@ async def meeting(
     room: int = 100,
     listening: socket.socket | None = None,
     newcomer_bytes: int = BYTES_MAX,
-    timing: Timing = Timing(),  # noqa: B008  # it is frozen
+    timing: ConnectionTiming = ConnectionTiming(),  # noqa: B008  # it is frozen
 ) -> AsyncIterator[Meeting]:
     sock = listening if listening is not None else socket.create_server(("127.0.0.1", 0))
     protocols: asyncio.Queue[Noting] = asyncio.Queue()

@@ -111,7 +111,7 @@ def updated(managers: Managers, change: FieldsChange, write: OwnedWrite) -> Mana
             after[write.who] = ManagerEntry(own, write.api_version, write.now)
         else:
             after[write.who] = replace(before, fields=sets.union(before.fields, own), time=write.now)
-    return _capped(after)
+    return _capped(after) if len(after) > UPDATE_MANAGERS_MAX else after
 
 
 def _first(added: FieldSet, write: OwnedWrite) -> Managers:

@@ -4,7 +4,6 @@ Promises: a token is worth something exactly as long as the account that it is f
 exist with the uid that it names; no user acts as another without a rule that says so.
 Never: computes or verifies a signature.  The holder of the key does that (``types.TokenService``).
 
-- ``types``: the seam to the holder of the key.
 - ``token_request``: POST serviceaccounts/NAME/token.
 - ``bearer``: from a token to a user.
 - ``impersonation``: from ``Impersonate-...`` headers to a user.

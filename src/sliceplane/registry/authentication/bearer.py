@@ -13,11 +13,9 @@ import msgspec
 
 from sliceplane.api.scheme import Nodes, Pods, Resource, Secrets, ServiceAccounts
 from sliceplane.kit.times import parse_time
-from sliceplane.registry.authentication.types import Authenticated
-from sliceplane.registry.authorization.types import AUTHENTICATED
 from sliceplane.registry.core import Core
 from sliceplane.registry.documents import document_of
-from sliceplane.registry.types import User
+from sliceplane.registry.types import AUTHENTICATED, Authenticated, User
 from sliceplane.store.types import Key
 
 #: clocks differ: a token counts this much longer (and earlier), an object that is being deleted as well

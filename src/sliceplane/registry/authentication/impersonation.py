@@ -15,8 +15,7 @@ from sliceplane.api.errors import bad_request
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain
 from sliceplane.registry.authentication.bearer import USER_PREFIX, account_groups
 from sliceplane.registry.authorization.index import PolicyIndex, require
-from sliceplane.registry.authorization.types import ANONYMOUS_NAME, AUTHENTICATED, UNAUTHENTICATED, Attributes
-from sliceplane.registry.types import User
+from sliceplane.registry.types import ANONYMOUS_NAME, AUTHENTICATED, UNAUTHENTICATED, Attributes, User
 
 _GROUP = "authentication.k8s.io"
 _EXTRA = "impersonate-extra-"

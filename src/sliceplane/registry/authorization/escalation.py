@@ -22,9 +22,8 @@ from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles,
 from sliceplane.registry.authorization.coverage import TooManySteps, covers, missing
 from sliceplane.registry.authorization.index import RESOURCES, PolicyIndex, resolution_errors, role_key
 from sliceplane.registry.authorization.rules import ALL, PolicyRule, go_list, rules_of
-from sliceplane.registry.authorization.types import MASTERS, Attributes
 from sliceplane.registry.documents import canonical
-from sliceplane.registry.types import Target, User
+from sliceplane.registry.types import MASTERS, Attributes, Target, User
 
 #: of the list in one refusal; the last line says that there would be more
 LISTED_CHARACTERS_MAX = 16 * 1024

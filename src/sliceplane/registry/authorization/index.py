@@ -23,8 +23,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource, RoleBindings, Roles
 from sliceplane.registry.authorization.rules import PolicyRule, RoleRules, rules_of
 from sliceplane.registry.authorization.standing import Standing, identities
-from sliceplane.registry.authorization.types import MASTERS, REFUSED, Attributes, Decision
-from sliceplane.registry.types import User
+from sliceplane.registry.types import MASTERS, REFUSED, Attributes, Decision, User
 from sliceplane.store.types import Key
 
 RESOURCES = frozenset(resource.storage_key for resource in (Roles, ClusterRoles, RoleBindings, ClusterRoleBindings))
@@ -289,11 +288,7 @@ _NO_MARKUP = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 def require(policy: PolicyIndex, user: User, wanted: Attributes) -> None:
     """Raises the 403 ``StatusError`` unless *user* may do what is *wanted*."""
-    require_allowed(user, wanted, policy.decide(user, wanted))
-
-
-def require_allowed(user: User, wanted: Attributes, decision: Decision) -> None:
-    """Raises the 403 ``StatusError`` unless it was decided that *user* may do what is *wanted*."""
+    decision = policy.decide(user, wanted)
     if not decision.allowed:
         raise refusal(user, wanted, decision.reason)
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource, RoleBindings, Roles
 from sliceplane.registry.authorization.rules import ALL, PolicyRule, document_of_rule
-from sliceplane.registry.authorization.types import AUTHENTICATED, MASTERS, UNAUTHENTICATED
 from sliceplane.registry.kinds import KINDS
 from sliceplane.registry.kinds.kind import Granted
+from sliceplane.registry.types import AUTHENTICATED, MASTERS, UNAUTHENTICATED
 
 AUTOUPDATE = "rbac.authorization.kubernetes.io/autoupdate"
 _LABELS = {"kubernetes.io/bootstrapping": "rbac-defaults"}

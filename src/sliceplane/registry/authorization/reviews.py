@@ -24,10 +24,9 @@ from sliceplane.registry import metadata
 from sliceplane.registry.authentication import bearer
 from sliceplane.registry.authorization.index import PolicyIndex, absence
 from sliceplane.registry.authorization.rules import PolicyRule, document_of_rule
-from sliceplane.registry.authorization.types import Attributes
 from sliceplane.registry.core import Core
 from sliceplane.registry.decoding import decode_body
-from sliceplane.registry.types import Body, Context, Outcome, Target, User, WriteOptions, user_info
+from sliceplane.registry.types import Attributes, Body, Context, Outcome, Target, User, WriteOptions, user_info
 
 
 def answer(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:

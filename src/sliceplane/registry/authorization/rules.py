@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sliceplane.api.errors import quote
 from sliceplane.api.meta import Document
-from sliceplane.registry.authorization.types import Attributes
+from sliceplane.registry.types import Attributes
 
 ALL = "*"
 _NO_RESOURCE = frozenset(("",))

@@ -57,17 +57,9 @@ def _default(document: Document) -> None:
         endpoint.setdefault("conditions", {})
 
 
-def _prepare_create(core: Core, target: Target, new: Document) -> None:
-    _prepare(core.config.gates, target, new, None)
-
-
-def _prepare_update(core: Core, target: Target, new: Document, old: Document) -> None:
-    _prepare(core.config.gates, target, new, old)
-
-
-def _prepare(gates: Gates, target: Target, new: Document, old: Document | None) -> None:
+def _prepare(core: Core, target: Target, new: Document, old: Document | None = None) -> None:
     """Undo, in place, what *new* says and the request may not; *old* is ``None`` for a new object."""
-    _drop_gated(gates, target, new, old)
+    _drop_gated(core.config.gates, target, new, old)
     if target.via is None:
         _drop_topology(new, old)
         if old is not None:
@@ -128,7 +120,7 @@ def _drop_gated(gates: Gates, target: Target, new: Document, old: Document | Non
             rule.drop(endpoint)
 
 
-def _complaints(document: Document, old: Document | None) -> Iterator[str]:
+def _warnings(document: Document, old: Document | None) -> Iterator[str]:
     kind = document.get("addressType")
     if kind == "FQDN":
         if old is None:
@@ -141,10 +133,6 @@ def _complaints(document: Document, old: Document | None) -> Iterator[str]:
             problem = spelling(address)
             if problem:
                 yield f"endpoints[{index}].addresses[{position}]: {problem}"
-
-
-def _warnings(new: Document, old: Document | None) -> tuple[str, ...]:
-    return tuple(_complaints(new, old))
 
 
 def _cells(endpoint_slice: Document, now: float) -> tuple[Cell, ...]:
@@ -185,8 +173,8 @@ _ENDPOINT_RULES: Final = (
 ENDPOINT_SLICE: Final = kind.Kind(
     resource=EndpointSlices,
     defaults=_default,
-    prepare_create=_prepare_create,
-    prepare_update=_prepare_update,
+    prepare_create=_prepare,
+    prepare_update=_prepare,
     validate=validate,
     validate_update=validate_update,
     warnings=_warnings,

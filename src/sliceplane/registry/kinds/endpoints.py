@@ -95,17 +95,13 @@ def _port_errors(path: str, port: Document, *, named: bool) -> list[FieldError]:
     return errors
 
 
-def _complaints(document: Document) -> Iterator[str]:
+def _warnings(document: Document, _old: Document | None) -> Iterator[str]:
     for index, subset in enumerate(document.get("subsets", ())):
         for member in ("addresses", "notReadyAddresses"):
             for position, address in enumerate(subset.get(member, ())):
                 problem = spelling(address.get("ip", ""))
                 if problem:
                     yield f"subsets[{index}].{member}[{position}].ip: {problem}"
-
-
-def _warnings(document: Document, _old: Document | None) -> tuple[str, ...]:
-    return tuple(_complaints(document))
 
 
 def _cells(endpoints: Document, now: float) -> tuple[Cell, ...]:

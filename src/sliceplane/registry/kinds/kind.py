@@ -20,7 +20,7 @@ the *old* one, which is ``None`` for a new object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -129,7 +129,7 @@ class Kind:
     #: what was good once is not held against an update where upstream does so too ("ratcheting")
     validate_update: ValidateUpdate
     #: texts for ``Warning`` headers
-    warnings: Callable[[Document, Document | None], tuple[str, ...]]
+    warnings: Callable[[Document, Document | None], Iterable[str]]
     status: Status
     admission: Admission
     deletion: Deletion

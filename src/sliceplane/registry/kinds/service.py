@@ -156,11 +156,7 @@ def _usage(service: Object) -> dict[str, int]:
     return used
 
 
-def _warnings(document: Document, _old: Document | None) -> tuple[str, ...]:
-    return tuple(_complaints(document))
-
-
-def _complaints(document: Document) -> Iterator[str]:
+def _warnings(document: Document, _old: Document | None) -> Iterator[str]:
     spec: Document = document["spec"]
     if ANNOTATION_TOPOLOGY_HINTS in document["metadata"].get("annotations", {}):
         yield f"annotation {ANNOTATION_TOPOLOGY_HINTS} is deprecated, please use {ANNOTATION_TOPOLOGY_MODE} instead"

@@ -61,12 +61,9 @@ def validate_update(new: Document, old: Document) -> list[FieldError]:
                     f"found new finalizers []string{{{listed}}}",
                 )
             )
-    errors += [
-        invalid_value(f"metadata.{member}", new.get(member), IMMUTABLE)
-        for member in _IMMUTABLE
-        if new.get(member) != old.get(member)
-    ]
-    if any(new.get(member) != old.get(member) for member in ("labels", "annotations")):
+    changed = [member for member in _IMMUTABLE if new.get(member) != old.get(member)]
+    errors += [invalid_value(f"metadata.{member}", new.get(member), IMMUTABLE) for member in changed]
+    if new.get("labels") != old.get("labels") or new.get("annotations") != old.get("annotations"):
         errors += validate_maps(new)
     if new.get("ownerReferences") != old.get("ownerReferences"):
         errors += _validate_owners(new)

@@ -11,7 +11,7 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import SERVED, Resource
 from sliceplane.registry.config import RegistryConfig, TopologyStorage
 from sliceplane.shell.server.audit.log import AuditConfig
-from sliceplane.shell.server.connections.timing import Timing
+from sliceplane.shell.server.connections.newcomers import ConnectionTiming
 from sliceplane.shell.server.keys.token_keys import TokenConfig
 from sliceplane.shell.server.requests.limits import Limits
 from sliceplane.shell.server.requests.resources import FUTURE_VERSION_S_MAX
@@ -104,4 +104,4 @@ class Periods:
     future_version_s: float = FUTURE_VERSION_S_MAX
     #: how long a client may take nothing of the end of its watch
     stalled_watch_s: float = STALLED_S_MAX
-    connections: Timing = field(default_factory=Timing)
+    connections: ConnectionTiming = field(default_factory=ConnectionTiming)

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Self
 from sliceplane.api.errors import StatusError
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.api_service import INTERVAL_S
-from sliceplane.registry.authorization.types import MASTERS
 from sliceplane.registry.registry import Registry
-from sliceplane.registry.types import User
+from sliceplane.registry.types import MASTERS, User
 from sliceplane.shell.process import descriptors, log
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.start_error import StartError
@@ -41,8 +40,7 @@ from sliceplane.shell.server.keys.pki import Pki
 from sliceplane.shell.server.monitoring.metrics import ServerMetrics
 from sliceplane.shell.server.monitoring.steps import LoopSteps
 from sliceplane.shell.server.nonresource.discovery import Discovery
-from sliceplane.shell.server.nonresource.health import HealthChecks
-from sliceplane.shell.server.nonresource.pages import IssuerPages
+from sliceplane.shell.server.nonresource.pages import HealthChecks, IssuerPages
 from sliceplane.shell.server.requests.app import ApiServer, Services
 from sliceplane.shell.server.requests.resources import ResourceHandlers
 from sliceplane.shell.server.requests.revocation import Revocation

@@ -113,7 +113,7 @@ def restore(path: Path, data_dir: str, *, bump: int = REVISIONS_BEYOND) -> Snaps
 
 def _make_database(folder: DataDir, database: Path, reader: Reader, revision: int) -> int:
     """The number of its objects.  Raises what the back end raises."""
-    from sliceplane.shell.server.storage.mark import Mark
+    from sliceplane.shell.server.storage.proof import Mark
     from sliceplane.shell.server.storage.sqlite import SqliteBackend
 
     part = folder.restoring

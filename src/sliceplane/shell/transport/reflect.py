@@ -20,7 +20,6 @@ from sliceplane.informer.cache import Cache, Change, IndexFunction
 from sliceplane.informer.reflector import (
     ABSENT_PERIOD_S,
     IDLE_TIMEOUT_S,
-    Action,
     Phase,
     Reflector,
     StartList,
@@ -153,7 +152,12 @@ class Informer(Generic[T]):
             actions = self.reflector.take_actions()
             try:
                 for action in actions:
-                    await self._perform(action)
+                    match action:
+                        case StartList():
+                            await self._list(action)
+                        case StartWatch():
+                            await self._watch(action)
+                    # StopWatch needs no deed: leaving the loop over a stream has closed it.
                 if not actions:
                     await self._wait()
             except Exception as error:
@@ -163,14 +167,6 @@ class Informer(Generic[T]):
                 self._lost = f"{type(error).__name__}: {error}"
                 self.reflector.on_fault(internal(self._lost), self._clock())
             self._deliver()
-
-    async def _perform(self, action: Action) -> None:
-        match action:
-            case StartList():
-                await self._list(action)
-            case StartWatch():
-                await self._watch(action)
-            # StopWatch needs no deed: leaving the loop over a stream has closed it.
 
     async def _wait(self) -> None:
         due = self.reflector.next_deadline()
@@ -265,17 +261,13 @@ class Informer(Generic[T]):
     def _deliver(self) -> None:
         """In one go, so that a handler that is added meanwhile sees either the snapshot or the change, never both."""
         changes = self.reflector.take_changes()
-        if changes:
-            self._hand_on(changes)
+        for handler in self._handlers if changes else ():
+            try:
+                handler(changes)
+            except Exception as error:  # one handler's fault must not cost the others their changes
+                self._log.error("a handler failed", **self._named, changes=len(changes), exc_info=error)
         if self.reflector.synced and not self._synced.is_set():
             self._synced.set()
             waiting, self._on_synced = self._on_synced, []
             for tell in waiting:
                 tell()
-
-    def _hand_on(self, changes: tuple[Change[T], ...]) -> None:
-        for handler in self._handlers:
-            try:
-                handler(changes)
-            except Exception as error:  # one handler's fault must not cost the others their changes
-                self._log.error("a handler failed", **self._named, changes=len(changes), exc_info=error)

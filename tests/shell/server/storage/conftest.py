@@ -15,7 +15,7 @@ from tests.replicated.members import Member, cluster
 
 from sliceplane.shell.server.storage.etcd.backend import EtcdBackend
 from sliceplane.shell.server.storage.etcd.client import EtcdConfig
-from sliceplane.shell.server.storage.memory import MemoryBackend
+from sliceplane.shell.server.storage.own import MemoryBackend
 from sliceplane.shell.server.storage.sqlite import SqliteBackend
 from sliceplane.store.backend import Backend, Loaded, WriteFailed
 from sliceplane.store.mvcc import Store

@@ -12,7 +12,7 @@ import pytest
 from sliceplane.api.errors import StatusError
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.server.storage.committer import Committer
-from sliceplane.shell.server.storage.memory import MemoryBackend
+from sliceplane.shell.server.storage.own import MemoryBackend
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Compacted, Store
 from sliceplane.store.shelf import Retention

@@ -23,8 +23,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.kit.delays import TokenBucket
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.times import format_micro_time
-from sliceplane.registry.authorization.types import ANONYMOUS_NAME, Attributes, Decision
-from sliceplane.registry.types import User, user_info
+from sliceplane.registry.types import ANONYMOUS_NAME, Attributes, Decision, User, user_info
 from sliceplane.shell.process.line_writer import LineWriter
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.start_error import StartError

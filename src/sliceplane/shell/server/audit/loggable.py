@@ -12,7 +12,7 @@ import re
 from typing import Any, TypeVar
 
 from sliceplane.api.errors import StatusError
-from sliceplane.registry.authorization.types import Attributes
+from sliceplane.registry.types import Attributes
 from sliceplane.shell.server.requests.request import Request
 
 _Error = TypeVar("_Error", bound=BaseException)

@@ -24,9 +24,8 @@ from uvicorn.server import ServerState
 from sliceplane.kit.metrics import Metrics
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.connections.connection import HttpConnection
-from sliceplane.shell.server.connections.newcomers import Newcomers
-from sliceplane.shell.server.connections.timing import Timing
-from sliceplane.shell.server.connections.tls_acceptor import TlsAcceptor
+from sliceplane.shell.server.connections.newcomers import ConnectionTiming, Newcomers
+from sliceplane.shell.server.connections.tls import TlsAcceptor
 
 App = Callable[
     [MutableMapping[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]
@@ -59,7 +58,7 @@ def bind(address: str, port: int) -> socket.socket:
 class Listener:
     """Serves *app* on a socket.  Used from one task: ``start`` once, ``stop`` once."""
 
-    def __init__(self, app: App, *, connections_max: int, timing: Timing = Timing()) -> None:  # noqa: B008  # it is frozen
+    def __init__(self, app: App, *, connections_max: int, timing: ConnectionTiming = ConnectionTiming()) -> None:  # noqa: B008  # it is frozen
         self.connections_max = connections_max
         self.timing = timing
         self.state = ServerState()

@@ -1,4 +1,5 @@
-"""Connections that have not shown yet who is behind them, and what all of them together may cost.
+"""Connections that have not shown yet who is behind them: what all of them together may cost, and how long each may
+take.
 
 Every program that reaches the port can open connections, and stop at any point: before the first byte, in the middle
 of a handshake, of a head, of taking an answer.  Each such *newcomer* is charged with the most that its phase can make
@@ -11,6 +12,7 @@ A connection leaves when it has authenticated, or is closed.  Anonymous users st
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from sliceplane.kit.metrics import Metrics
@@ -66,15 +68,17 @@ class Newcomers:
 
     def enter(self, newcomer: Newcomer, size: int) -> None:
         assert newcomer not in self._charges, "it has come already"
-        self._charges[newcomer] = size
-        self._settle(size)
+        self._charges[newcomer] = 0
+        self.charge(newcomer, size)
 
     def charge(self, newcomer: Newcomer, size: int) -> None:
         """It costs *size* now; may drop it, or others.  No matter for a connection that has left."""
         before = self._charges.get(newcomer)
         if before is not None and before != size:
             self._charges[newcomer] = size
-            self._settle(size - before)
+            self.bytes += size - before
+            while self.bytes > self._bytes_max and self.drop_oldest():
+                pass
 
     def leave(self, newcomer: Newcomer) -> None:
         """Idempotent."""
@@ -90,11 +94,36 @@ class Newcomers:
         self.leave(oldest)
         return True
 
-    def _settle(self, change: int) -> None:
-        self.bytes += change
-        while self.bytes > self._bytes_max and self.drop_oldest():
-            pass
-
     def check(self) -> None:
         assert self.bytes == sum(self._charges.values()), f"{self.bytes} is not the sum of the charges"
         assert self.bytes <= self._bytes_max, f"{self.bytes} of {self._bytes_max} bytes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionTiming:
+    """Seconds.  ``Listener`` hands it to all that keeps a connection."""
+
+    # TLS
+
+    #: from the connection to the end of the handshake
+    handshake_s: float = 10.0
+    #: for what was written before it was closed
+    flush_s: float = 10.0
+    #: for the peer's own closing, after ours
+    farewell_s: float = 2.0
+
+    # Accepting
+
+    #: until connections are accepted again after the system refused one, as without descriptors
+    rest_s: float = 1.0
+
+    # HTTP
+
+    #: until the head of a request is complete
+    request_head_s: float = 30.0
+    #: for what is still taken in of a body that was answered without being read, so that its sender sees the answer
+    unread_s: float = 10.0
+    #: without any request
+    keep_alive_s: float = 90.0
+    #: in which a client takes nothing of what is written to it; a stream has limits of its own
+    stalled_s: float = 30.0

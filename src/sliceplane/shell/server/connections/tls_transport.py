@@ -37,9 +37,9 @@ from sliceplane.shell.server.connections.newcomers import (
     HANDSHAKE_BYTES,
     HANDSHAKE_MESSAGE_BYTES,
     OPEN_BYTES,
+    ConnectionTiming,
     Newcomers,
 )
-from sliceplane.shell.server.connections.timing import Timing
 
 #: the head of the first record and of the message in it (RFC 8446 4 and 5.1): what a greeting is judged by
 GREETING_HEAD_BYTES: Final = 9
@@ -108,7 +108,7 @@ class TlsTransport(asyncio.Transport):
         on_shaken: Callable[[TlsTransport], None],
         newcomers: Newcomers,
         *,
-        timing: Timing,
+        timing: ConnectionTiming,
     ) -> None:
         """*sock* does not block, and is read from when ``GREETING_HEAD_BYTES`` have come (``SO_RCVLOWAT``).
 
@@ -265,17 +265,14 @@ class TlsTransport(asyncio.Transport):
         else:
             self._wait_for_write(False)
             self._stop_reading()
-            self._open()
-
-    def _open(self) -> None:
-        self._cancel_timer()
-        self._newcomers.charge(self, OPEN_BYTES)
-        self._state = _State.OPEN
-        self._on_shaken(self)
-        self._protocol = self._make_protocol()
-        self._protocol.connection_made(self)
-        if self._state is _State.OPEN and not self._paused:
-            self._read_from_now()
+            self._cancel_timer()
+            self._newcomers.charge(self, OPEN_BYTES)
+            self._state = _State.OPEN
+            self._on_shaken(self)
+            self._protocol = self._make_protocol()
+            self._protocol.connection_made(self)
+            if self._state is _State.OPEN and not self._paused:
+                self._read_from_now()
 
     # Reading
 
@@ -319,24 +316,21 @@ class TlsTransport(asyncio.Transport):
             except OSError as error:
                 self._end(error)
                 return
-            self._hand_on(data)
-        self._loop.call_soon(self._read)
-
-    def _hand_on(self, data: bytes) -> None:
-        assert self._protocol is not None, "it is open"
-        try:
-            if data:
-                self._protocol.data_received(data)
+            assert self._protocol is not None, "it is open"
+            try:
+                if data:
+                    self._protocol.data_received(data)
+                else:
+                    self._protocol.eof_received()
+            except Exception as error:
+                self._loop.call_exception_handler(
+                    {"message": "a connection's protocol failed", "exception": error, "transport": self}
+                )
+                self._end(error)
             else:
-                self._protocol.eof_received()
-        except Exception as error:
-            self._loop.call_exception_handler(
-                {"message": "a connection's protocol failed", "exception": error, "transport": self}
-            )
-            self._end(error)
-        else:
-            if not data:
-                self.close()
+                if not data:
+                    self.close()
+        self._loop.call_soon(self._read)
 
     # Writing
 
@@ -382,8 +376,16 @@ class TlsTransport(asyncio.Transport):
             self._unsent -= len(backlog.popleft())
         if self._writing_paused:
             self._tell_of_pressure()
-        if self._state is _State.FLUSHING and not backlog:
-            self._say_farewell()
+        if self._state is not _State.FLUSHING or backlog:
+            return
+        try:
+            self._sock.unwrap()
+        except ssl.SSLWantWriteError:
+            self._wait_for_write(True)
+            return
+        except (OSError, ValueError):
+            pass  # sent, and the peer's own is not there yet; or the peer is gone, as is found out below
+        self._wait_for_close()
 
     def _prepare_first(self) -> None:
         """One piece of the right size: large ones are divided, small ones joined."""
@@ -412,16 +414,6 @@ class TlsTransport(asyncio.Transport):
             self._protocol.resume_writing()
 
     # The end
-
-    def _say_farewell(self) -> None:
-        try:
-            self._sock.unwrap()
-        except ssl.SSLWantWriteError:
-            self._wait_for_write(True)
-            return
-        except (OSError, ValueError):
-            pass  # sent, and the peer's own is not there yet; or the peer is gone, as is found out below
-        self._wait_for_close()
 
     def _wait_for_close(self) -> None:
         """Nothing more is sent, nor read but to be thrown away."""

@@ -11,8 +11,8 @@ from sliceplane.registry.core import Core
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.rehearsal import Extract, Rehearsed, rehearse
 from sliceplane.registry.types import Context, DeleteOptions, Outcome, PatchType, Target, WriteOptions
-from sliceplane.shell.server.requests.decode import decode_delete_options_body, decode_object
 from sliceplane.shell.server.requests.negotiate import Representation
+from sliceplane.shell.server.requests.params import decode_delete_options_body, decode_object
 from sliceplane.shell.server.requests.render import RenderedError, render_bytes, render_items, render_object
 
 if TYPE_CHECKING:

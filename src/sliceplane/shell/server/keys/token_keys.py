@@ -56,7 +56,7 @@ class TokenConfig:
 
 
 class TokenKeys:
-    """A ``registry.authentication.types.TokenService``.  One caller at a time.
+    """A ``registry.types.TokenService``.  One caller at a time.
 
     *find_static* answers for the tokens that are no JSON Web Tokens.
     """

@@ -4,16 +4,20 @@ Names, labels and buckets are upstream's where upstream has the thing, so that d
 Kubernetes work; what is ours alone is called ``sliceplane_...``.
 
 Counting costs a request two dictionary look-ups and a watch two additions for each write, whatever the number of
-events in it.  No client can make series by inventing names: labels are of what is served (see ``labels``).
+events in it.  Labels (``page_key``, ``resource_key``) are made of what the server knows, never of what a client says:
+an invented resource, method or page must not become a time series of its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from sliceplane.api.gates import GATES, Gates, spec_at
+from sliceplane.api.scheme import Resource, by_path
 from sliceplane.kit.metrics import Count, Labels, Metrics
 from sliceplane.shell.process.pages import expose
+from sliceplane.shell.server.requests.paths import ResourcePath
 
 #: upstream's buckets of apiserver_request_duration_seconds
 _REQUEST_BUCKETS: Final = (
@@ -21,6 +25,35 @@ _REQUEST_BUCKETS: Final = (
     45.0, 60.0,
 )  # fmt: skip
 _COMPONENT: Final = "apiserver"
+_VERBS = {
+    "get": "GET",
+    "list": "LIST",
+    "watch": "WATCH",
+    "create": "POST",
+    "update": "PUT",
+    "patch": "PATCH",
+    "delete": "DELETE",
+    "deletecollection": "DELETECOLLECTION",
+}
+_METHODS = {"GET": "GET", "HEAD": "GET", "POST": "POST", "PUT": "PUT", "PATCH": "PATCH", "DELETE": "DELETE"}
+_OTHER = "other"
+_PAGES = frozenset(
+    (
+        "/",
+        "/.well-known/openid-configuration",
+        "/api",
+        "/apis",
+        "/healthz",
+        "/livez",
+        "/metrics",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/openid/v1/jwks",
+        "/readyz",
+        "/version",
+    )
+)
+_APPLY = "application/apply-patch+yaml"
 
 
 class RequestKey(NamedTuple):
@@ -91,3 +124,24 @@ class ServerMetrics(Metrics):
     def render(self, accept: str = "") -> tuple[bytes, bytes]:
         """The exposition that *accept* asks for, text or OpenMetrics, and its content type."""
         return expose(self.families(), accept)
+
+
+def page_key(method: str, path: str) -> RequestKey:
+    """A request for no resource: known pages have their path for a subresource, as upstream has it."""
+    page = path if path in _PAGES else "/openapi/v3" if path.startswith("/openapi/v3/") else ""
+    return RequestKey(_METHODS.get(method, _OTHER), subresource=page)
+
+
+def resource_key(
+    verb: str, path: ResourcePath, name: str, served: Collection[Resource], *, dry_run: bool, content_type: str
+) -> RequestKey:
+    """*name* is the object's, also that of a list or watch that selects one by its name."""
+    shown = _VERBS.get(verb, _OTHER)
+    if verb == "patch" and content_type.startswith(_APPLY):
+        shown = "APPLY"
+    resource = by_path(path.group, path.version, path.plural)
+    if resource is None or resource not in served:
+        return RequestKey(shown)
+    subresource = path.subresource if path.subresource in resource.subresources else ""
+    scope = "resource" if name or verb == "create" else "namespace" if path.namespace else "cluster"
+    return RequestKey(shown, "All" if dry_run else "", path.group, path.version, path.plural, subresource, scope)

@@ -1,27 +1,32 @@
-"""Paths that are no resource: which page answers, and the pages of few lines.
+"""Paths that are no resource: which page answers, the pages of few lines, and health checks.
 
 ``/sliceplane/snapshot`` is the whole state at one revision, while the server goes on (``store.snapshot``).  The right
 is ``get`` on that non-resource URL, which ``system:masters`` has and no other user unless a ClusterRole says so, for
 everything is in it, Secrets too.
+
+A check behind ``/healthz``, ``/livez`` and ``/readyz`` (kubernetes.io, API health endpoints) is a function that returns
+"" when all is well, else why not; it must not block.  The reason goes to the single check's page only; lists say
+"reason withheld", as upstream does, because every client may read them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import method_not_allowed
 from sliceplane.api.gates import Release
+from sliceplane.kit.metrics import Labels, Metrics
 from sliceplane.shell.process.version import version_document
 from sliceplane.shell.server.keys.token_keys import TokenKeys
 from sliceplane.shell.server.nonresource import openapi
 from sliceplane.shell.server.nonresource.discovery import Discovery
-from sliceplane.shell.server.nonresource.health import HealthChecks
-from sliceplane.shell.server.requests.request import Request, Send
+from sliceplane.shell.server.requests.request import Query, Request, Send
 from sliceplane.shell.server.requests.response import NO_CACHE, Response, common_headers, text_response
+from sliceplane.shell.transport.service import Check
 from sliceplane.store.mvcc import Store
 from sliceplane.store.snapshot import PATH as SNAPSHOT_PATH
 from sliceplane.store.snapshot import records_of, written
@@ -129,3 +134,75 @@ async def send_snapshot(send: Send, store: Store, *, now: float, audit_id: str) 
         # A client that is quick must not keep others waiting.
         await asyncio.sleep(0)
     await send({"type": "http.response.body", "body": b""})
+
+
+class HealthChecks:
+    """The checks of one process, in the order of their registration.  Owned by the plane."""
+
+    def __init__(self) -> None:
+        self._live: dict[str, Check] = {"ping": lambda: ""}
+        self._ready: dict[str, Check] = {}
+        self.metrics = Metrics()
+        self.metrics.computed(
+            "gauge", "kubernetes_healthcheck", "Health checks: 1 is well.", self._rows, "name", "type"
+        )
+
+    def add(self, name: str, check: Check) -> None:
+        """Count for all three endpoints."""
+        self._live[name] = check
+
+    def add_readiness(self, name: str, check: Check) -> None:
+        """Count for ``/readyz`` alone: a failure means "not now", not "restart me"."""
+        self._ready[name] = check
+
+    def respond(self, path: str, query: Query) -> Response:
+        """Answer ``/healthz``, ``/livez``, ``/readyz`` and ``/livez/NAME``."""
+        endpoint, _, single = path[1:].partition("/")
+        checks = self._checks(endpoint)
+        if path.count("/") > 1:
+            return self._single(checks.get(single))
+        return _summary(endpoint, checks, query)
+
+    def results(self, endpoint: str) -> list[tuple[str, str]]:
+        """Each check of *endpoint* and what it says now."""
+        return [(name, check()) for name, check in self._checks(endpoint).items()]
+
+    def _rows(self) -> list[tuple[Labels, float]]:
+        endpoints = ("healthz", "livez", "readyz")
+        return [((name, endpoint), not why) for endpoint in endpoints for name, why in self.results(endpoint)]
+
+    def _checks(self, endpoint: str) -> dict[str, Check]:
+        return {**self._live, **self._ready} if endpoint == "readyz" else self._live
+
+    @staticmethod
+    def _single(check: Check | None) -> Response:
+        if check is None:
+            return text_response(404, "404 page not found\n")
+        why = check()
+        return text_response(500, f"internal server error: {why}\n") if why else text_response(200, "ok")
+
+
+def _summary(endpoint: str, checks: dict[str, Check], query: Query) -> Response:
+    excluded = set(query.all("exclude"))
+    lines = []
+    healthy = True
+    for name, check in checks.items():
+        if name in excluded:
+            lines.append(f"[+]{name} excluded: ok")
+        elif check():
+            lines.append(f"[-]{name} failed: reason withheld")
+            healthy = False
+        else:
+            lines.append(f"[+]{name} ok")
+    unknown = _quoted(sorted(excluded - set(checks)))
+    if unknown:
+        lines.append(f"warn: some health checks cannot be excluded: no matches for {unknown}")
+    if not healthy:
+        return text_response(500, "\n".join([*lines, f"{endpoint} check failed", "", ""]))
+    if "verbose" in query:
+        return text_response(200, "\n".join([*lines, f"{endpoint} check passed", ""]))
+    return text_response(200, "ok")
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ",".join(f'"{name}"' for name in names)

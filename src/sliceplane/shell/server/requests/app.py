@@ -11,8 +11,8 @@ for a version of the client's choice, and while its answer is taken (``limits``)
 from __future__ import annotations
 
 import asyncio
-import os
 import time
+import uuid
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,28 +24,31 @@ from sliceplane.api.selectors.fields import selected_name
 from sliceplane.flowcontrol.types import Asked, Flow
 from sliceplane.registry.attendance import Claim
 from sliceplane.registry.authentication import impersonation
-from sliceplane.registry.authorization.index import require_allowed
-from sliceplane.registry.authorization.types import Attributes, Decision
-from sliceplane.registry.types import User
+from sliceplane.registry.authorization.index import refusal
+from sliceplane.registry.types import Attributes, Decision, User
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.server.audit.log import AuditEntry, AuditLog
 from sliceplane.shell.server.audit.loggable import agent_of, error_of, has_secret_body, uri_of, without_frames
-from sliceplane.shell.server.monitoring.metrics import RequestKey, ServerMetrics
+from sliceplane.shell.server.monitoring.metrics import RequestKey, ServerMetrics, page_key, resource_key
 from sliceplane.shell.server.monitoring.steps import LoopSteps
 from sliceplane.shell.server.nonresource.discovery import Discovery
-from sliceplane.shell.server.nonresource.health import HealthChecks
-from sliceplane.shell.server.nonresource.pages import IssuerPages, Pages, send_snapshot
+from sliceplane.shell.server.nonresource.pages import HealthChecks, IssuerPages, Pages, send_snapshot
 from sliceplane.shell.server.requests.auth import ANONYMOUS, authenticate, bearer_token
-from sliceplane.shell.server.requests.labels import page_key, resource_key
-from sliceplane.shell.server.requests.limits import InFlight, Limits, TooMany, too_many_requests
+from sliceplane.shell.server.requests.limits import InFlight, Limits, RequestPlace, TooMany
 from sliceplane.shell.server.requests.params import request_timeout_s
 from sliceplane.shell.server.requests.paths import ResourcePath, parse, resolve, verb_of
 from sliceplane.shell.server.requests.render import error_representation, render_status
 from sliceplane.shell.server.requests.request import Receive, Request, Send
 from sliceplane.shell.server.requests.resources import ResourceHandlers
-from sliceplane.shell.server.requests.response import NO_CACHE, NOSNIFF, Response
-from sliceplane.shell.server.requests.sending import send_response
-from sliceplane.shell.server.requests.warnings import deprecation, warning_headers
+from sliceplane.shell.server.requests.response import (
+    NO_CACHE,
+    NOSNIFF,
+    Response,
+    deprecation,
+    send_response,
+    too_many_requests,
+    warning_headers,
+)
 from sliceplane.shell.server.requests.watch import WatchHandler
 from sliceplane.store.mvcc import Store
 from sliceplane.store.snapshot import PATH as SNAPSHOT_PATH
@@ -91,16 +94,16 @@ class Services:
 class _Exchange:
     """What is known of one request and response, for headers, logs, metrics and the audit log."""
 
-    __slots__ = ("audit", "audit_id", "error", "key", "secret", "started", "streaming")
+    __slots__ = ("audit", "audit_id", "error", "key", "started", "streaming", "wanted")
 
     def __init__(self, request: Request, started: float) -> None:
         sent = request.header(b"audit-id")
-        self.audit_id = sent if sent and sent.isascii() and len(sent) <= 64 else _new_audit_id()
+        self.audit_id = sent if sent and sent.isascii() and len(sent) <= 64 else str(uuid.uuid4())
         self.started = started
         self.key = RequestKey("other")
         self.streaming = False
-        #: bodies are nothing for logs
-        self.secret = False
+        #: known once the path was looked at
+        self.wanted: Attributes | None = None
         self.error: StatusError | None = None
         #: ``None``: there is no audit log
         self.audit: AuditEntry | None = None
@@ -113,11 +116,6 @@ class _Exchange:
             self.audit.refused(self.error)
         else:
             self.audit.complete(code, self.error)
-
-
-def _new_audit_id() -> str:
-    digits = os.urandom(16).hex()
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
 
 
 class ApiServer:
@@ -179,7 +177,7 @@ class ApiServer:
                 audit_id=exchange.audit_id,
                 method=request.method,
                 path=request.path,
-                exc_info=error_of(error, secret=exchange.secret),
+                exc_info=error_of(error, secret=exchange.wanted is not None and has_secret_body(exchange.wanted)),
             )
             if exchange.streaming:
                 # The head is out: all that is left is to break the connection, which uvicorn does on an error.
@@ -197,8 +195,15 @@ class ApiServer:
         else:
             verb = verb_of(request.method, path, wants_watch=request.query.flag("watch"))
             wanted = _attributes(request, verb, path)
-            exchange.secret = has_secret_body(wanted)
-            exchange.key = self._key_of(request, verb, path, wanted.name)
+            exchange.wanted = wanted
+            exchange.key = resource_key(
+                verb,
+                path,
+                wanted.name,
+                services.discovery.served,
+                dry_run="dryRun" in request.query,
+                content_type=request.header(b"content-type"),
+            )
         authorization = request.headers.get(b"authorization", b"")
         request.user = user = authenticate(
             request.certificate,
@@ -211,7 +216,7 @@ class ApiServer:
             request.connection.authenticated()
         user, flow = self._admit(request, user, wanted, path, exchange)
         reading = path is None or verb in (*_READ_VERBS, "watch")
-        request.place = place = self.in_flight.place(flow, user, "read" if reading else "write")
+        request.place = place = RequestPlace(self.in_flight, flow, user, "read" if reading else "write")
         try:
             if verb == "watch" or (request.path == SNAPSHOT_PATH and request.method == "GET"):
                 with self.in_flight.hold(self.in_flight.watches, flow, user):
@@ -227,11 +232,6 @@ class ApiServer:
         finally:
             place.close()
 
-    def _key_of(self, request: Request, verb: str, path: ResourcePath, name: str) -> RequestKey:
-        served = self._services.discovery.served
-        dry_run = "dryRun" in request.query
-        return resource_key(verb, path, name, served, dry_run=dry_run, content_type=request.header(b"content-type"))
-
     def _admit(
         self, request: Request, user: User, wanted: Attributes, path: ResourcePath | None, exchange: _Exchange
     ) -> tuple[User, Flow]:
@@ -244,7 +244,8 @@ class ApiServer:
         audit = exchange.audit
         if audit is not None:
             audit.received(user, wanted, path)
-        other = impersonation.wanted(request.headers_of(b"impersonate-"))
+        acting = request.headers_of(b"impersonate-")
+        other = impersonation.wanted(acting) if acting else None
         now = self._services.clock()
         shown = request.certificate is not None and request.certificate.counts(now)
         token = "" if shown else bearer_token(request.headers.get(b"authorization", b""))
@@ -258,7 +259,8 @@ class ApiServer:
         decision = self._services.decide(user, wanted)
         if audit is not None:
             audit.decided(decision)
-        require_allowed(user, wanted, decision)
+        if not decision.allowed:
+            raise refusal(user, wanted, decision.reason)
         request.claim = claim
         return user, flow
 

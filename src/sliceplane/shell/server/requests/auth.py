@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sliceplane.api.errors import unauthorized
-from sliceplane.registry.authorization.types import ANONYMOUS_NAME, AUTHENTICATED, UNAUTHENTICATED
-from sliceplane.registry.types import User
+from sliceplane.registry.types import ANONYMOUS_NAME, AUTHENTICATED, UNAUTHENTICATED, User
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.start_error import StartError
 

@@ -1,7 +1,7 @@
 """How much the server takes on at a time; beyond it a request is told to come back (429).
 
 ``flowcontrol`` decides; here is what it needs of a process: the clock, and tasks that sleep until it is their turn.
-What a request holds depends on where it is (``Place``):
+What a request holds depends on where it is (``RequestPlace``):
 
 - while its body arrives, and as long as it is needed: bytes, of which a user has a share; no seat
 - while a version of the future is waited for: one of a user's waits; no seat
@@ -22,9 +22,7 @@ from sliceplane.flowcontrol.seats import Ticket
 from sliceplane.flowcontrol.types import Flow, Kind
 from sliceplane.kit.metrics import Metrics
 from sliceplane.registry.types import User
-from sliceplane.shell.server.requests.response import Response, text_response
 
-RETRY_AFTER_S = 1
 #: who found no seat in this time is told to come back (upstream: a quarter of the time for a request)
 LINE_S_MAX = 15.0
 #: what a request with a body counts for at least, however little of it has come
@@ -51,11 +49,6 @@ class Limits:
 
 class TooMany(Exception):
     """There is no room for this request now."""
-
-
-def too_many_requests() -> Response:
-    retry = (b"retry-after", str(RETRY_AFTER_S).encode())
-    return text_response(429, "Too many requests, please try again later.", (retry,))
 
 
 class InFlight:
@@ -101,10 +94,6 @@ class InFlight:
             "what",
         )
 
-    def place(self, flow: Flow, user: User, kind: Kind) -> Place:
-        """Of a request that has just begun; to be closed when its answer is known."""
-        return Place(self, flow, user, kind)
-
     @contextmanager
     def hold(self, shares: Shares, flow: Flow, user: User, amount: int = 1) -> Iterator[None]:
         """Raises ``TooMany`` instead of entering."""
@@ -140,8 +129,8 @@ class InFlight:
                 woken.set_result(None)
 
 
-class Place:
-    """What one request holds.  Owned by the task that answers it."""
+class RequestPlace:
+    """What one request holds, from its beginning until its answer is known.  Owned by the task that answers it."""
 
     __slots__ = ("_body_bytes", "_flow", "_in_flight", "_kind", "_ticket", "_user")
 

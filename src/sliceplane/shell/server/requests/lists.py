@@ -1,6 +1,6 @@
 """Lists and what is done to collections, of any length, without holding the loop.
 
-What is found is looked for in slices (``pace``), all of one revision, and made into the answer in slices as well.
+What is found is looked for in slices (``Pace``), all of one revision, and made into the answer in slices as well.
 Forms that start from the document (Tables, protobuf, YAML) are made by workers (``heavy``), a portion at a time, unless
 all of it is small.
 """
@@ -8,6 +8,8 @@ all of it is small.
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
@@ -21,7 +23,6 @@ from sliceplane.registry.types import Context, DeleteOptions, ListOptions, ListO
 from sliceplane.shell.server.heavy.jobs import Convert, HeavyWrite, RenderItems
 from sliceplane.shell.server.heavy.service import Heavy, Writer
 from sliceplane.shell.server.requests.negotiate import Representation
-from sliceplane.shell.server.requests.pace import Pace
 from sliceplane.shell.server.requests.render import (
     escape,
     list_metadata_of,
@@ -34,11 +35,66 @@ from sliceplane.store.types import Record
 if TYPE_CHECKING:
     from sliceplane.documents.table import IncludeObject
 
+
+#: a slice ends at the first good place after this
+SLICE_S: Final = 0.005
 #: of bodies, to a worker at a time
 _PORTION_BYTES: Final = 256 * 1024
 _PORTION_RECORDS: Final = 1000
 #: deleted in one commit of a collection
 _DELETED_TOGETHER: Final = 50
+
+
+class Pace:
+    """Long work in the loop, a slice at a time: between two slices everything else that is ready has its turn.
+
+    One for all that is cut into slices, which come in order, one in each turn of the loop, whosever it is: four hundred
+    long lists take longer, each and together, and an ordinary request waits for one slice and not for four hundred.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._scheduled = False
+
+    def slice(self) -> Slice:
+        """The first slice of something, which begins at once."""
+        return Slice(self)
+
+    async def turn(self) -> None:
+        """Wait for the next slice."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        self._schedule()
+        await turn
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        self._scheduled = False
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                break
+        if self._waiting:
+            self._schedule()
+
+
+class Slice:
+    """The slices of one piece of work."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._ends = time.perf_counter() + SLICE_S
+
+    async def over(self) -> None:
+        """Ask at every good place: if the time is over, the next slice begins when this returns."""
+        if time.perf_counter() >= self._ends:
+            await self._pace.turn()
+            self._ends = time.perf_counter() + SLICE_S
 
 
 class Lists:

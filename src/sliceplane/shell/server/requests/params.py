@@ -1,15 +1,18 @@
-"""Query parameters to the registry's option types, with upstream's complaints.
+"""What a request says beside its path: query parameters and bodies, to the registry's types, with upstream's
+complaints.
 
-Which combinations of list and watch parameters make sense is the registry's business; here each value is
-parsed by itself (``staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/types.go``, ``ListOptions`` and the others).
+Which combinations of list and watch parameters make sense is the registry's business, as is what is in a document;
+here each value is parsed by itself (``staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/types.go``, ``ListOptions`` and
+the others), and a body by its Content-Type: JSON, YAML or protobuf.
 """
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 from sliceplane.api.errors import (
     FieldError,
+    StatusError,
     bad_request,
     forbidden_field,
     invalid_value,
@@ -17,11 +20,16 @@ from sliceplane.api.errors import (
     required,
     show,
     too_long,
+    unsupported_media_type,
 )
+from sliceplane.api.meta import Document
+from sliceplane.api.requests import body_kind
+from sliceplane.api.scheme import Resource
 from sliceplane.kit.integers import NotAnInteger, parse_int64
 from sliceplane.kit.times import parse_duration
 from sliceplane.registry.options import check_dry_run, delete_options_of_document, invalid_options
 from sliceplane.registry.types import (
+    Body,
     DeleteOptions,
     FieldValidation,
     ListOptions,
@@ -29,10 +37,18 @@ from sliceplane.registry.types import (
     WatchOptions,
     WriteOptions,
 )
+from sliceplane.shell.server.requests.negotiate import JSON, PROTOBUF, YAML
 from sliceplane.shell.server.requests.request import Query, Request
 
 FIELD_MANAGER_BYTES_MAX = 128
 _VALIDATIONS = get_args(FieldValidation)
+_PATCH_TYPES: dict[str, PatchType] = {
+    "application/json-patch+json": "json",
+    "application/merge-patch+json": "merge",
+    "application/strategic-merge-patch+json": "strategic",
+    "application/apply-patch+yaml": "apply",
+}
+_DELETE_OPTIONS_VERSIONS = ("v1", "meta.k8s.io/v1")
 
 
 def parse_integer(text: str) -> int:
@@ -112,17 +128,24 @@ def write_options(request: Request, kind: str, patch_type: PatchType | None = No
             errors.append(required("fieldManager", "is required for apply patch"))
     elif patch_type is not None and "force" in query:
         errors.append(forbidden_field("force", "may not be specified for non-apply patch"))
-    errors.extend(_check_manager(manager))
+    if manager:
+        errors.extend(_check_manager(manager))
     dry_run = query.all("dryRun")
-    errors.extend(check_dry_run(dry_run))
+    if dry_run:
+        errors.extend(check_dry_run(dry_run))
     validation = query.first("fieldValidation") or "Warn"
     if validation not in _VALIDATIONS:
         errors.append(not_supported("fieldValidation", validation, ("", *sorted(_VALIDATIONS))))
     if errors:
         raise invalid_options(kind, errors)
+    if not manager:
+        agent = request.header(b"user-agent").partition("/")[0]
+        if not agent.isprintable():
+            agent = "".join(character for character in agent if character.isprintable())
+        manager = agent[:FIELD_MANAGER_BYTES_MAX] or "unknown"
     return WriteOptions(
         dry_run=bool(dry_run),
-        field_manager=manager or _default_manager(request),
+        field_manager=manager,
         field_validation=validation,  # type: ignore[arg-type]  # checked against the literal's members above
         force=query.flag("force"),
     )
@@ -136,12 +159,6 @@ def _check_manager(manager: str) -> list[FieldError]:
             why = f"invalid character U+{ord(character):04X} (at position {position})"
             return [invalid_value("fieldManager", manager, why)]
     return []
-
-
-def _default_manager(request: Request) -> str:
-    agent = request.header(b"user-agent").partition("/")[0]
-    printable = "".join(character for character in agent if character.isprintable())
-    return printable[:FIELD_MANAGER_BYTES_MAX] or "unknown"
 
 
 def delete_options_of_query(query: Query) -> DeleteOptions:
@@ -159,3 +176,80 @@ def delete_options_of_query(query: Query) -> DeleteOptions:
     if preconditions:
         raw["preconditions"] = preconditions
     return delete_options_of_document(raw)
+
+
+def patch_type(request: Request) -> PatchType:
+    """Raises the 415 ``StatusError``."""
+    kind = _PATCH_TYPES.get(media_type(request))
+    if kind is None:
+        raise StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
+    return kind
+
+
+def decode_object(media: str, raw: bytes, resource: Resource, subresource: str = "") -> Body:
+    """The object that a create or update sends as *media*, with everything that a strict reader would complain of (what
+    becomes of the complaints is decided by ``fieldValidation``, later).  Raises ``StatusError`` 400 or 415."""
+    foreign = body_kind(subresource)
+    if foreign is not None:
+        return Body(document=_decode_loosely(media, raw, foreign.api_version, foreign.kind))
+    if media == PROTOBUF:
+        return Body(document=_decode_loosely(media, raw, resource.api_version, resource.kind))
+    if media not in ("", JSON, YAML):
+        _refuse_media_type()
+    from sliceplane.documents.strict import read_body
+
+    decoded = read_body(resource, raw, body_format="yaml" if media == YAML else "json")
+    return Body(document=decoded.document, problems=decoded.problems)
+
+
+def decode_delete_options(request: Request, raw: bytes, resource: Resource) -> DeleteOptions:
+    """From the body if there is one, else from the query."""
+    if not raw:
+        return delete_options_of_query(request.query)
+    return decode_delete_options_body(media_type(request), raw, resource)
+
+
+def decode_delete_options_body(media: str, raw: bytes, resource: Resource) -> DeleteOptions:
+    document = _decode_loosely(media, raw, "v1", "DeleteOptions")
+    version = document.get("apiVersion") or "v1"
+    kind = document.get("kind") or "DeleteOptions"
+    if kind != "DeleteOptions":
+        short = str(version).rpartition("/")[2]
+        why = f"converting ({short}.{kind}) to (v1.DeleteOptions): unknown conversion"
+        raise bad_request(f"{kind} in version {show(version)} cannot be handled as a DeleteOptions: {why}")
+    if version not in (*_DELETE_OPTIONS_VERSIONS, resource.api_version):
+        why = f'no kind "DeleteOptions" is registered for version {show(version)} in scheme'
+        raise bad_request(
+            f"DeleteOptions in version {show(version)} cannot be handled as a DeleteOptions: "
+            f'{why} "pkg/api/legacyscheme/scheme.go:30"'
+        )
+    return delete_options_of_document(document)
+
+
+def _decode_loosely(media: str, raw: bytes, api_version: str, kind: str) -> Document:
+    """A document of a kind that has no schema of its own here."""
+    if media == PROTOBUF:
+        from sliceplane.documents.protobuf import decode
+
+        return decode(raw, api_version=api_version, kind=kind)
+    if media not in ("", JSON, YAML):
+        _refuse_media_type()
+    from sliceplane.documents.strict import MalformedBody, decode_json, decode_yaml
+
+    try:
+        return (decode_yaml if media == YAML else decode_json)(raw).document
+    except MalformedBody as error:
+        why = f"couldn't get version/kind; json parse error: {error}"
+        raise bad_request(f"the object provided is unrecognized (must be of type {kind}): {why}") from error
+
+
+def media_type(request: Request) -> str:
+    """The Content-Type without parameters."""
+    return request.header(b"content-type").partition(";")[0].strip()
+
+
+def _refuse_media_type() -> NoReturn:
+    accepted = f"{JSON}, {YAML}, {PROTOBUF}"
+    raise unsupported_media_type(
+        f"the body of the request was in an unknown format - accepted media types include: {accepted}"
+    )

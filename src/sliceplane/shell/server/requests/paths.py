@@ -122,8 +122,12 @@ def resolve(path: ResourcePath, verb: str, served: Collection[Resource] = SERVED
     allowed = _verbs_at(resource, path)
     if verb not in allowed:
         raise method_not_allowed(tuple(sorted({_VERB_METHODS[known] for known in allowed})))
-    if path.name:
-        _check_segment(path.name)
+    # What can be no part of a path can be no name, as upstream:
+    # staging/src/k8s.io/apimachinery/pkg/api/validation/path/name.go.
+    if path.name in (".", ".."):
+        raise _name_invalid(path.name, f"may not be '{path.name}'")
+    if "%" in path.name:
+        raise _name_invalid(path.name, "may not contain '%'")
     target = Target(resource=resource, namespace=path.namespace, name=path.name, subresource=path.subresource)
     return Route(target, verb)
 
@@ -132,17 +136,6 @@ def _no_containers(subresource: str) -> StatusError:
     """A 404 as for any subresource that is not served, with the reason: kubectl prints nothing but the message."""
     why = f"there is no {subresource} of a pod here: this server keeps objects, no containers run behind it"
     return StatusError(404, "NotFound", why, {})
-
-
-def _check_segment(name: str) -> None:
-    """What can be no part of a path can be no name.  Raises the 400 ``StatusError``.
-
-    Upstream: ``staging/src/k8s.io/apimachinery/pkg/api/validation/path/name.go``.
-    """
-    if name in (".", ".."):
-        raise _name_invalid(name, f"may not be '{name}'")
-    if "%" in name:
-        raise _name_invalid(name, "may not contain '%'")
 
 
 def _name_invalid(name: str, why: str) -> StatusError:

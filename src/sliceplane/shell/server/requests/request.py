@@ -57,24 +57,18 @@ class Place(Protocol):
         """Return when the request may be worked on.  Raises ``TooMany``."""
 
 
-class Query:
+class Query(dict[str, list[str]]):
     """The query string.  Upstream's readers take the first value of a name, and so do we."""
 
-    __slots__ = ("_values",)
-
     def __init__(self, raw: bytes) -> None:
-        self._values: dict[str, list[str]] = {}
         if raw:
             # What is no UTF-8 becomes U+FFFD: half a character must not reach what is encoded again, answers and logs.
             for name, value in parse_qsl(raw.decode(errors="replace"), keep_blank_values=True, errors="replace"):
-                self._values.setdefault(name, []).append(value)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._values
+                self.setdefault(name, []).append(value)
 
     def first(self, name: str) -> str:
         """The first value; "" if the name is absent (or empty)."""
-        values = self._values.get(name)
+        values = self.get(name)
         return values[0] if values else ""
 
     def optional(self, name: str) -> str | None:
@@ -82,12 +76,12 @@ class Query:
         return self.first(name) or None
 
     def all(self, name: str) -> tuple[str, ...]:
-        return tuple(self._values.get(name, ()))
+        return tuple(self.get(name, ()))
 
     def flag(self, name: str) -> bool:
         """A boolean: absent, "false" and "0" are false, anything else (also "") is true
         (``staging/src/k8s.io/apimachinery/pkg/runtime/conversion.go``)."""
-        return name in self._values and self.first(name).lower() not in ("false", "0")
+        return name in self and self[name][0].lower() not in ("false", "0")
 
 
 class Request:
@@ -113,7 +107,8 @@ class Request:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query = Query(scope["query_string"])
-        self.headers = _joined(scope["headers"])
+        headers = dict(scope["headers"])
+        self.headers = headers if len(headers) == len(scope["headers"]) else _joined(scope["headers"])
         #: verified when the connection was made
         self.certificate: Certificate | None = scope["state"]["certificate"]
         self.connection: Connection = scope["state"]["connection"]
@@ -198,9 +193,6 @@ class Request:
 
 def _joined(fields: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """Header by header; values of one name become one, in their order (RFC 9110 5.3).  As long as *fields* are."""
-    headers = dict(fields)
-    if len(headers) == len(fields):
-        return headers
     values: dict[bytes, list[bytes]] = {}
     for name, value in fields:
         values.setdefault(name, []).append(value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
@@ -20,16 +21,21 @@ from sliceplane.registry.rehearsal import is_known
 from sliceplane.registry.types import Context, Outcome, Target, WriteOptions
 from sliceplane.shell.server.heavy.jobs import HeavyWrite, Render
 from sliceplane.shell.server.heavy.service import Heavy
-from sliceplane.shell.server.requests.decode import decode_delete_options, decode_object, media_type, patch_type
 from sliceplane.shell.server.requests.lists import Lists
 from sliceplane.shell.server.requests.negotiate import Representation, negotiate
-from sliceplane.shell.server.requests.params import list_options, write_options
+from sliceplane.shell.server.requests.params import (
+    decode_delete_options,
+    decode_object,
+    list_options,
+    media_type,
+    patch_type,
+    write_options,
+)
 from sliceplane.shell.server.requests.paths import Route
 from sliceplane.shell.server.requests.render import error_representation, is_quick, render_object
 from sliceplane.shell.server.requests.request import Request
-from sliceplane.shell.server.requests.response import NO_CACHE, Response
+from sliceplane.shell.server.requests.response import NO_CACHE, Response, deprecation, warning_headers
 from sliceplane.shell.server.requests.timers import Horizon
-from sliceplane.shell.server.requests.warnings import deprecation, warning_headers
 from sliceplane.shell.server.storage.committing import Durability
 from sliceplane.store.mvcc import Store
 
@@ -156,9 +162,8 @@ class ResourceHandlers:
         if self._is_heavy(target, patch):
             write = HeavyWrite(verb="patch", context=context, target=target, raw=patch, patch=kind, options=options)
             return await self._worked_out(request, representation, write)
-        return await self._written(
-            request, target, representation, lambda: self._registry.patch(context, target, kind, patch, options)
-        )
+        step = partial(self._registry.patch, context, target, kind, patch, options)
+        return await self._written(request, target, representation, step)
 
     async def _delete(self, request: Request, target: Target, representation: Representation) -> Response:
         raw = await request.body()
@@ -169,9 +174,8 @@ class ResourceHandlers:
                 write = replace(write, deletion=decode_delete_options(request, raw, target.spoken))
             return await self._worked_out(request, representation, write)
         options = decode_delete_options(request, raw, target.spoken)
-        return await self._written(
-            request, target, representation, lambda: self._registry.delete(context, target, options)
-        )
+        step = partial(self._registry.delete, context, target, options)
+        return await self._written(request, target, representation, step)
 
     def _is_heavy(self, target: Target, raw: bytes) -> bool:
         """Whether a write is too much for the loop.  What needs the keys of tokens is done here, and has no business

@@ -1,15 +1,43 @@
-"""Answers as values: a code, bytes and headers.  ``sending`` puts them on the wire."""
+"""Answers: as values (a code, bytes and headers), then to the wire, so that every reply has what every reply must have.
+
+``Date`` and ``Audit-Id`` are added by ``send_response``, gzip is done there, and HEAD, 304 and Content-Length are right
+by construction.  A large body is handed to the connection as its client takes it; what waits is counted, and there is
+an end to how much; how long a client may take nothing is the connection's business.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from email.utils import formatdate
+from functools import lru_cache
+
+from sliceplane.flowcontrol.types import uid_of
+from sliceplane.shell.server.requests.limits import InFlight, TooMany
+from sliceplane.shell.server.requests.request import Request, Send
 
 NO_CACHE = (b"cache-control", b"no-cache, private")
 NOSNIFF = (b"x-content-type-options", b"nosniff")
 TEXT = b"text/plain; charset=utf-8"
+RETRY_AFTER_S = 1
 
 Header = tuple[bytes, bytes]
+TOTAL_CHARACTERS_MAX = 4096
+SHORTENED_CHARACTERS = 256
+#: Python's HTTP client gives up at 100 response headers in all
+WARNINGS_MAX = 80
+#: group, version and plural to the text
+_DEPRECATIONS = {
+    ("", "v1", "endpoints"): "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
+    ("discovery.k8s.io", "v1beta1", "endpointslices"): (
+        "discovery.k8s.io/v1beta1 EndpointSlice is deprecated in v1.21+, unavailable in v1.25+; "
+        "use discovery.k8s.io/v1 EndpointSlice"
+    ),
+}
+GZIP_BYTES_MIN = 128 * 1024
+#: larger bodies go out in portions of this size, each when the client has taken the one before, and are counted
+PORTION_BYTES = 256 * 1024
+_GZIP_LEVEL = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +54,96 @@ def text_response(code: int, body: str, headers: tuple[Header, ...] = (NO_CACHE,
     return Response(code, body.encode(), TEXT, headers)
 
 
-class _Clock:
+def too_many_requests() -> Response:
+    retry = (b"retry-after", str(RETRY_AFTER_S).encode())
+    return text_response(429, "Too many requests, please try again later.", (retry,))
+
+
+@lru_cache(maxsize=2)
+def _date(second: int) -> bytes:
     """The ``Date`` header, formatted once a second."""
-
-    def __init__(self) -> None:
-        self._second = -1
-        self._text = b""
-
-    def date(self, now: float) -> bytes:
-        second = int(now)
-        if second != self._second:
-            self._second = second
-            self._text = formatdate(second, usegmt=True).encode()
-        return self._text
-
-
-_clock = _Clock()
+    return formatdate(second, usegmt=True).encode()
 
 
 def common_headers(now: float, audit_id: str) -> list[Header]:
-    return [(b"audit-id", audit_id.encode()), (b"date", _clock.date(now))]
+    return [(b"audit-id", audit_id.encode()), (b"date", _date(int(now)))]
+
+
+@lru_cache(maxsize=64)
+def flow_headers(schema: str, level: str) -> tuple[Header, ...]:
+    """The headers that name the flow schema and the priority level of a request, by uid."""
+    return (
+        (b"x-kubernetes-pf-flowschema-uid", uid_of("flowschema", schema).encode()),
+        (b"x-kubernetes-pf-prioritylevel-uid", uid_of("prioritylevel", level).encode()),
+    )
+
+
+def warning_headers(texts: tuple[str, ...]) -> tuple[Header, ...]:
+    """One header for each text; together they stay within what clients can take."""
+    unique = list(dict.fromkeys(texts))
+    if sum(map(len, unique)) > TOTAL_CHARACTERS_MAX:
+        unique = [text[:SHORTENED_CHARACTERS] for text in unique]
+    headers: list[Header] = []
+    left = TOTAL_CHARACTERS_MAX
+    for text in unique[:WARNINGS_MAX]:
+        left -= len(text)
+        if left < 0:
+            break
+        headers.append((b"warning", f'299 - "{_quoted(text)}"'.encode()))
+    return tuple(headers)
+
+
+def _quoted(text: str) -> str:
+    """The inside of an RFC 7230 quoted-string; control characters cannot be in a header."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return "".join(character if character.isprintable() else " " for character in escaped)
+
+
+def deprecation(group: str, version: str, plural: str) -> tuple[str, ...]:
+    """What every request for a deprecated resource is told, also if it fails."""
+    text = _DEPRECATIONS.get((group, version, plural))
+    return (text,) if text else ()
+
+
+async def send_response(
+    request: Request, send: Send, response: Response, in_flight: InFlight, *, now: float, audit_id: str
+) -> int:
+    """Send *response* whole; a client that went away is no error here, one that takes nothing is cut off.
+
+    The code that was sent: 429 instead of a large response, if there are too many of them waiting to be taken.
+    """
+    if len(response.body) <= PORTION_BYTES or request.flow is None or request.user is None:
+        await _send(request, send, response, now, audit_id)
+        return response.code
+    try:
+        with in_flight.hold(in_flight.unsent, request.flow, request.user, len(response.body)):
+            await _send(request, send, response, now, audit_id)
+    except TooMany:
+        response = too_many_requests()
+        await _send(request, send, response, now, audit_id)
+    return response.code
+
+
+async def _send(request: Request, send: Send, response: Response, now: float, audit_id: str) -> None:
+    body = response.body
+    headers = common_headers(now, audit_id)
+    if request.flow is not None:
+        headers.extend(flow_headers(request.flow.schema.name, request.flow.level.name))
+    headers.extend(response.headers)
+    if response.content_type and response.code != 304:
+        headers.append((b"content-type", response.content_type))
+    if len(body) > GZIP_BYTES_MIN and request.wants_gzip:
+        import gzip
+
+        # zlib lets other threads run meanwhile, so other requests go on.
+        body = await asyncio.to_thread(gzip.compress, body, _GZIP_LEVEL, mtime=0)
+        headers.append((b"content-encoding", b"gzip"))
+        headers.append((b"vary", b"Accept-Encoding"))
+    if response.code != 304:
+        headers.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": response.code, "headers": headers})
+    portions = memoryview(b"" if response.code == 304 else body)
+    while len(portions) > PORTION_BYTES:
+        await send({"type": "http.response.body", "body": portions[:PORTION_BYTES], "more_body": True})
+        portions = portions[PORTION_BYTES:]
+    await send({"type": "http.response.body", "body": portions})

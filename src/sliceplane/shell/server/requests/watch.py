@@ -22,16 +22,20 @@ from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Target, WatchPlan
 from sliceplane.shell.server.monitoring.metrics import WatchTraffic
 from sliceplane.shell.server.requests.encoders import AnyEncoder, TableEncoder, encoder_for
-from sliceplane.shell.server.requests.labels import flow_headers
 from sliceplane.shell.server.requests.negotiate import Representation, negotiate
 from sliceplane.shell.server.requests.params import watch_options
 from sliceplane.shell.server.requests.paths import Route
 from sliceplane.shell.server.requests.request import Connection, Request, Send
 from sliceplane.shell.server.requests.resources import ResourceHandlers, included_objects
-from sliceplane.shell.server.requests.response import NO_CACHE, common_headers
+from sliceplane.shell.server.requests.response import (
+    NO_CACHE,
+    common_headers,
+    deprecation,
+    flow_headers,
+    warning_headers,
+)
 from sliceplane.shell.server.requests.revocation import Revocation
 from sliceplane.shell.server.requests.timers import HubTicker
-from sliceplane.shell.server.requests.warnings import deprecation, warning_headers
 from sliceplane.store.hub import Hub
 from sliceplane.store.watcher import Interest, Watcher
 

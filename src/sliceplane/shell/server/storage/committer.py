@@ -211,7 +211,13 @@ class Committer:
         events = self._store.on_durable(batch[-1].revision)
         self._hub.publish(events)
         self._retention.on_commit(batch[-1].revision, len(batch), sum(len(event.record.body) for event in batch))
-        self._acknowledge()
+        newest = self._store.revision
+        waiting, self._waiting = self._waiting, []
+        for revision, future in waiting:
+            if revision > newest:
+                self._waiting.append((revision, future))
+            elif not future.done():
+                future.set_result(None)
 
     async def _reconcile(self, error: Exception, batch: tuple[StoreEvent, ...]) -> bool:
         """Whether the uncertain *batch* (empty: it was a compaction) is there after all."""
@@ -273,16 +279,6 @@ class Committer:
         for _, future in waiting:
             if not future.done():
                 future.set_exception(internal(why))
-
-    def _acknowledge(self) -> None:
-        newest = self._store.revision
-        still = []
-        for revision, future in self._waiting:
-            if revision > newest:
-                still.append((revision, future))
-            elif not future.done():
-                future.set_result(None)
-        self._waiting = still
 
     async def _call(self, function: Callable[..., T], *arguments: object) -> T:
         if self._executor is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from sliceplane.registry.registry import Registry
@@ -10,11 +11,11 @@ from sliceplane.shell.server.keys.pki import Pki
 from sliceplane.shell.server.keys.token_keys import TokenConfig
 from sliceplane.shell.server.storage.committer import Committer
 from sliceplane.shell.server.storage.committing import report_mended, report_trouble
-from sliceplane.shell.server.storage.memory import MemoryBackend
-from sliceplane.store.backend import Backend
+from sliceplane.store.backend import Backend, Loaded, StoredRow, chain
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
 from sliceplane.store.shelf import Retention
+from sliceplane.store.types import EventType, StoreEvent
 
 
 class OwnStorage:
@@ -65,3 +66,39 @@ def _sqlite(database: Path) -> Backend:
     if backend.told:
         report_trouble(backend.told)
     return backend
+
+
+class MemoryBackend:
+    """See ``store.backend.Backend``.  Not shared between committers."""
+
+    blocking = False
+
+    def __init__(self) -> None:
+        self._rows: dict[int, StoredRow] = {}
+        self._revision = 1
+        self._compacted = 1
+
+    def load(self) -> Loaded:
+        return Loaded(chain(self._rows.values(), self._compacted), self._revision, self._compacted)
+
+    def append(self, events: Sequence[StoreEvent]) -> None:
+        for event in events:
+            previous = event.previous.revision if event.previous is not None else 0
+            self._rows[event.revision] = StoredRow(event.type, event.record, previous)
+        self._revision = events[-1].revision
+
+    def reconcile(self) -> int:
+        return self._revision
+
+    def compact(self, revision: int) -> None:
+        for passed in range(self._compacted + 1, revision + 1):
+            row = self._rows.get(passed)
+            if row is None:  # a revision that was given up, or never was ours
+                continue
+            self._rows.pop(row.previous, None)
+            if row.type is EventType.DELETED:
+                del self._rows[passed]
+        self._compacted = max(self._compacted, revision)
+
+    def close(self) -> None:
+        """Nothing to let go of."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 from zlib import crc32
 
 import msgspec
@@ -39,6 +39,8 @@ FROM history ORDER BY revision"""
 SUPERSEDED = "SELECT previous FROM history WHERE revision > ? AND revision <= ? AND previous > 0"
 
 Row = tuple[int, str, str, str, str, int, int, str, str, str, str, int, bytes]
+#: the column ``crc``
+CHECKSUM: Final = 11
 
 _encoder = msgspec.json.Encoder(order="sorted")
 _mapping = msgspec.json.Decoder(dict[str, str])
@@ -78,11 +80,6 @@ def decode(row: tuple[Any, ...]) -> StoredRow:
         owners=_sequence.decode(owners) if owners else (),
     )
     return StoredRow(EventType(kind), record, previous)
-
-
-def checksum_of(row: Row) -> int:
-    """The column ``crc``."""
-    return row[11]
 
 
 def meta(key: str, value: int) -> tuple[str, int, int]:

@@ -28,13 +28,13 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sliceplane.shell.server.storage import rows, sqlite_file, tally
+from sliceplane.shell.server.storage import proof, rows, sqlite_file
 from sliceplane.shell.server.storage.committing import StorageError
-from sliceplane.shell.server.storage.mark import Mark
-from sliceplane.shell.server.storage.sqlite_file import code_of, identity, log_of, reason_of
+from sliceplane.shell.server.storage.proof import Mark
+from sliceplane.shell.server.storage.sqlite_file import code_of, log_of, reason_of
 from sliceplane.store.backend import REVISIONS_BEYOND, Loaded, OutcomeUnknown, StoredRow, WriteFailed, chain
 from sliceplane.store.types import StoreEvent
 
@@ -60,8 +60,8 @@ class SqliteBackend:
         self._log = log_of(path)
         self._connection = connection
         #: what the paths led to when they were opened; an open file that has lost its name is lost with the process
-        self._identity = identity(path)
-        self._log_identity = identity(self._log)
+        self._identity = _identity(path)
+        self._log_identity = _identity(self._log)
         self._compacted = sqlite_file.meta(connection, "compacted")
         self._history_number = sqlite_file.meta(connection, "history")
         self._tally = sqlite_file.read_tally(connection)
@@ -101,7 +101,7 @@ class SqliteBackend:
             nonlocal count, total
             for row in self._connection.execute(rows.SELECT):
                 count += 1
-                total += rows.checksum_of(row)
+                total += row[rows.CHECKSUM]
                 yield rows.decode(row)
 
         try:
@@ -118,16 +118,11 @@ class SqliteBackend:
             raise StorageError(f"cannot read {self._path}: {why}{advice}") from error
 
     def append(self, events: Sequence[StoreEvent]) -> None:
-        after = self._tally
-
-        def add() -> None:
-            nonlocal after
+        with self._transaction():
             encoded = [rows.encode(event) for event in events]
             after = self._tally.with_rows(encoded, events[-1].revision)
             self._connection.executemany(rows.INSERT, encoded)
-            self._connection.execute(tally.SET, (after.encode(self._history_number),))
-
-        self._transact(add)
+            self._connection.execute(proof.SET_TALLY, (after.encode(self._history_number),))
         self._tally = after
         # A mark that cannot be written is an older one, which is true as well.
         with contextlib.suppress(OSError):
@@ -136,16 +131,11 @@ class SqliteBackend:
     def compact(self, revision: int) -> None:
         if revision <= self._compacted:
             return
-        after = self._tally
-
-        def drop() -> None:
-            nonlocal after
-            after = _drop(self._connection, self._tally, self._compacted, revision)
-
         # No fsync of its own: if it is lost, more history is there after the restart.  The next append syncs it.
         self._connection.execute("PRAGMA synchronous=NORMAL")
         try:
-            self._transact(drop)
+            with self._transaction():
+                after = _drop(self._connection, self._tally, self._compacted, revision)
             self._compacted = revision
             self._tally = after
             self._give_back()
@@ -176,7 +166,7 @@ class SqliteBackend:
             newest = sqlite_file.newest(self._connection)
             self._compacted = sqlite_file.meta(self._connection, "compacted")
             self._tally = sqlite_file.read_tally(self._connection)
-            self._log_identity = identity(self._log)
+            self._log_identity = _identity(self._log)
         except (sqlite3.Error, OSError, StorageError) as error:
             raise OutcomeUnknown(f"cannot read {self._path} back: {error}") from error
         if busy:
@@ -199,14 +189,16 @@ class SqliteBackend:
         if mode != _SYNCHRONOUS_FULL:
             self._usable = False
 
-    def _transact(self, work: Callable[[], object]) -> None:
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Raises ``WriteFailed`` and ``OutcomeUnknown``, where the block or the commit failed."""
         if not self._usable:
             raise OutcomeUnknown(f"cannot write {self._path}: an earlier write has to be looked at first")
         self._check_file(WriteFailed)
         self._check_log()
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            work()
+            yield
         except sqlite3.Error as error:
             raise self._failure(error, in_commit=False) from error
         except BaseException:
@@ -220,12 +212,12 @@ class SqliteBackend:
 
     def _check_file(self, blame: type[Exception]) -> None:
         """Raises *blame* if the file was deleted, moved or replaced under us: SQLite would go on writing to nowhere."""
-        if identity(self._path) != self._identity:
+        if _identity(self._path) != self._identity:
             raise blame(f"cannot write {self._path}: it was removed or replaced while the server was using it")
 
     def _check_log(self) -> None:
         """The same of the log, before and after a transaction.  ``reconcile`` saves what is in it."""
-        if identity(self._log) != self._log_identity:
+        if _identity(self._log) != self._log_identity:
             self._usable = False
             raise OutcomeUnknown(f"{self._log} was removed or replaced while the server was using it")
 
@@ -251,9 +243,18 @@ class SqliteBackend:
         return True
 
 
-def _drop(connection: sqlite3.Connection, before: tally.Tally, compacted: int, revision: int) -> tally.Tally:
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Of the file at *path*; ``None`` if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _drop(connection: sqlite3.Connection, before: proof.Tally, compacted: int, revision: int) -> proof.Tally:
     """Compact to *revision*, which may be beyond the newest, in a transaction of the caller's; the tally after it."""
-    after = tally.Tally(max(before.revision, revision), before.rows, before.total, before.revision)
+    after = proof.Tally(max(before.revision, revision), before.rows, before.total, before.revision)
     for what in (_DROP_SUPERSEDED, _DROP_DELETED):
         span = (compacted, revision)
         after = after.without(
@@ -261,7 +262,7 @@ def _drop(connection: sqlite3.Connection, before: tally.Tally, compacted: int, r
         )
         connection.execute(f"DELETE FROM {what}", span)
     connection.execute(sqlite_file.SET_META, rows.meta("compacted", revision))
-    connection.execute(tally.SET, (after.encode(sqlite_file.meta(connection, "history")),))
+    connection.execute(proof.SET_TALLY, (after.encode(sqlite_file.meta(connection, "history")),))
     return after
 
 
@@ -269,6 +270,6 @@ def _go_beyond(connection: sqlite3.Connection, known: int) -> None:
     """Have the history go on where no client can have been, and forget what was before.  Raises ``sqlite3.Error``."""
     connection.execute("BEGIN IMMEDIATE")
     stored = sqlite_file.read_tally(connection)
-    sqlite_file.check_rows(stored, sqlite_file.newest(connection), *connection.execute(tally.COUNT).fetchone())
+    sqlite_file.check_rows(stored, sqlite_file.newest(connection), *connection.execute(proof.COUNT_ROWS).fetchone())
     _drop(connection, stored, sqlite_file.meta(connection, "compacted"), known + REVISIONS_BEYOND)
     connection.execute("COMMIT")

@@ -1,4 +1,4 @@
-"""One Service, Node or zone with what concerns it: what checks are given.
+"""One Service, Pod, Node or zone with what concerns it: what checks are given.
 
 A case is made anew whenever more was read; whatever it works out it keeps, so that checks may ask as often as they
 like.  Checks are pure functions of a case.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cached_property
+from typing import ClassVar
 
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_ZONE, Endpoint, EndpointSlice
@@ -38,35 +39,106 @@ class ClientCase:
         self.place = Locality(node_name, zone)
 
 
-class ServiceCase:
-    """``service`` is ``None`` where there is no such Service.  ``pod``: the Pod that was asked about, if one was."""
+class PodsCase:
+    """What a Service and a Pod have in common: Pods that are to be endpoints.  ``name``: of the Service or the Pod."""
 
-    def __init__(
-        self, facts: Facts, question: ExplainQuestion, namespace: str, name: str, pod: FullPod | None = None
-    ) -> None:
+    resource: ClassVar[Readable[Object]]
+
+    def __init__(self, facts: Facts, question: ExplainQuestion, namespace: str, name: str) -> None:
         self.facts = facts
         self.question = question
         self.namespace = namespace
         self.name = name
-        self.pod = pod
-        self.service: Service | None = facts.get(SERVICES, namespace, name)
 
     @property
     def subject(self) -> ObjectName:
-        return ObjectName("services", "Service", self.namespace, self.name)
+        return ObjectName(self.resource.resource.key, self.resource.resource.kind, self.namespace, self.name)
 
     @property
     def now(self) -> float:
         """Seconds since the epoch."""
         return self.facts.now
 
+    @property
+    def judged(self) -> tuple[FullPod, ...]:
+        """The Pods that checks of Pods look at, those that have ended among them."""
+        raise NotImplementedError
+
+    @property
+    def is_served(self) -> bool:
+        """Whether some Pod takes connections in the place of one that does not."""
+        raise NotImplementedError
+
+    def was_read(self, selection: Selection) -> bool:
+        return self.facts.was_read(selection)
+
+
+class PodCase(PodsCase):
+    """``pod`` is ``None`` where there is no such Pod."""
+
+    resource = PODS
+
+    @cached_property
+    def pod(self) -> FullPod | None:
+        return self.facts.get(PODS, self.namespace, self.name)
+
+    @property
+    def judged(self) -> tuple[FullPod, ...]:
+        return (self.pod,) if self.pod is not None else ()
+
+    @property
+    def is_served(self) -> bool:
+        """A Pod that was asked about is not served by others."""
+        return False
+
+    @cached_property
+    def services(self) -> tuple[Service, ...]:
+        """Those that select it, sorted by name."""
+        if self.pod is None:
+            return ()
+        labels = self.pod.labels.items()
+        services = self.facts.of(SERVICES, self.namespace)
+        return tuple(service for service in services if (pairs := selector_of(service)) and pairs.items() <= labels)
+
+
+class ServiceCase(PodsCase):
+    """``service`` is ``None`` where there is no such Service.  ``pod``: the Pod that was asked about, if one was; its
+    state is told by the ``PodCase`` then."""
+
+    resource = SERVICES
+
+    def __init__(
+        self, facts: Facts, question: ExplainQuestion, namespace: str, name: str, pod: FullPod | None = None
+    ) -> None:
+        super().__init__(facts, question, namespace, name)
+        self.pod = pod
+        self.service: Service | None = facts.get(SERVICES, namespace, name)
+
+    @property
+    def has_endpoints(self) -> bool:
+        """An ExternalName is answered by DNS alone."""
+        return self.service is not None and self.service.spec.type != "ExternalName"
+
+    @property
+    def is_headless(self) -> bool:
+        return self.service is not None and self.service.spec.cluster_ip == "None"
+
+    @property
+    def judged(self) -> tuple[FullPod, ...]:
+        return self.selected if self.pod is None else ()
+
+    @cached_property
+    def is_served(self) -> bool:
+        published = self.service is not None and self.service.spec.publish_not_ready_addresses
+        return any(
+            not pod.is_over and not pod.is_going and (pod.is_ready or (published and pod.addresses))
+            for pod in self.selected
+        )
+
     @cached_property
     def selector(self) -> dict[str, str]:
         """Empty: the Service has none, or is an ExternalName, whose selector selects nothing."""
-        service = self.service
-        if service is None or service.spec.type == "ExternalName":
-            return {}
-        return service.spec.selector or {}
+        return {} if self.service is None else selector_of(self.service)
 
     @cached_property
     def selected(self) -> tuple[FullPod, ...]:
@@ -75,7 +147,7 @@ class ServiceCase:
 
     @cached_property
     def live(self) -> tuple[FullPod, ...]:
-        """Those that have not ended."""
+        """Those selected that have not ended."""
         return tuple(pod for pod in self.selected if not pod.is_over)
 
     @cached_property
@@ -97,9 +169,6 @@ class ServiceCase:
     @cached_property
     def client(self) -> ClientCase | None:
         return ClientCase(self.facts, self.question) if self.question.client is not None else None
-
-    def was_read(self, selection: Selection) -> bool:
-        return self.facts.was_read(selection)
 
     def field(self, path: str, value: str, was: str = "") -> Evidence:
         """Of the Service."""
@@ -148,8 +217,13 @@ class ZoneCase:
         return tuple(node for node in self.facts.of(NODES) if zone_of(node) == self.name)
 
 
-Case = ServiceCase | NodeCase | ZoneCase
+Case = ServiceCase | PodCase | NodeCase | ZoneCase
 Wants = Callable[[ServiceCase], Iterable[Selection]]
+
+
+def selector_of(service: Service) -> dict[str, str]:
+    """Empty: it selects nothing."""
+    return {} if service.spec.type == "ExternalName" else service.spec.selector or {}
 
 
 def zone_of(node: Node | None) -> str:

@@ -8,38 +8,68 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from sliceplane.api.requests import Selection
-from sliceplane.explain.case import NodeCase, ServiceCase, ZoneCase
+from sliceplane.explain.case import Case, NodeCase, PodCase, ServiceCase, ZoneCase
 from sliceplane.explain.checks import foreign_slices, ports, services, slices
 from sliceplane.findings.finding import Finding
 
 ServiceCheck = Callable[[ServiceCase], Iterable[Finding]]
+PodCheck = Callable[[PodCase], Iterable[Finding]]
 NodeCheck = Callable[[NodeCase], Iterable[Finding]]
 ZoneCheck = Callable[[ZoneCase], Iterable[Finding]]
 
 
-def _nothing(_: ServiceCase | NodeCase | ZoneCase) -> Iterable[Selection]:
+def _nothing(_: Case) -> Iterable[Selection]:
     return ()
 
 
 @dataclass(frozen=True)
 class Link:
-    """``name``: as answers call it.  ``wants``, and those of nodes and zones: what to read before the checks run; asked
-    again after each reading, so that one reading may follow from another."""
+    """``name``: as answers call it.  ``wants``, and those of Pods, nodes and zones: what to read before the checks run;
+    asked again after each reading, so that one reading may follow from another.  ``of_endpoints``: it says nothing of a
+    Service that never has any (ExternalName)."""
 
     name: str
     checks: tuple[ServiceCheck, ...] = ()
     wants: Callable[[ServiceCase], Iterable[Selection]] = _nothing
+    pod_checks: tuple[PodCheck, ...] = ()
+    pod_wants: Callable[[PodCase], Iterable[Selection]] = _nothing
     node_checks: tuple[NodeCheck, ...] = ()
     node_wants: Callable[[NodeCase], Iterable[Selection]] = _nothing
     zone_checks: tuple[ZoneCheck, ...] = ()
     zone_wants: Callable[[ZoneCase], Iterable[Selection]] = _nothing
+    of_endpoints: bool = True
+
+    def checks_of(self, case: Case) -> tuple[Callable[[Any], Iterable[Finding]], ...]:
+        """Empty: the link says nothing of such a case."""
+        match case:
+            case ServiceCase():
+                return self.checks if case.has_endpoints or not self.of_endpoints else ()
+            case PodCase():
+                return self.pod_checks
+            case NodeCase():
+                return self.node_checks
+            case ZoneCase():
+                return self.zone_checks
+
+    def wants_of(self, case: Case) -> Iterable[Selection]:
+        if not self.checks_of(case):
+            return ()
+        match case:
+            case ServiceCase():
+                return self.wants(case)
+            case PodCase():
+                return self.pod_wants(case)
+            case NodeCase():
+                return self.node_wants(case)
+            case ZoneCase():
+                return self.zone_wants(case)
 
 
 CHAIN: Final[tuple[Link, ...]] = (
-    Link("name", services.NAME_CHECKS, services.wants),
+    Link("name", services.NAME_CHECKS, services.wants, of_endpoints=False),
     Link("ports", ports.CHECKS, slices.wants),
     Link("slices", slices.CHECKS, slices.wants),
     Link("other slices", foreign_slices.CHECKS, foreign_slices.wants),

@@ -7,16 +7,17 @@ can be a change on its way, and the reader looks a second time where that matter
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
-from sliceplane.explain.objects import PODS, SLICES, FullPod, Readable
+from sliceplane.explain.objects import EVENTS, PODS, SLICES, FullEvent, FullPod, Readable
 
 T = TypeVar("T", bound=Object)
+Derived = TypeVar("Derived")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,8 @@ class Facts:
         self._objects: dict[str, dict[str, Object]] = defaultdict(dict)
         self._read: set[Selection] = set()
         self._unread: dict[Selection, Unread] = {}
-        self._sorted: dict[tuple[str, str], tuple[Object, ...]] = {}
-        self._pods_by_label: dict[tuple[str, str, str], list[FullPod]] | None = None
-        self._slices_by_service: dict[str, tuple[EndpointSlice, ...]] | None = None
+        self._sorted: dict[str, dict[str, tuple[Object, ...]]] = {}
+        self._derived: dict[Callable[[Facts], Any], Any] = {}
 
     # Taking
 
@@ -52,14 +52,17 @@ class Facts:
         by_key = self._objects[selection.resource.key]
         for item in objects:
             by_key[item.metadata.key] = item
-        self._sorted.clear()
-        self._pods_by_label = None
-        self._slices_by_service = None
+        self._sorted.pop(selection.resource.key, None)
+        self._derived.clear()
 
     def refuse(self, unread: Unread) -> None:
         self._unread[unread.selection] = unread
 
     # Asking
+
+    @property
+    def refusals(self) -> Mapping[Selection, Unread]:
+        return self._unread
 
     @property
     def unread(self) -> tuple[Unread, ...]:
@@ -76,20 +79,24 @@ class Facts:
 
     def of(self, readable: Readable[T], namespace: str = "") -> tuple[T, ...]:
         """Sorted by key; *namespace* "": of all."""
-        place = (readable.resource.key, namespace)
-        if place not in self._sorted:
-            by_key = self._objects.get(readable.resource.key, {})
-            prefix = f"{namespace}/" if namespace else ""
-            self._sorted[place] = tuple(by_key[key] for key in sorted(by_key) if key.startswith(prefix))
-        return self._sorted[place]  # type: ignore[return-value]  # one type for each resource: ``Readable``
+        key = readable.resource.key
+        if key not in self._sorted:
+            self._sorted[key] = _by_namespace(self._objects.get(key, {}))
+        return self._sorted[key].get(namespace, ())  # type: ignore[return-value]  # one type a resource: ``Readable``
 
     def get(self, readable: Readable[T], namespace: str, name: str) -> T | None:
         key = f"{namespace}/{name}" if namespace else name
         return self._objects.get(readable.resource.key, {}).get(key)  # type: ignore[return-value]
 
+    def derived(self, make: Callable[[Facts], Derived]) -> Derived:
+        """What *make*, a function of a module, works out of all that was read: once, however many cases ask."""
+        if make not in self._derived:
+            self._derived[make] = make(self)
+        return self._derived[make]  # type: ignore[no-any-return]  # it is what *make* returned
+
     def pods_with(self, namespace: str, labels: Mapping[str, str]) -> tuple[FullPod, ...]:
         """Those that have every pair of *labels*, sorted by name; none for no labels.  O(Pods with the rarest pair)."""
-        index = self._pods_index()
+        index = self.derived(_pods_by_label)
         lists = [index.get((namespace, label, value), []) for label, value in labels.items()]
         if not lists:
             return ()
@@ -98,19 +105,43 @@ class Facts:
 
     def slices_of(self, namespace: str, service: str) -> tuple[EndpointSlice, ...]:
         """Those labelled for the Service, whoever made them, sorted by name."""
-        if self._slices_by_service is None:
-            grouped: dict[str, list[EndpointSlice]] = defaultdict(list)
-            for endpoint_slice in self.of(SLICES):
-                name = (endpoint_slice.metadata.labels or {}).get(LABEL_SERVICE_NAME, "")
-                grouped[f"{endpoint_slice.metadata.namespace}/{name}"].append(endpoint_slice)
-            self._slices_by_service = {key: tuple(several) for key, several in grouped.items()}
-        return self._slices_by_service.get(f"{namespace}/{service}", ())
+        return tuple(self.derived(_slices_by_service).get(f"{namespace}/{service}", ()))
 
-    def _pods_index(self) -> dict[tuple[str, str, str], list[FullPod]]:
-        if self._pods_by_label is None:
-            index: dict[tuple[str, str, str], list[FullPod]] = defaultdict(list)
-            for pod in self.of(PODS):
-                for label, value in pod.labels.items():
-                    index[pod.metadata.namespace, label, value].append(pod)
-            self._pods_by_label = dict(index)
-        return self._pods_by_label
+    def events_of(self, namespace: str, kind: str, name: str) -> tuple[FullEvent, ...]:
+        """Events about the object, the last first."""
+        return tuple(self.derived(_events_by_object).get((namespace, kind, name), ()))
+
+
+def _by_namespace(by_key: Mapping[str, Object]) -> dict[str, tuple[Object, ...]]:
+    """Sorted by key; those of all namespaces under ""."""
+    grouped: dict[str, list[Object]] = {"": []}
+    for key in sorted(by_key):
+        namespace, slash, _ = key.partition("/")
+        grouped[""].append(by_key[key])
+        if slash:
+            grouped.setdefault(namespace, []).append(by_key[key])
+    return {namespace: tuple(objects) for namespace, objects in grouped.items()}
+
+
+def _pods_by_label(facts: Facts) -> dict[tuple[str, str, str], list[FullPod]]:
+    index: dict[tuple[str, str, str], list[FullPod]] = defaultdict(list)
+    for pod in facts.of(PODS):
+        for label, value in pod.labels.items():
+            index[pod.metadata.namespace, label, value].append(pod)
+    return dict(index)
+
+
+def _slices_by_service(facts: Facts) -> dict[str, list[EndpointSlice]]:
+    grouped: dict[str, list[EndpointSlice]] = defaultdict(list)
+    for endpoint_slice in facts.of(SLICES):
+        name = (endpoint_slice.metadata.labels or {}).get(LABEL_SERVICE_NAME, "")
+        grouped[f"{endpoint_slice.metadata.namespace}/{name}"].append(endpoint_slice)
+    return dict(grouped)
+
+
+def _events_by_object(facts: Facts) -> dict[tuple[str, str, str], list[FullEvent]]:
+    grouped: dict[tuple[str, str, str], list[FullEvent]] = defaultdict(list)
+    for event in sorted(facts.of(EVENTS), key=lambda event: event.last_seen, reverse=True):
+        about = event.involved_object
+        grouped[event.metadata.namespace, about.kind, about.name].append(event)
+    return dict(grouped)

@@ -12,13 +12,13 @@ Service alone then.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
-from sliceplane.explain.case import Case, NodeCase, ServiceCase, ZoneCase
+from sliceplane.explain.case import Case, NodeCase, PodCase, ServiceCase, ZoneCase
 from sliceplane.explain.chain import CHAIN, Link
 from sliceplane.explain.facts import Facts, Unread
 from sliceplane.explain.objects import (
@@ -75,13 +75,13 @@ class Investigation:
 
     def answer(self) -> Explanation:
         assert self._findings is not None, "wanted() still names what to read"
-        findings = sorted({self._with_writers(finding): None for _, finding in self._findings}, key=rank)
+        findings = sorted({self._with_writers(finding): None for _, finding in self._findings}, key=self._rank)
         broken = {link.name for link, _ in self._findings}
         blind = self._blind_links()
         return Explanation(
             question=self.question,
             findings=tuple(findings),
-            well=tuple(link.name for link in CHAIN if link.name not in broken and link.name not in blind),
+            well=tuple(name for name in self._looked_at() if name not in broken and name not in blind),
             not_looked_at=tuple(f"{name}: {reason}" for name, reason in blind.items()),
             missing_rights=tuple(
                 dict.fromkeys(
@@ -105,12 +105,10 @@ class Investigation:
                 for service in facts.of(SERVICES, question.namespace):
                     yield ServiceCase(facts, question, service.metadata.namespace, service.metadata.name)
             case "pod":
-                pod = facts.get(PODS, question.namespace, question.name)
-                if pod is not None:
-                    for service in facts.of(SERVICES, question.namespace):
-                        selector = service.spec.selector or {}
-                        if selector and selector.items() <= pod.labels.items():
-                            yield ServiceCase(facts, question, service.metadata.namespace, service.metadata.name, pod)
+                pod_case = PodCase(facts, question, question.namespace, question.name)
+                yield pod_case
+                for service in pod_case.services:
+                    yield ServiceCase(facts, question, question.namespace, service.metadata.name, pod_case.pod)
             case "node":
                 yield NodeCase(facts, question, question.name)
             case "zone":
@@ -135,23 +133,45 @@ class Investigation:
             yield PODS.named(question.client.namespace, question.client.name)
         for case in self._cases():
             for link in CHAIN:
-                yield from _wants_of(link, case)
+                for selection in link.wants_of(case):
+                    if self._refusal(selection) is None:
+                        yield selection
+
+    def _refusal(self, selection: Selection) -> Unread | None:
+        """Where ``lint`` was refused a list of everything, it asks for no part: that were a list for each Service."""
+        refused = self.facts.refusals
+        if self.question.kind != "everything":
+            return refused.get(selection)
+        resource = selection.resource
+        wider = (selection, Selection(resource, selection.namespace), Selection(resource))
+        return next((refused[candidate] for candidate in wider if candidate in refused), None)
 
     def _found(self) -> Iterator[tuple[Link, Finding]]:
         for case in self._cases():
             for link in CHAIN:
-                for finding in _findings_of(link, case):
-                    yield link, finding
+                for check in link.checks_of(case):
+                    for finding in check(case):
+                        yield link, finding
+
+    def _looked_at(self) -> Iterator[str]:
+        """Names of the links that have a check for the question."""
+        cases = tuple(self._cases())
+        return (link.name for link in CHAIN if any(link.checks_of(case) for case in cases))
+
+    def _rank(self, finding: Finding) -> tuple[Any, ...]:
+        """Who asked about a Pod reads of it first, then of its Services."""
+        severity, *others = rank(finding)
+        return severity, self.question.kind == "pod" and finding.subject.kind != "Pod", *others
 
     def _blind_links(self) -> dict[str, str]:
         """Links that something was refused to, and why."""
         blind: dict[str, str] = {}
-        refused = {unread.selection: unread for unread in self.facts.unread}
         for case in self._cases():
             for link in CHAIN:
-                for selection in _wants_of(link, case):
-                    if selection in refused:
-                        blind.setdefault(link.name, str(refused[selection]))
+                for selection in link.wants_of(case):
+                    unread = self._refusal(selection)
+                    if unread is not None:
+                        blind.setdefault(link.name, str(unread))
         return blind
 
     # Who wrote it
@@ -160,7 +180,7 @@ class Investigation:
         assert self._findings is not None
         names = dict.fromkeys(
             entry.subject
-            for finding in sorted((finding for _, finding in self._findings), key=rank)[:WITH_WRITERS_MAX]
+            for finding in sorted((finding for _, finding in self._findings), key=self._rank)[:WITH_WRITERS_MAX]
             for entry in finding.evidence
         )
         for name in names:
@@ -189,26 +209,3 @@ FORBIDDEN: Final = "no right to"
 
 def _named(name: ObjectName) -> Selection:
     return _PROJECTIONS[name.plural].named(name.namespace, name.name)
-
-
-def _wants_of(link: Link, case: Case) -> Iterator[Selection]:
-    match case:
-        case ServiceCase():
-            yield from link.wants(case)
-        case NodeCase():
-            yield from link.node_wants(case)
-        case ZoneCase():
-            yield from link.zone_wants(case)
-
-
-def _findings_of(link: Link, case: Case) -> Iterator[Finding]:
-    match case:
-        case ServiceCase():
-            for check in link.checks:
-                yield from check(case)
-        case NodeCase():
-            for node_check in link.node_checks:
-                yield from node_check(case)
-        case ZoneCase():
-            for zone_check in link.zone_checks:
-                yield from zone_check(case)

@@ -5,7 +5,8 @@ Caches of controllers do not decode these: probes, states of containers and temp
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from collections.abc import Iterable
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -29,6 +30,8 @@ from sliceplane.api.meta import Condition, IntOrString, LabelSelector, Object, O
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Resource
 
+#: lists of one object each, which cost a server less than one of a whole namespace
+NAMED_MAX: Final = 8
 T_co = TypeVar("T_co", bound=Object, covariant=True)
 
 
@@ -308,6 +311,18 @@ class Readable(Generic[T_co]):
 
     def everywhere(self) -> Selection:
         return Selection(self.resource)
+
+    def each_of(self, namespace: str, names: Iterable[str]) -> tuple[Selection, ...]:
+        """Those *names* alone while they are few, else the whole namespace in one list."""
+        several = sorted({name for name in names if name})
+        if len(several) > NAMED_MAX:
+            return (self.in_namespace(namespace),)
+        return tuple(self.named(namespace, name) for name in several)
+
+
+def events_about(namespace: str, kind: str, name: str) -> Selection:
+    fields = f"involvedObject.kind={kind},involvedObject.name={name}"
+    return Selection(EVENTS.resource, namespace, field_selector=fields)
 
 
 _Jobs = Resource(group="batch", kind="Job")

@@ -43,7 +43,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """``subject``: the object that is to be mended, or that suffers.  ``effect``: what follows from it.  ``remedy``: a
-    command that can be pasted, or what to do where no command does it."""
+    command that can be pasted, or what to do where no command does it.  ``weight``: how bad it is here, where
+    that is not what its code says: of three Pods one that does not start is less than all of them."""
 
     code: str
     subject: ObjectName
@@ -52,10 +53,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     effect: str = ""
     remedy: str = ""
     certainty: Certainty = "certain"
+    weight: Severity | None = None
 
     @property
     def severity(self) -> Severity:
-        return cause_of(self.code).severity
+        return self.weight or cause_of(self.code).severity
 
     def as_document(self) -> dict[str, Any]:
         """For ``--output json``: members have the same order each time, and those that are not known are ""."""

@@ -37,7 +37,7 @@ from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
-from sliceplane.cli.process import spare_collector
+from sliceplane.cli.entry import spare_collector
 from sliceplane.controllers.base import Done, Job
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.informer.cache import Change

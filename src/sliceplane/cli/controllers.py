@@ -17,7 +17,7 @@ from sliceplane.cli.discovery import check_slice_options, discovery_config, disc
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.monitoring import monitoring_options, serve_monitoring
 from sliceplane.cli.options import Command
-from sliceplane.cli.process import on_stop_signal, run, say, say_ready, spare_collector, spare_descriptors
+from sliceplane.cli.process import on_stop_signal, run, say, say_ready, spare_descriptors
 from sliceplane.cli.serving import gates_of
 from sliceplane.cli.shadow import check_shadow_flags, run_shadow, shadow_options
 from sliceplane.cli.values import DurationType, SwitchType
@@ -159,7 +159,6 @@ async def _serve(
     from sliceplane.shell.hosting.standalone import Standalone
     from sliceplane.shell.transport.http import HttpClient
 
-    spare_collector()
     stop = asyncio.Event()
     on_stop_signal(stop.set)
     spare_descriptors()

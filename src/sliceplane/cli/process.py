@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import socket
@@ -19,8 +18,6 @@ T = TypeVar("T")
 
 #: how long a line waits for a reader before work goes on without
 SAY_MAX_S = 1.0
-#: net new containers after which the garbage collector looks at the young ones
-GC_YOUNG_OBJECTS = 50_000
 
 
 def require(*modules: str) -> None:
@@ -42,12 +39,6 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         raise
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
-
-
-def spare_collector() -> None:
-    """Let the garbage collector look less often: a burst of events makes tens of thousands of short-lived objects,
-    hardly any of them in a cycle."""
-    gc.set_threshold(GC_YOUNG_OBJECTS, 10, 10)
 
 
 def open_standard_streams() -> None:

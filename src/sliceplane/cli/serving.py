@@ -16,7 +16,7 @@ from sliceplane.cli.access import access_options, with_access
 from sliceplane.cli.etcd import etcd_options, with_etcd
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import with_options
-from sliceplane.cli.process import on_stop_signal, run, say, say_ready, spare_collector, spare_descriptors
+from sliceplane.cli.process import on_stop_signal, run, say, say_ready, spare_descriptors
 from sliceplane.cli.values import AddressType, DurationType
 
 if TYPE_CHECKING:
@@ -203,7 +203,6 @@ async def _run(plane: Plane) -> None:
                 say(line)
             # What is there now stays, so the garbage collector need not look at it again.
             gc.freeze()
-            spare_collector()
             await stopping
             asked_to_stop.clear()
             await _drain(plane, asked_to_stop)

@@ -108,21 +108,33 @@ def _version(row: Any) -> Version:
 
 
 class Nemesis:
-    """Does something to the plane, and undoes it after a while; sometimes two things at once."""
+    """Does something to the plane, and undoes it after a while; sometimes two things at once.
+
+    All kinds of faults in turn, in an order that changes from round to round: after one round each was there.
+    """
 
     def __init__(self, plane: ChaosPlane, seed: int, report: Report) -> None:
         self._plane = plane
         self._random = random.Random(seed)
         self._report = report
-
-    async def run(self, stop: Callable[[], bool]) -> None:
-        faults = [
+        self._faults = [
             self._kill_member, self._pause_member, self._isolate_member, self._kill_server, self._pause_server,
             self._cut_server, self._deafen_server, self._kill_majority, self._pause_majority,
         ]  # fmt: skip
+        self._left: list[Callable[[], Awaitable[None]]] = []
+        self.rounds = 0
+
+    def _next(self) -> Callable[[], Awaitable[None]]:
+        if not self._left:
+            self._left = self._random.sample(self._faults, len(self._faults))
+        fault = self._left.pop()
+        self.rounds += not self._left
+        return fault
+
+    async def run(self, stop: Callable[[], bool]) -> None:
         while not stop():
             await asyncio.sleep(self._random.uniform(0.5, 2.0))
-            chosen = self._random.sample(faults, 2 if self._random.random() < 0.2 else 1)
+            chosen = list(dict.fromkeys(self._next() for _ in range(2 if self._random.random() < 0.2 else 1)))
             for fault in chosen:
                 self._report.faults[fault.__name__.strip("_").replace("_", " ")] += 1
             await asyncio.gather(*(fault() for fault in chosen))
@@ -184,7 +196,7 @@ class Nemesis:
 
 
 async def play(folder: Path, *, seconds: float, seed: int) -> Report:
-    """Everything, and the verdict."""
+    """Everything, and the verdict; for *seconds*, and until every kind of fault was there."""
     report = Report(seconds)
     plane = ChaosPlane(folder)
     try:
@@ -212,7 +224,8 @@ async def _story(
 ) -> None:
     urls = [server.url for server in plane.servers]
     ends = time.monotonic() + report.seconds
-    over = lambda: time.monotonic() >= ends  # noqa: E731
+    nemesis = Nemesis(plane, seed, report)
+    over = lambda: time.monotonic() >= ends and nemesis.rounds > 0  # noqa: E731
     writers = [
         Writer(f"c{index}{number}", session, url, urls[index - 1], NAMES, seed * 100 + index * 10 + number)
         for index, url in enumerate(urls)
@@ -222,7 +235,7 @@ async def _story(
     watching = [asyncio.create_task(watcher.run()) for watcher in watchers]
     work: list[Awaitable[None]] = [writer.run(over) for writer in writers]
     try:
-        await asyncio.gather(*work, Nemesis(plane, seed, report).run(over))
+        await asyncio.gather(*work, nemesis.run(over))
         await plane.heal()
         final = await _last_write(session, urls)
         deadline = time.monotonic() + CATCH_UP_SECONDS_MAX

@@ -1,4 +1,4 @@
-"""The chaos in small, each time; in full where somebody asks: ``make soak``, ``python -m tests.replicated.chaos``."""
+"""A round of the chaos each time, minutes of it on request: ``make soak``, ``python -m tests.replicated.chaos``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,15 @@ def verdict(report: Report) -> str:
     return "\n".join([*report.lines(), *report.logs])
 
 
+async def test_every_kind_of_fault_once(tmp_path: Path) -> None:
+    report = await play(tmp_path, seconds=20, seed=1)
+    assert not report.violations, verdict(report)
+    assert len(report.faults) == 9, verdict(report)
+    assert report.operations["update ok"] > 40, verdict(report)
+    assert report.events > 80, verdict(report)
+
+
+@pytest.mark.slow
 async def test_two_minutes(tmp_path: Path) -> None:
     report = await play(tmp_path, seconds=120, seed=1)
     assert not report.violations, verdict(report)

@@ -7,10 +7,10 @@ command line with the account's token: its probes must turn green, and what a Se
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,18 @@ from tests.kernel.netns import Host, Net
 pytestmark = [pytest.mark.kernel, pytest.mark.kubectl, pytest.mark.timeout(900)]
 
 READY_S = 40.0
+PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 NODE_NAME = "n1"
-CASES: dict[str, tuple[str, ...] | Path] = {
-    **VALUES,
-    **{path.name: path for path in sorted(MANIFESTS.iterdir())},
-}  # fmt: skip
+MANIFEST_FILES = sorted(MANIFESTS.iterdir())
+#: what starts the very containers that another case starts
+SAME_AS = {
+    "one replica": "work",
+    "no rights": "as it comes",
+    "controllers-shadow.yaml": "as it comes",
+    "controllers.yaml": "work",
+    "proxy.yaml": "proxy alone",
+}
+CASES: dict[str, tuple[str, ...]] = {name: flags for name, flags in VALUES.items() if name not in SAME_AS}
 
 
 @pytest.fixture(scope="module")
@@ -84,32 +91,37 @@ def started(node: Host, container: dict[str, Any], kubeconfig: Path, log: Path) 
             process.wait(20)
 
 
-def fetch(node: Host, port: int, path: str) -> tuple[int, str]:
-    """Of loopback in the node's namespace.  The code 0: nothing listens there."""
-    program = (
-        "import sys, urllib.error, urllib.request\n"
-        "try: answer = urllib.request.urlopen(sys.argv[1], timeout=60); print(answer.status, answer.read().decode())\n"
-        "except urllib.error.HTTPError as error: print(error.code, error.read().decode())\n"
-        "except OSError as error: print(0, error)\n"
-    )
-    code, _, text = node.python(program, f"http://127.0.0.1:{port}{path}").stdout.partition(" ")
-    return int(code), text
+#: prints a line for each URL as soon as it answers with 200, or for the first that does not in time
+FETCH = """
+import json, sys, time, urllib.error, urllib.request
+end = time.monotonic() + float(sys.argv[1])
+for url in sys.argv[2:]:
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=60) as answer: told = (answer.status, answer.read().decode())
+        except urllib.error.HTTPError as error: told = (error.code, error.read().decode())
+        except OSError as error: told = (0, str(error))
+        if told[0] == 200 or time.monotonic() > end: break
+        time.sleep(0.1)
+    print(json.dumps(told))
+    if told[0] != 200: break
+"""
+
+
+def fetch(node: Host, places: list[tuple[int, str]], wait_s: float) -> list[tuple[int, str]]:
+    """Of loopback in the node's namespace, one after the other, each asked until it answers with 200; what comes after
+    one that does not is not asked.  The code 0: nothing listens there.  (A process takes longer to start than to ask.)
+    """
+    urls = [f"http://127.0.0.1:{port}{path}" for port, path in places]
+    command = node.place.command(sys.executable, "-I", "-c", FETCH, str(wait_s), *urls)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=wait_s + 60)
+    return [(code, text) for code, text in map(json.loads, done.stdout.splitlines())]
 
 
 def probed(container: dict[str, Any], kind: str) -> tuple[int, str]:
     asked = container[kind]["httpGet"]
     named = {each["name"]: each["containerPort"] for each in container.get("ports", ())}
     return named.get(asked["port"], asked["port"]), asked["path"]
-
-
-def until_green(node: Host, container: dict[str, Any], process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + READY_S
-    for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
-        port, path = probed(container, kind)
-        while (answer := fetch(node, port, path))[0] != 200:
-            assert process.poll() is None, f"ended with {process.returncode}: {log.read_text()}"
-            assert time.monotonic() < end, f"{kind} {port}{path}: {answer}\n{log.read_text()}"
-            time.sleep(0.2)
 
 
 def monitored(found: list[dict[str, Any]], pod: dict[str, Any]) -> list[tuple[int, str]]:
@@ -129,29 +141,59 @@ def monitored(found: list[dict[str, Any]], pod: dict[str, Any]) -> list[tuple[in
     return ports
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def pods_of(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [each["spec"]["template"] for each in found if each["kind"] in ("Deployment", "DaemonSet")]
+
+
+def rights_of(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without what a label or an annotation says."""
+    rights = [each for each in found if each["kind"] in RIGHTS_AND_WHO]
+    return [{**each, "metadata": each["metadata"]["name"]} for each in rights]
+
+
+@pytest.mark.parametrize("name", SAME_AS)
+def test_what_need_not_start_again_is_the_same(name: str) -> None:
+    """The very command lines, ports, probes and rights, and no metrics that only it would serve."""
+    files = {path.name: path for path in MANIFEST_FILES}
+    found = documents(files[name].read_text() if name in files else rendered(*VALUES[name]))
+    other = documents(rendered(*VALUES[SAME_AS[name]]))
+    for key in ("args", "ports", *PROBES):
+        containers, others = (
+            [pod["spec"]["containers"][0].get(key) for pod in pods_of(each)] for each in (found, other)
+        )
+        assert containers == others, key
+    assert containers
+    # Where the chart makes no roles others did: those of the chart as it comes.
+    assert name == "no rights" or rights_of(found) == rights_of(other)
+    assert not any(monitored(found, pod) for pod in pods_of(found))
+
+
+def test_every_manifest_is_started() -> None:
+    assert {path.name for path in MANIFEST_FILES} <= set(SAME_AS)
+
+
+@pytest.mark.parametrize("flags", CASES.values(), ids=CASES)
 def test_every_container_starts_and_is_scraped(
-    case: tuple[str, ...] | Path, node: Host, plane: Plane, tmp_path: Path
+    flags: tuple[str, ...], node: Host, plane: Plane, tmp_path: Path
 ) -> None:
-    found = documents(case.read_text() if isinstance(case, Path) else rendered(*case))
-    pods = [each["spec"]["template"] for each in found if each["kind"] in ("Deployment", "DaemonSet")]
+    found = documents(rendered(*flags))
+    pods = pods_of(found)
     assert pods
-    # Where the chart makes no roles somebody else has; here they are those of the chart as it comes.
-    rights = found if any(each["kind"] == "ClusterRole" for each in found) else documents(rendered())
     for pod in pods:
         (container,) = pod["spec"]["containers"]
-        kubeconfig = account(plane, pod["spec"], rights, tmp_path)
+        kubeconfig = account(plane, pod["spec"], found, tmp_path)
         log = tmp_path / f"{container['name']}.log"
         with started(node, container, kubeconfig, log) as process:
-            until_green(node, container, process, log)
-            for port, path in monitored(found, pod):
-                code, text = fetch(node, port, path)
-                assert (code, text[:7]) == (200, "# HELP "), f"{port}{path}: {code} {text[:200]}"
-            assert process.poll() is None
+            probes = [probed(container, kind) for kind in PROBES]
+            pages = monitored(found, pod)
+            answers = fetch(node, probes + pages, READY_S)
+            codes = [code for code, _ in answers]
+            assert codes == [200] * len(probes + pages), f"{probes + pages}: {answers[-1]}\n{log.read_text()}"
+            assert all(text.startswith("# HELP ") for _, text in answers[len(probes) :])
+            assert process.poll() is None, f"ended with {process.returncode}: {log.read_text()}"
         assert "forbidden" not in log.read_text()
 
 
 def test_a_monitor_is_there_for_every_component_that_has_metrics() -> None:
     found = documents(rendered(*VALUES["all"]))
-    pods = [each["spec"]["template"] for each in found if each["kind"] in ("Deployment", "DaemonSet")]
-    assert [len(monitored(found, pod)) for pod in pods] == [1, 1]
+    assert [len(monitored(found, pod)) for pod in pods_of(found)] == [1, 1]

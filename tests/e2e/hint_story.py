@@ -49,6 +49,8 @@ def run(plane: Plane, step: Step) -> str:
     path = f"{Path(plane.kubectl).parent}:{os.environ['PATH']}"
     environment = {**os.environ, **plane.environment, "PATH": path}
     end = time.monotonic() + step.wait_s
+    # The longer it takes, the more rarely it is asked for: a command costs more than an answer.
+    pause_s = 0.1
     while True:
         done = subprocess.run(
             ["bash", "-c", step.command], input=step.stdin, env=environment, capture_output=True, text=True, check=False
@@ -58,7 +60,8 @@ def run(plane: Plane, step: Step) -> str:
         if not missing and (done.returncode == 0 or step.expect):
             return said
         assert time.monotonic() < end, f"$ {step.command}\n{said}\nlacks {missing}"
-        time.sleep(0.2)
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, 2.0)
 
 
 def missing_in(said: str, step: Step) -> list[str]:

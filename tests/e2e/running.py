@@ -58,7 +58,8 @@ def spawn(folder: Path, *flags: str, data_dir: str = "", command: str = "up", pr
         process.communicate()
         raise AssertionError(f"sliceplane {command} said {line!r}\n{log.read_text()}")
     kubeconfig = line.strip().partition("kubeconfig=")[2]
-    own = {"KUBECONFIG": kubeconfig, "HOME": str(folder), "KUBECACHEDIR": str(folder / "cache")}
+    # kubectl ends before its garbage matters.
+    own = {"KUBECONFIG": kubeconfig, "HOME": str(folder), "KUBECACHEDIR": str(folder / "cache"), "GOGC": "off"}
     return Plane(process, line.split()[1], kubeconfig, kubectl_path(), own, log)
 
 

@@ -58,9 +58,7 @@ async def tasks_that_end() -> AsyncIterator[None]:
         pytest.fail(f"tasks left behind: {[task.get_name() + ' ' + repr(task.get_coro()) for task in left]}")
 
 
-def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    # pytest rewrites the assertions of packages that offer a plug-in, as ours does: it would compile all of it again.
-    pluginmanager.rewrite_hook._must_rewrite.discard("sliceplane")
+def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-longest", action="store_true", help=f"write {LONGEST_FILES.name} anew after this run")
 
 

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from sliceplane.testing import Plane
 
 
+def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Keep pytest from rewriting our assertions, as it does for all of a package that brings a plug-in: each process
+    that cannot keep bytecode would spend seconds on it, and what ours say needs no help."""
+    marked: set[str] = getattr(pluginmanager.rewrite_hook, "_must_rewrite", set())
+    marked.discard("sliceplane")
+
+
 @pytest.fixture
 def sliceplane_options() -> dict[str, Any]:
     """Keyword arguments of the ``Plane`` of the fixture ``sliceplane``; none unless you override this."""

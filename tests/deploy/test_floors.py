@@ -104,7 +104,7 @@ def test_who_leans_on_private_names_of_others_is_known() -> None:
 
 
 def test_assertions_of_the_package_are_not_rewritten() -> None:
-    """tests/conftest.py takes our package from a private set of pytest; without it each process compiles all of it."""
+    """Our plug-in takes the package from a private set of pytest; without it each process compiles all of it."""
     specification = sliceplane.registry.kinds.__spec__
     assert specification is not None
     assert type(specification.loader) is SourceFileLoader

@@ -46,6 +46,11 @@ def test_incidents_replay_with_the_same_writes() -> None:
     assert same(seeds) == list(seeds)
 
 
+def test_answers_of_which_the_version_alone_is_kept_replay_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sliceplane.recorder.recorder.ANSWER_BYTES_MAX", 0)
+    assert same(range(21, 23)) == [21, 22]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_a_thousand_incidents_replay_with_the_same_writes(capsys: pytest.CaptureFixture[str]) -> None:

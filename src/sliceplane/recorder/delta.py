@@ -37,13 +37,14 @@ _SPLICE: Final = "s"
 class _Shape:
     """How the members of one structure are read."""
 
-    __slots__ = ("default", "fields", "get", "secret", "types")
+    __slots__ = ("default", "fields", "get", "positions", "secret", "types")
 
     def __init__(self, kind: type[msgspec.Struct]) -> None:
         self.fields = kind.__struct_fields__
         self.default = kind()
         getter = attrgetter(*self.fields)
         self.get: Callable[[Any], tuple[Any, ...]] = getter if len(self.fields) > 1 else lambda it: (getter(it),)
+        self.positions = range(len(self.fields))
         self.types = tuple(field.type for field in msgspec.structs.fields(kind))
         #: positions of members that are kept as tokens
         self.secret = frozenset(
@@ -55,14 +56,27 @@ class _Shape:
         )
 
 
-_SHAPES: Final[dict[type, _Shape]] = {}
+def _structures() -> dict[str, type[msgspec.Struct]]:
+    """All that a projection may hold, by name."""
+    kinds: dict[str, type[msgspec.Struct]] = {}
+
+    def walk(kind: Any) -> None:
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            if kind.__name__ not in kinds:
+                kinds[kind.__name__] = kind
+                for field in msgspec.structs.fields(kind):
+                    walk(field.type)
+        else:
+            for member in typing.get_args(kind):
+                walk(member)
+
+    walk(Object)
+    for resource in RESOURCES:
+        walk(resource.projection)
+    return kinds
 
 
-def _shape(kind: type) -> _Shape:
-    shape = _SHAPES.get(kind)
-    if shape is None:
-        shape = _SHAPES[kind] = _Shape(kind)
-    return shape
+_SHAPES: Final[dict[type, _Shape]] = {kind: _Shape(kind) for kind in _structures().values()}
 
 
 class Packer:
@@ -77,31 +91,33 @@ class Packer:
 
     def difference(self, base: Any, value: Any) -> list[Packed]:
         """What makes *value* of *base*, two structures of one type."""
-        shape = _shape(type(value))
+        shape = _SHAPES[type(value)]
+        olds, news = shape.get(base), shape.get(value)
         made: list[Packed] = []
-        for position, (old, new) in enumerate(zip(shape.get(base), shape.get(value), strict=True)):
-            if old is not new and old != new:
-                if position in shape.secret:
-                    made += (position, self._secret(shape.fields[position], new))
-                elif type(old) is type(new) and hasattr(new, "__struct_fields__"):
-                    made += (~position, self.difference(old, new))
-                elif type(new) is tuple and type(old) is tuple and old:
-                    made += (~position, self._elements(old, new))
-                else:
-                    made += (position, self._pack(new))
+        for position in compress(shape.positions, map(ne, olds, news)):
+            old, new = olds[position], news[position]
+            kind = type(new)
+            if position in shape.secret:
+                made += (position, self._secret(shape.fields[position], new))
+            elif kind is type(old) and kind in _SHAPES:
+                made += (~position, self.difference(old, new))
+            elif kind is tuple and old:
+                made += (~position, self._elements(old, new))
+            else:
+                made += (position, self._pack(new))
         return made
 
     def _from_defaults(self, value: Any, base: Any = None) -> list[Packed]:
         """As ``difference`` to the defaults; a text that was sent and equals the default is not left out, since it is
         not left out when the object is encoded again (msgspec omits what *is* the default)."""
-        shape = _shape(type(value))
+        shape = _SHAPES[type(value)]
         made: list[Packed] = []
         for position, (old, new) in enumerate(zip(shape.get(base or shape.default), shape.get(value), strict=True)):
             if old is new:
                 continue
             if position in shape.secret:
                 made += (position, self._secret(shape.fields[position], new))
-            elif type(old) is type(new) and hasattr(new, "__struct_fields__"):
+            elif type(old) is type(new) and type(new) in _SHAPES:
                 members = self._from_defaults(new, old)
                 if members:
                     made += (~position, members)
@@ -110,6 +126,7 @@ class Packer:
         return made
 
     def _elements(self, old: tuple[Any, ...], new: tuple[Any, ...]) -> Packed:
+        """Of two tuples, the first of them not empty."""
         if len(old) != len(new):
             shorter = min(len(old), len(new))
             front = next((at for at in range(shorter) if old[at] != new[at]), shorter)
@@ -117,14 +134,14 @@ class Packer:
             return [_SPLICE, front, end, [self._pack(value) for value in new[front : len(new) - end]]]
         made: list[Packed] = []
         for at in compress(count(), map(ne, old, new)):
-            if hasattr(new[at], "__struct_fields__"):
+            if type(new[at]) in _SHAPES:
                 made += (~at, self.difference(old[at], new[at]))
             else:
                 made += (at, new[at])
         return made
 
     def _pack(self, value: Any) -> Packed:
-        if hasattr(value, "__struct_fields__"):
+        if type(value) in _SHAPES:
             return self._from_defaults(value)
         if type(value) is tuple:
             return [self._pack(item) for item in value]
@@ -142,14 +159,14 @@ class Packer:
 
 def unpack(base: Any, packed: list[Packed]) -> Any:
     """The structure that *packed* makes of *base*.  Raises ``ValueError`` for what no packer made."""
-    shape = _shape(type(base))
+    shape = _SHAPES[type(base)]
     values = list(shape.get(base))
     try:
         for at in range(0, len(packed), 2):
             position, value = packed[at], packed[at + 1]
             if position >= 0:
                 values[position] = _value(shape.types[position], value)
-            elif hasattr(values[~position], "__struct_fields__"):
+            elif type(values[~position]) in _SHAPES:
                 values[~position] = unpack(values[~position], value)
             else:
                 values[~position] = _tuple(shape.types[~position], values[~position], value)
@@ -159,7 +176,7 @@ def unpack(base: Any, packed: list[Packed]) -> Any:
 
 
 def unpack_whole(kind: type[Object], packed: list[Packed]) -> Any:
-    return unpack(_shape(kind).default, packed)
+    return unpack(_SHAPES[kind].default, packed)
 
 
 def _tuple(kind: Any, base: tuple[Any, ...], packed: Packed) -> tuple[Any, ...]:
@@ -181,7 +198,7 @@ def _value(kind: Any, packed: Packed) -> Any:
         return None
     plain = _plain_type(kind)
     if isinstance(plain, type) and issubclass(plain, msgspec.Struct):
-        return unpack(_shape(plain).default, packed)
+        return unpack(_SHAPES[plain].default, packed)
     if typing.get_origin(plain) is tuple:
         element = typing.get_args(plain)[0]
         return tuple(_value(element, value) for value in packed)
@@ -204,19 +221,6 @@ def _element(kind: Any) -> Any:
 @cache
 def schema() -> int:
     """Changes when a projection does: differences of another schema cannot be read."""
-    kinds: dict[str, type[msgspec.Struct]] = {}
-
-    def walk(kind: Any) -> None:
-        for member in (kind, *typing.get_args(kind)):
-            if isinstance(member, type) and issubclass(member, msgspec.Struct):
-                if member.__name__ not in kinds:
-                    kinds[member.__name__] = member
-                    for field in msgspec.structs.fields(member):
-                        walk(field.type)
-            elif member is not kind:
-                walk(member)
-
-    for resource in RESOURCES:
-        walk(resource.projection)
+    kinds = _structures()
     text = "\n".join(f"{name} {','.join(kinds[name].__struct_fields__)}" for name in sorted(kinds))
     return crc32(text.encode())

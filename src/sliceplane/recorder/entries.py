@@ -20,7 +20,7 @@ MARK       time, text of the kind, text: what else happened (guard, barrier, nod
 =========  ==============================================================================================
 
 A write is [verb, resource as text, namespace/name as text, subresource as text, digest, bytes].  An answer is a number
-(``Answer``) or, where the core may look at it, [Answer, key, difference].
+(``Answer``) or, where the core may look at it, a list that begins with that number.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Answer(IntEnum):
     EMPTY = 0  # the error was tolerated
     STATUS = 1  # of a delete
     WHOLE = 2  # the object
-    WRITTEN = 3  # the write's own body with the metadata that the server made
+    WRITTEN = 3  # of an update: the write's own body, in the version and generation that the server made
     UID = 4  # a Status that names the object's uid
     ITEMS = 5  # of a list
 
@@ -157,7 +157,7 @@ class Turned(Entry):
 @dataclass(frozen=True, slots=True)
 class RecordedAnswer:
     kind: Answer
-    #: of WHOLE and WRITTEN (of the latter the metadata alone counts)
+    #: of WHOLE and WRITTEN: of the latter as it was before, but for version and generation
     value: Object | None = None
     uid: str = ""
     items: tuple[Object, ...] = ()

@@ -6,8 +6,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from sliceplane.api.errors import StatusError
-from sliceplane.api.meta import Object
+from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import Resource, by_key
 from sliceplane.informer.cache import Change
 from sliceplane.recorder.delta import unpack, unpack_whole
@@ -199,7 +201,11 @@ class _SegmentReader:
                 kind = _resource(self._texts[row[1]]).projection
                 return RecordedAnswer(Answer.ITEMS, items=tuple(unpack_whole(kind, item) for item in row[2]))
             case Answer.WRITTEN:
-                return RecordedAnswer(Answer.WRITTEN, unpack_whole(Object, row[1]))
+                _, number, version, generation = row
+                before = self._keys[number].newest
+                meta = before.metadata if before is not None else ObjectMeta(namespace=self._keys[number].namespace)
+                meta = msgspec.structs.replace(meta, resource_version=version, generation=generation)
+                return RecordedAnswer(Answer.WRITTEN, Object(metadata=meta))
         _, number, base, difference = row
         key = self._keys[number]
         key.answered = self._value(key, base, difference)

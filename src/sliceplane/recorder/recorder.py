@@ -4,12 +4,14 @@ To hand something over costs an append: changes, jobs and answers are frozen, so
 made when ``ROWS_PER_BLOCK`` things wait, or when someone asks for the segments.  The checkpoint of a segment is written
 a few objects with each block, from a list of what was there when the segment began.
 
-No object is decoded again but the answers to a controller's own writes; where such an answer is large, its metadata
-alone is kept, and a replay puts it onto the write that it is the answer to.
+No object is decoded again but the answers to a controller's own writes; where an update's is large, its version alone
+is kept, and a replay puts it onto the write that it is the answer to.
 """
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -29,13 +31,17 @@ from sliceplane.recorder.ring import SEGMENT_BYTES, LifeState, Ring, Segment
 
 ROWS_PER_BLOCK: Final = 256
 CHECKPOINT_OBJECTS_PER_BLOCK: Final = 64
-#: of a larger answer to a create or an update the metadata alone is kept
+#: of a larger answer to an update the version alone is kept
 ANSWER_BYTES_MAX: Final = 2048
 #: an object of a checkpoint is about this large: to know beforehand whether a checkpoint is affordable
 _OBJECT_BYTES: Final = 160
 #: writers of versions that no controller has been told of
 _WRITERS_MAX: Final = 100_000
 _VERB_NUMBERS: Final = {verb: number for number, verb in enumerate(VERBS)}
+#: what the server makes of an update, which is at the head of an object of any server
+_VERSION: Final = re.compile(rb'"resourceVersion":"([^"]*)"')
+_GENERATION: Final = re.compile(rb'"generation":(\d+)')
+_HEAD_BYTES: Final = 2048
 _pack: Final = msgspec.msgpack.Encoder().encode
 
 _Name = tuple[str, str, str]
@@ -126,6 +132,7 @@ class Recorder:
         self._texts: dict[str, int] = {}
         self._steps = 0
         self._recent: dict[int, tuple[int, Change[Object]]] = {}
+        self._recent_order: deque[int] = deque()
         #: version -> who wrote it, as the informer saw it
         self._writers: dict[str, str] = {}
         self._at = now
@@ -269,10 +276,10 @@ class Recorder:
         self._rows.append(tuple(row))
         number = self._steps
         self._steps += 1
-        recent = self._recent
-        recent[id(change)] = (number, change)
-        if len(recent) > STEPS_KEPT:
-            del recent[next(iter(recent))]
+        self._recent[id(change)] = (number, change)
+        self._recent_order.append(id(change))
+        if len(self._recent_order) > STEPS_KEPT:
+            del self._recent[self._recent_order.popleft()]
         return number
 
     def _difference(self, key: _Key, resource: str, value: Object) -> tuple[int, Any]:
@@ -322,14 +329,18 @@ class Recorder:
                 if reply.kind == "Status":
                     uid = reply.details.uid if reply.details is not None else ""
                     return [Answer.UID.value, uid] if uid else Answer.STATUS.value
-            if write.verb in ("create", "update") and not write.subresource and len(result) > ANSWER_BYTES_MAX:
-                return self._written(write.resource, decode(result, Object))
+            if write.verb == "update" and not write.subresource and len(result) > ANSWER_BYTES_MAX:
+                version, generation = (
+                    _VERSION.search(result, 0, _HEAD_BYTES),
+                    _GENERATION.search(result, 0, _HEAD_BYTES),
+                )
+                if version is not None:
+                    key = self._key(write.resource.key, write.namespace, write.name)
+                    number = 0 if generation is None else int(generation[1])
+                    return [Answer.WRITTEN.value, key.number, version[1].decode(), number]
             return self._whole(write.resource, decode(result, write.resource.projection))
         except msgspec.DecodeError:
             return Answer.STATUS.value  # the core can make nothing of it, either
-
-    def _written(self, resource: Resource, answer: Object) -> Any:
-        return [Answer.WRITTEN.value, self._packer.whole(answer)]
 
     def _whole(self, resource: Resource, answer: Object) -> Any:
         meta = answer.metadata
@@ -362,6 +373,7 @@ class Recorder:
         self._texts = {}
         self._steps = 0
         self._recent = {}
+        self._recent_order = deque()
 
     def _go_on_with_checkpoint(self) -> bool:
         """Whether there was something to do."""

@@ -19,7 +19,7 @@ from zlib import crc32
 import msgspec
 
 from sliceplane.api.requests import Write
-from sliceplane.api.scheme import ConfigMaps, Secrets
+from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Secrets
 
 TOKEN: Final = "~not-recorded:"
 #: annotations under these domains are part of the API, and controllers act on them
@@ -28,6 +28,7 @@ _OURS: Final = ("kubernetes.io", "k8s.io", "sliceplane.dev")
 _THEIRS: Final = ("kubectl.kubernetes.io",)
 #: an object of plain strings
 _ANNOTATIONS: Final = re.compile(rb'"annotations":(\{(?:"(?:[^"\\]|\\.)*":"(?:[^"\\]|\\.)*",?)*\})')
+_BEFORE_ANNOTATIONS: Final = b'"annotations":{'
 _ENVIRONMENT: Final = b'"env":['
 _decode_annotations = msgspec.json.Decoder(dict[str, str])
 
@@ -93,21 +94,33 @@ class Redactor:
         body = write.body
         resource = write.resource
         named = f"{write.verb} {resource.key} {write.namespace}"
-        if body and _ENVIRONMENT in body:
-            return crc32(named.encode())
         if resource is ConfigMaps or resource is Secrets:
             body = _without_data(body)
+        elif resource is EndpointSlices:
+            body = self._plain(body, once=True)
         elif body:
+            if _ENVIRONMENT in body:
+                return crc32(named.encode())
             body = self._plain(body)
         kind = write.patch_type if write.verb == "patch" else ""
         rest = f"{named}/{write.name}/{write.subresource} {kind} {write.label_selector}"
         return crc32(body, crc32(rest.encode()))
 
-    def _plain(self, body: bytes) -> bytes:
-        """*body* with tokens for annotations of others."""
-        if b'"annotations":{' not in body:
-            return body
-        return _ANNOTATIONS.sub(self._replaced, body)
+    def _plain(self, body: bytes, *, once: bool = False) -> bytes:
+        """*body* with tokens for annotations of others.  *once*: there is one place for annotations in it."""
+        at = body.find(_BEFORE_ANNOTATIONS)
+        while at >= 0:
+            match = _ANNOTATIONS.match(body, at)
+            after = at + len(_BEFORE_ANNOTATIONS)
+            if match is not None:
+                replaced = self._replaced(match)
+                if replaced != match[0]:
+                    body = body[:at] + replaced + body[match.end() :]
+                after = at + len(replaced)
+            if once:
+                break
+            at = body.find(_BEFORE_ANNOTATIONS, after)
+        return body
 
     def _replaced(self, match: re.Match[bytes]) -> bytes:
         annotations = _decode_annotations.decode(match[1])

@@ -289,4 +289,14 @@ def _result(write: Write, answer: RecordedAnswer) -> bytes:
     if answer.kind is Answer.WHOLE:
         return encode(answer.value)
     body = decode(write.body, write.resource.projection)
-    return encode(msgspec.structs.replace(body, metadata=answer.value.metadata))
+    ours, theirs = body.metadata, answer.value.metadata
+    meta = msgspec.structs.replace(
+        theirs,
+        name=write.name,
+        uid=theirs.uid or ours.uid,
+        labels=ours.labels,
+        annotations=ours.annotations,
+        owner_references=ours.owner_references,
+        finalizers=ours.finalizers,
+    )
+    return encode(msgspec.structs.replace(body, metadata=meta))

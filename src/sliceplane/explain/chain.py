@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import Case, NodeCase, PodCase, ServiceCase, ZoneCase
-from sliceplane.explain.checks import foreign_slices, ports, services, slices
+from sliceplane.explain.checks import foreign_slices, ports, services, slices, zone_shares, zones
 from sliceplane.findings.finding import Finding
 
 ServiceCheck = Callable[[ServiceCase], Iterable[Finding]]
@@ -73,4 +73,13 @@ CHAIN: Final[tuple[Link, ...]] = (
     Link("ports", ports.CHECKS, slices.wants),
     Link("slices", slices.CHECKS, slices.wants),
     Link("other slices", foreign_slices.CHECKS, foreign_slices.wants),
+    Link(
+        "hints",
+        (*zones.CHECKS, *zone_shares.CHECKS),
+        zones.wants,
+        node_checks=zones.NODE_CHECKS,
+        node_wants=zones.node_wants,
+        zone_checks=zone_shares.ZONE_CHECKS,
+        zone_wants=zone_shares.zone_wants,
+    ),
 )

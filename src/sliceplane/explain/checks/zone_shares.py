@@ -1,0 +1,212 @@
+"""Zones by their share: why topology mode Auto gives no hints, and which zone has too few endpoints for its clients.
+
+The arithmetic of ``Auto`` is the controller's own (``slices.topology``).  For the load of a zone clients are taken to
+be spread as the Nodes are that take Pods; a spread of the same number of Pods that is as good as any is no fault.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from typing import Final
+
+from sliceplane.api.core import Node
+from sliceplane.api.discovery import LABEL_ZONE
+from sliceplane.api.requests import Selection
+from sliceplane.explain.case import ServiceCase, ZoneCase, name_of, seen, zone_of
+from sliceplane.explain.checks.zones import (
+    asks,
+    followed,
+    hinted_zones,
+    is_auto,
+    nodes_by_zone,
+    takes_pods,
+    zone_without_endpoint,
+)
+from sliceplane.explain.objects import NODES, SERVICES, SLICES
+from sliceplane.explain.wording import count, patch, some
+from sliceplane.findings.finding import Evidence, Finding
+from sliceplane.slices.facts import NodeFacts
+from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
+from sliceplane.slices.topology import ZoneShares
+
+#: a zone whose endpoints get so many times an even share is overloaded: upstream's threshold of topology mode Auto
+OVERLOAD: Final = Fraction(12, 10)
+
+
+def auto_gives_none(case: ServiceCase) -> Iterable[Finding]:
+    """Z6, Z7, Z8: why topology mode Auto gives no hints."""
+    asked = asks(case)
+    if (
+        asked is None
+        or not is_auto(case)
+        or not case.ready
+        or any(hinted_zones(endpoint) for _, endpoint in case.ready)
+    ):
+        return
+    if not case.was_read(NODES.everywhere()):
+        return
+    nodes = case.facts.of(NODES)
+    shares = ZoneShares()
+    for node in nodes:
+        shares.replace(None, NodeFacts(node))
+    total = len(case.ready)
+    zones = len(shares.shares)
+    if not shares.shares:
+        yield _unclear(case, nodes, asked)
+    elif total < zones:
+        yield Finding(
+            code="Z6",
+            subject=case.subject,
+            sentence=f"{count(total, 'endpoint')}, {zones} zones: Auto gives hints from one endpoint a zone on",
+            evidence=(asked,),
+            effect="connections go to every zone",
+            remedy=f"scale to {zones} replicas at least, or use trafficDistribution PreferSameZone",
+        )
+    elif shares.allocation(total).problem:
+        needs = next(number for number in range(total, 100 * total) if not shares.allocation(number).problem)
+        yield Finding(
+            code="Z7",
+            subject=case.subject,
+            sentence=f"{zones} zones by their CPU need more than the {total} endpoints that are there: {needs} would "
+            f"do",
+            evidence=(asked,),
+            effect="connections go to every zone",
+            remedy=f"scale to {needs} replicas, or use trafficDistribution PreferSameZone",
+        )
+
+
+def _unclear(case: ServiceCase, nodes: tuple[Node, ...], asked: Evidence) -> Finding:
+    facts = [(node, NodeFacts(node)) for node in nodes]
+    lacking = [node for node, known in facts if known.counted and (not known.zone or not known.cpu_milli)]
+    if not lacking:
+        return Finding(
+            code="Z8",
+            subject=case.subject,
+            sentence="only one zone has Nodes that are ready: there is nothing to prefer",
+            evidence=(asked,),
+            effect="Auto gives no hints",
+            remedy="nothing, while there is one zone",
+        )
+    node = lacking[0]
+    what = "allocatable CPU" if zone_of(node) else "zone label"
+    field = "status.allocatable" if zone_of(node) else f"metadata.labels[{LABEL_ZONE}]"
+    name = node.metadata.name
+    return Finding(
+        code="Z8",
+        subject=name_of(NODES, node),
+        sentence=f"{some([item.metadata.name for item in lacking])} has no {what}: Auto gives no hints to any Service",
+        evidence=(seen(NODES, node, field, "(not set)"), asked),
+        effect="connections go to every zone",
+        remedy=f"kubectl label node {name} {LABEL_ZONE}=ZONE"
+        if not zone_of(node)
+        else f"see why the kubelet of {name} tells no CPU",
+    )
+
+
+def auto_counts_nodes_without_pods(case: ServiceCase) -> Iterable[Finding]:
+    """Z9"""
+    asked = asks(case)
+    if asked is None or not is_auto(case) or not any(hinted_zones(endpoint) for _, endpoint in case.ready):
+        return
+    for zone, nodes in nodes_by_zone(case, every=True).items():
+        closed = [node.metadata.name for node in nodes if not takes_pods(node) and NodeFacts(node).counted]
+        if len(closed) * 2 > len(nodes):
+            yield Finding(
+                code="Z9",
+                subject=case.subject,
+                sentence=f"{zone}'s share counts {count(len(closed), 'node')} of {len(nodes)} that take no Pods: "
+                f"{some(closed)}",
+                evidence=(asked,),
+                effect=f"{zone} is given more endpoints than its clients need",
+                remedy=patch(
+                    case.namespace, "service", case.name,
+                    {"metadata": {"annotations": {ANNOTATION_TOPOLOGY_MODE: None}},
+                     "spec": {"trafficDistribution": "PreferSameZone"}},
+                ),
+            )  # fmt: skip
+            return
+
+
+def overloaded_zone(case: ServiceCase) -> Iterable[Finding]:
+    """Z11: clients are taken to be spread as the Nodes that take Pods are."""
+    asked = asks(case)
+    if asked is None or is_auto(case) or not followed(case):
+        return
+    nodes = nodes_by_zone(case)
+    endpoints = Counter(name for _, endpoint in case.ready for name in hinted_zones(endpoint)[:1])
+    if len(nodes) < 2 or not case.was_read(NODES.everywhere()):
+        return
+    clients = {zone: Fraction(len(members), sum(map(len, nodes.values()))) for zone, members in nodes.items()}
+    loads = _loads(clients, endpoints)
+    zone, worst = max(loads.items(), key=lambda item: (item[1], item[0]), default=("", Fraction(0)))
+    if worst <= OVERLOAD or worst <= OVERLOAD * _best(clients, endpoints.total()):
+        return
+    more = _missing(clients, endpoints, zone)
+    yield Finding(
+        code="Z11",
+        subject=case.subject,
+        certainty="likely",
+        sentence=f"{zone}: {float(clients.get(zone, 0)):.0%} of the clients (by Nodes), {endpoints[zone]} of "
+        f"{endpoints.total()} endpoints: {float(worst):.1f} times an even share each",
+        evidence=(asked,),
+        effect=f"the Pods of {zone} are the first to be overloaded",
+        remedy=f"{count(more, 'Pod')} more in {zone}: 'topologySpreadConstraints' with topologyKey {LABEL_ZONE}",
+    )
+
+
+def _loads(clients: dict[str, Fraction], endpoints: Counter[str]) -> dict[str, Fraction]:
+    """For each zone, the load of one of its endpoints over that of an even spread.  Clients of zones without endpoints
+    go to all."""
+    total = endpoints.total()
+    stray = sum((share for zone, share in clients.items() if not endpoints[zone]), Fraction(0))
+    return {
+        zone: (clients.get(zone, Fraction(0)) + stray * Fraction(number, total)) * Fraction(total, number)
+        for zone, number in endpoints.items()
+    }
+
+
+def _best(clients: dict[str, Fraction], total: int) -> Fraction:
+    """The greatest load under the best spread of *total* endpoints: each goes where the load is greatest."""
+    spread: Counter[str] = Counter()
+    for _ in range(total):
+        zone = max(clients, key=lambda name: (clients[name] / (spread[name] or Fraction(1, 1000)), name))
+        spread[zone] += 1
+    return max(_loads(clients, spread).values())
+
+
+def _missing(clients: dict[str, Fraction], endpoints: Counter[str], zone: str) -> int:
+    """Pods to add in *zone* until it is not overloaded."""
+    more = 1
+    while _loads(clients, endpoints + Counter({zone: more}))[zone] > OVERLOAD:
+        more += 1
+    return more
+
+
+def zone_wants(_: ZoneCase) -> Iterator[Selection]:
+    yield NODES.everywhere()
+    yield SERVICES.everywhere()
+    yield SLICES.everywhere()
+
+
+def of_zone(case: ZoneCase) -> Iterable[Finding]:
+    """Z5 and Z11 of every Service, as far as this zone is concerned; Z12 for a zone that is none."""
+    if not case.nodes:
+        known = sorted({zone_of(node) for node in case.facts.of(NODES)} - {""})
+        yield Finding(
+            code="Z12",
+            subject=case.subject,
+            sentence=f"no Node is in zone {case.name}; there are {some(known) or 'none'}",
+            effect="nothing runs there, and no hint for it counts",
+            remedy=f"kubectl get nodes -L {LABEL_ZONE}",
+        )
+        return
+    for service in case.facts.of(SERVICES):
+        of_service = ServiceCase(case.facts, case.question, service.metadata.namespace, service.metadata.name)
+        for check in (zone_without_endpoint, overloaded_zone):
+            yield from (finding for finding in check(of_service) if case.name in finding.sentence.partition(":")[0])
+
+
+CHECKS = (auto_gives_none, auto_counts_nodes_without_pods, overloaded_zone)
+ZONE_CHECKS = (of_zone,)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from tests.kernel.netns import Host, Net
 from tests.nft import machine
 from tests.nft.machine import NODE, ep
+from tests.waiting import PATIENCE_S, eventually
 
 from sliceplane.api.core import Node, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
@@ -170,10 +171,12 @@ class Cluster:
 
     async def written(self) -> None:
         """Everything so far is in the kernel."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await self.proxy.wait_ready()
-            while any(freshness.pending_since is not None for _, freshness in self.proxy.health().families):
-                await asyncio.sleep(0.005)
+        await eventually(
+            lambda: [freshness for _, freshness in self.proxy.health().families if freshness.pending_since is not None],
+            lambda waiting: not waiting,
+        )
 
     async def ask(
         self, address: str, port: int = 80, proto: str = "tcp", count: int = 1, patience_s: float = 20.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from tests.kernel.cluster import VIP, backend_of, make_slice, running, service
 from tests.kernel.listing import expected, listed
 from tests.kernel.netns import Host, Net
 from tests.nft.fake import FakeKernel
+from tests.waiting import eventually
 
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.rng import Rng
@@ -20,7 +21,7 @@ from sliceplane.nft.objects import NftFamily, TableRef
 from sliceplane.nft.table import NftPlane
 from sliceplane.shell.node.kernel.nft_backend import Nftables, NftRunner
 from sliceplane.shell.node.kernel.nft_netlink import generation
-from sliceplane.shell.node.timing import Timing
+from sliceplane.shell.node.timing import SUSPECT_PERIOD_S, Timing
 
 pytestmark = pytest.mark.kernel
 
@@ -79,19 +80,34 @@ async def test_whatever_others_break_is_mended_without_any_change(
     host: Host, backends: list[Host], family: Family
 ) -> None:
     """Of all this only a missing table was noticed within the hour, before the kernel's generation was looked at."""
-    async with running(host, timing=Timing(look_period_s=0.05, suspect_period_s=0.1)) as cluster:
+    backend = Looking(NftRunner(netns=host.netns))
+    timing = Timing(look_period_s=0.05, suspect_period_s=0.1)
+    async with running(host, backend=backend, timing=timing) as cluster:
         cluster.put(service(), make_slice(family, backends))
         cluster.put(service("single", 2), make_slice(family, backends[:1], "single"))
         cluster.synced()
         await cluster.written()
         good = whole(host, family)
-        await asyncio.sleep(0.1)  # it has been looked once
+        await backend.looked()
         for what in DAMAGES:
             host.exec(["nft", *damage(what, host, family).split(" ")])
-            async with asyncio.timeout(60):
-                while (await asyncio.to_thread(_or_nothing, host, family)) != good:
-                    await asyncio.sleep(0.02)
+            await eventually(partial(asyncio.to_thread, _or_nothing, host, family), lambda rules: rules == good)
         assert cluster.proxy.health().healthy
+
+
+class Looking(Nftables):
+    """Counts how often it is asked whether others changed the rules."""
+
+    looks = 0
+
+    def disturbed(self) -> bool:
+        self.looks += 1
+        return super().disturbed()
+
+    async def looked(self) -> None:
+        """A whole look, which began after this, has ended."""
+        before = self.looks
+        await eventually(lambda: self.looks, lambda looks: looks >= before + 2)
 
 
 def _or_nothing(host: Host, family: Family) -> dict[str, Any]:
@@ -103,20 +119,28 @@ def _or_nothing(host: Host, family: Family) -> dict[str, Any]:
 
 async def test_the_rules_of_others_are_no_reason_to_write_ours_all_the_time(host: Host, backends: list[Host]) -> None:
     """A firewall that changes its own table every moment costs us one table in ``SUSPECT_PERIOD_S``."""
-    async with running(host, timing=Timing(look_period_s=0.02, suspect_period_s=0.2)) as cluster:
+    now, backend = 1e9, Looking(NftRunner(netns=host.netns))
+    timing = Timing(look_period_s=0.02)
+    async with running(host, backend=backend, timing=timing, clock=lambda: now, families=("IPv4",)) as cluster:
+
+        def written() -> int:
+            return cluster.proxy.counts()["IPv4"][1]
+
         cluster.put(service(), make_slice("IPv4", backends))
         cluster.synced()
         await cluster.written()
-        before, began = cluster.proxy.counts()["IPv4"][1], time.monotonic()
-        for _ in range(10):
+        before = written()
+        for _ in range(5):
             await asyncio.to_thread(host.exec, ["nft", "add table ip of-others; delete table ip of-others"])
-            await asyncio.sleep(0.03)
-        written = cluster.proxy.counts()["IPv4"][1] - before
-        assert 1 <= written <= 1 + (time.monotonic() - began) / 0.2, written
-        await asyncio.sleep(0.5)  # the last of them is mended too
-        settled = cluster.proxy.counts()["IPv4"][1]
-        await asyncio.sleep(0.5)
-        assert cluster.proxy.counts()["IPv4"][1] == settled, "our own transactions are no disturbance"
+            await backend.looked()
+        assert written() == before
+        now += SUSPECT_PERIOD_S
+        await eventually(written, lambda count: count == before + 1)
+        await cluster.written()
+        await backend.looked()
+        now += 5 * SUSPECT_PERIOD_S
+        await backend.looked()
+        assert written() == before + 1, "our own transactions are no disturbance"
 
 
 async def test_the_generation_is_that_of_the_namespace(host: Host) -> None:

@@ -10,6 +10,7 @@ from tests.kernel.cluster import NODE, make_slice, running, service
 from tests.kernel.netns import Host, Net
 from tests.nft.machine import DYING
 from tests.ports import free_port
+from tests.waiting import eventually
 
 from sliceplane.kit.ip import FAMILIES, Family
 
@@ -28,11 +29,9 @@ def endpoints(net: Net) -> list[Host]:
     return [net.add_host(f"b{n}", ip4=f"10.10.1.{n}/16", ip6=f"fd10::1:{n}/64") for n in (1, 2)]
 
 
-async def eventually(family: Family, port: int, wanted: tuple[int, int] | None) -> None:
+async def becomes(family: Family, port: int, wanted: tuple[int, int] | None) -> None:
     """What is told follows what the kernel has by a moment; ``None``: nobody listens."""
-    async with asyncio.timeout(60):
-        while await heard(family, port) != wanted:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: heard(family, port), lambda told: told == wanted)
 
 
 async def heard(family: Family, port: int) -> tuple[int, int] | None:
@@ -58,13 +57,13 @@ async def test_a_load_balancer_hears_of_ready_endpoints_of_its_family_here(
         cluster.put(local, make_slice(family, endpoints, nodeName=NODE), make_slice(other, endpoints))
         cluster.synced()
         await cluster.written()
-        await eventually(family, port, (200, 2))
-        await eventually(other, port, (503, 0))
+        await becomes(family, port, (200, 2))
+        await becomes(other, port, (503, 0))
         cluster.put(make_slice(family, endpoints, version=2, nodeName=NODE, **DYING))
         await cluster.written()
-        await eventually(family, port, (503, 0))  # what is terminating gets no new connections
+        await becomes(family, port, (503, 0))  # what is terminating gets no new connections
         moved = service(type="LoadBalancer", externalTrafficPolicy="Local", healthCheckNodePort=(again := free_port()))
         cluster.put(moved, make_slice(family, endpoints[:1], version=3, nodeName=NODE))
         await cluster.written()
-        await eventually(family, again, (200, 1))
-        await eventually(family, port, None)
+        await becomes(family, again, (200, 1))
+        await becomes(family, port, None)

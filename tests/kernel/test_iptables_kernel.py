@@ -23,6 +23,7 @@ from tests.nft.machine import DYING, NODE, NODE_IP, ep, node
 from tests.nft.machine import make_slice as any_slice
 from tests.nft.machine import service as any_service
 from tests.ports import free_port
+from tests.waiting import eventually
 
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Services
 from sliceplane.kit.ip import FAMILIES, Family
@@ -147,9 +148,7 @@ async def test_flushed_rules_come_back_by_themselves(client: Host, backends: lis
         await cluster.written()
         for flush in (["-F"], ["-t", "nat", "-F"], ["-t", "nat", "-X"]):
             client.exec([mode, *flush])
-        async with asyncio.timeout(60):
-            while set(await cluster.ask(VIP["IPv4"])) != {"b1"}:
-                await asyncio.sleep(0.05)
+        await eventually(lambda: cluster.ask(VIP["IPv4"]), lambda answers: set(answers) == {"b1"})
         cluster.put(make_slice("IPv4", backends[1:2], version=2))
         await cluster.written()
         assert set(await cluster.ask(VIP["IPv4"], count=4)) == {"b2"}
@@ -193,11 +192,10 @@ async def test_the_command_changes_its_mode_under_traffic(client: Host, backends
             port = free_port()
             listen = ("--metrics-bind-address", f"127.0.0.1:{port}")
             async with started("proxy", *common, "--proxy-mode", mode, *listen):
-                async with asyncio.timeout(60):
-                    while ("table ip sliceplane" in nft_tables()) != (mode == "nftables") or (
-                        "KUBE-SVC-" in chains()
-                    ) != (mode == "iptables"):
-                        await asyncio.sleep(0.05)
+                await eventually(
+                    lambda: ("table ip sliceplane" in nft_tables(), "KUBE-SVC-" in chains()),
+                    lambda there, mode=mode: there == (mode == "nftables", mode == "iptables"),
+                )
                 assert (await page(port, "/proxyMode"))[1] == mode
                 found = await asyncio.to_thread(_answers, client)
                 assert found <= {"b1", "b2", "b3"}, (mode, found)

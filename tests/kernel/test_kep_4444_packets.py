@@ -5,7 +5,6 @@ Three nodes in three zones, each with a proxy of its own; Pods in two of the zon
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from tests.kernel.netns import Host, Net
 from tests.kernel.test_proxy_command import SERVER, ask, create, started, traced
+from tests.waiting import eventually
 
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import Namespaces, Nodes, Pods, Services
@@ -54,14 +54,7 @@ async def prepare(client: HttpClient, pods: dict[str, Host]) -> None:
 
 async def becomes(node: Host, wanted: set[str]) -> None:
     """The rules follow a change; from then on, none of many probes goes elsewhere."""
-    async with asyncio.timeout(15):
-        while True:
-            try:
-                if await ask(node, 12) == wanted:
-                    break
-            except RuntimeError:
-                pass
-            await asyncio.sleep(0.05)
+    await eventually(lambda: ask(node, 12), lambda answers: answers == wanted, ignoring=(RuntimeError,))
     assert await ask(node, 100) == wanted
 
 

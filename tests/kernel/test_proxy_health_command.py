@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
 from tests.kernel.netns import Net
 from tests.kernel.proxy_process import create, page, rules_in, started
 from tests.ports import free_port
+from tests.waiting import eventually
 
 from sliceplane.api.scheme import Namespaces, Services
 from sliceplane.shell.transport.http import HttpClient
@@ -37,15 +37,12 @@ async def test_the_kernel_refuses_rules() -> None:
                     owner = node.spawn(["nft", "-i"])
                     assert owner.stdin is not None
                     print(TAKE_THE_TABLE, file=owner.stdin, flush=True)
-                    async with asyncio.timeout(15):
-                        # not the table by its name: it may be another one by the time that it is listed
-                        while "flags owner" not in node.exec(["nft", "list", "ruleset"]).stdout:
-                            await asyncio.sleep(0.02)
+                    await eventually(  # not the table by its name: it may be another one by the time that it is listed
+                        lambda: node.exec(["nft", "list", "ruleset"]).stdout, lambda rules: "flags owner" in rules
+                    )
                     spec = {"clusterIP": "10.96.0.100", "ports": [{"name": "http", "port": 80}]}
                     await create(client, Services, {"metadata": {"name": "demo"}, "spec": spec}, "demo")
-                    async with asyncio.timeout(15):
-                        while (answer := await page(port, "/livez"))[0] == 200:
-                            await asyncio.sleep(0.01)
+                    answer = await eventually(lambda: page(port, "/livez"), lambda answer: answer[0] != 200)
                     assert (await page(port, "/healthz"))[0] == 503
                     document = json.loads(answer[1])
                     assert document["status"]["IPv4"]["healthy"] is False
@@ -53,9 +50,7 @@ async def test_the_kernel_refuses_rules() -> None:
                     assert document["reasons"][0].startswith("IPv4 rules are not written: ")
                     owner.kill()
                     owner.wait()
-                    async with asyncio.timeout(15):
-                        while (await page(port, "/healthz"))[0] != 200:
-                            await asyncio.sleep(0.05)
+                    await eventually(lambda: page(port, "/healthz"), lambda answer: answer[0] == 200)
                     assert "10.96.0.100" in rules_in(node)
             finally:
                 await client.close()

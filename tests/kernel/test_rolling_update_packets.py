@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.kernel.cluster import VIP, Cluster, running, service
-from tests.kernel.load import Pods, load
+from tests.kernel.load import Load, Pods, load
 from tests.kernel.netns import Host, Net
 from tests.nft.machine import DYING, ep, make_slice
 
@@ -17,8 +17,6 @@ from sliceplane.kit.ip import Family
 pytestmark = pytest.mark.kernel
 
 RATE = 500.0  # requests a second, half of them in each family
-DRAIN_S = 0.5  # from a Pod's deletion until its server stops: a short preStop
-READY_S = 0.1  # between two Pods
 REPLICAS = 4
 
 
@@ -36,10 +34,13 @@ def slice_of(family: Family, ready: list[int], terminating: list[int], version: 
 
 
 class Deployment:
-    """Pods that are replaced one after the other.  Nobody waits for the proxy, as nobody does in a cluster."""
+    """Pods that are replaced one after the other, whether the proxy keeps up or not; only the server of a Pod that goes
+    stays until the rules do not lead to it any more, and until who was led to it is through (a preStop that is long
+    enough)."""
 
     def __init__(self, pods: Pods, cluster: Cluster) -> None:
         self._pods, self._cluster = pods, cluster
+        self._loads: tuple[Load, ...] = ()
         self._ready: list[int] = []
         self._terminating: list[int] = []
         self._version = self._next = 0
@@ -58,16 +59,20 @@ class Deployment:
         self._stopping.add(asyncio.create_task(self._stop(number)))
 
     async def _stop(self, number: int) -> None:
-        await asyncio.sleep(DRAIN_S)
+        await self._cluster.written()
+        for client in self._loads:
+            await client.passed()
         await asyncio.to_thread(self._pods.stop, number)
         self._terminating.remove(number)
         self._publish()
 
-    async def roll(self) -> None:
+    async def roll(self, *loads: Load) -> None:
+        self._loads = loads
         for _ in range(len(self._ready)):
             await self.start_one()
             self.delete_oldest()
-            await asyncio.sleep(READY_S)
+            for client in loads:
+                await client.more()
 
     async def stopped(self) -> None:
         await asyncio.gather(*self._stopping)
@@ -89,14 +94,14 @@ async def roll(hosts: tuple[Host, Host], rolls: int) -> None:
         cluster.synced()
         await cluster.written()
         async with load(client, VIP["IPv4"], RATE / 2) as first, load(client, VIP["IPv6"], RATE / 2) as second:
-            await asyncio.sleep(0.3)
             for _ in range(rolls):
-                await deployment.roll()
-            await asyncio.sleep(0.3)
+                await deployment.roll(first, second)
+            await deployment.stopped()
+            await first.more()
+            await second.more()
             tallies = [await first.tally(), await second.tally()]
-        await deployment.stopped()
     for tally in tallies:
-        tally.assert_none_failed(RATE / 2)
+        tally.assert_none_failed()
         assert len(tally.answers) > 0.7 * REPLICAS * (rolls + 1), "those that nobody was led to are the exception"
 
 

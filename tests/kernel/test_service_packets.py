@@ -28,6 +28,7 @@ from tests.kernel.cluster import (
 )
 from tests.kernel.netns import Host, Net
 from tests.nft.machine import DYING, ep, node
+from tests.waiting import eventually
 
 from sliceplane.api import codec
 from sliceplane.api.core import ServiceCIDR
@@ -249,7 +250,7 @@ async def test_an_address_of_mode_proxy_is_left_alone(site: Site, family: Family
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_session_affinity(site: Site, family: Family, slow_mode: Mode) -> None:
     async with running(site.node, slow_mode, rules=PODS) as cluster:
-        sticky = {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 2}}}
+        sticky: dict[str, Any] = {"sessionAffinity": "ClientIP"}
         everybody = [site.here, *site.there]
         await start(cluster, this_node(), reachable(family, **sticky), slices(site, family, *everybody))
         (first,) = await names(site.outside, LB[family], count=12)
@@ -266,10 +267,13 @@ async def test_session_affinity(site: Site, family: Family, slow_mode: Mode) -> 
         await cluster.written()
         assert await names(site.outside, LB[family], count=8) == {second}, "it stays, though the first is back"
 
+        sticky["sessionAffinityConfig"] = {"clientIP": {"timeoutSeconds": 1}}
+        cluster.put(reachable(family, **sticky))
+        await cluster.written()
         found = set()
-        for _ in range(6):  # each time the two seconds have passed, the choice is free
-            await asyncio.sleep(2.2)
-            found |= await names(site.outside, LB[family], count=2)
+        for _ in range(30):  # each time the second of the kernel has passed, the choice is free
+            await asyncio.sleep(1.1)
+            found |= await names(site.outside, LB[family])
             if len(found) > 1:
                 break
         assert len(found) > 1, found
@@ -341,17 +345,16 @@ async def test_udp_flows_leave_an_endpoint_that_is_gone(site: Site, family: Fami
         assert [await asyncio.to_thread(again, keeper) for keeper in keepers] == ["here"] * 3
         cluster.put(slices(site, family, site.there[0], version=2))
         await cluster.written()
-        async with asyncio.timeout(60):
-            while [await asyncio.to_thread(again, keeper) for keeper in keepers] != ["r1"] * 3:
-                await asyncio.sleep(0.05)
+        await eventually(
+            lambda: asyncio.gather(*(asyncio.to_thread(again, keeper) for keeper in keepers)),
+            lambda answers: answers == ["r1"] * 3,
+        )
 
         def forgotten() -> float:
             told = [f for f in cluster.proxy.metrics.families() if f.name.endswith("deleted_entries_total")]
             return sum(sample.value for each in told for sample in each.samples)  # type: ignore[misc]  # a counter's
 
-        async with asyncio.timeout(60):
-            while forgotten() < 3:  # told when the pass over all flows has ended
-                await asyncio.sleep(0.01)
+        await eventually(forgotten, lambda count: count >= 3)  # told when the pass over all flows has ended
         for keeper in keepers:
             keeper.stdin.close()
             keeper.wait(60)
@@ -374,9 +377,7 @@ async def test_udp_flows_end_with_the_last_endpoint_and_with_the_service(
             return str(keeper.stdout.readline().strip())
 
         async def becomes(wanted: str) -> None:
-            async with asyncio.timeout(60):
-                while await asyncio.to_thread(again) != wanted:
-                    await asyncio.sleep(0.05)
+            await eventually(lambda: asyncio.to_thread(again), lambda answer: answer == wanted)
 
         await becomes("here")
         cluster.put(slices(site, family, version=2))
@@ -386,9 +387,10 @@ async def test_udp_flows_end_with_the_last_endpoint_and_with_the_service(
         cluster.drop(reachable(family))
         flag = "ipv4" if family == "IPv4" else "ipv6"
         listing = ["conntrack", "-L", "-p", "udp", "-f", flag, "--orig-dst", VIP[family]]
-        async with asyncio.timeout(60):
-            while site.here.ip4 in (told := site.node.exec(listing).stdout) or site.here.ip6 in told:
-                await asyncio.sleep(0.05)
+        await eventually(
+            lambda: site.node.exec(listing).stdout,
+            lambda flows: site.here.ip4 not in flows and site.here.ip6 not in flows,
+        )
         assert keeper.stdin is not None
         keeper.stdin.close()
         keeper.wait(60)
@@ -429,6 +431,4 @@ async def test_every_wanted_element_is_in_the_kernel(site: Site) -> None:
         assert listed() != empty
         cluster.drop(service())
         await cluster.written()
-        async with asyncio.timeout(60):
-            while listed() != empty:
-                await asyncio.sleep(0.1)
+        await eventually(listed, lambda rules: rules == empty)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 from tests.e2e.running import ROOT, running_plane
-from tests.kernel.netns import Net, run
+from tests.kernel.netns import Net
 from tests.ports import free_port
+from tests.waiting import until
 
 pytestmark = [pytest.mark.kernel, pytest.mark.kubectl]
 
@@ -24,13 +24,12 @@ def test_rules_follow_the_manifest_without_a_proxy_of_their_own(tmp_path: Path) 
             environment = {"KUBECONFIG": plane.kubeconfig, "HOME": str(tmp_path)}
             manifest = str(ROOT / "demo" / "manifest.yaml")
             subprocess.run([plane.kubectl, "apply", "-f", manifest], env=environment, check=True, capture_output=True)
-            deadline = time.monotonic() + 20
-            rules = ""
-            while "numgen random mod 5" not in rules and time.monotonic() < deadline:
-                rules = run(["ip", "netns", "exec", host.netns, "nft", "list", "table", "ip", "sliceplane"]).stdout
-                time.sleep(0.05)
+            rules = until(
+                lambda: host.exec(["nft", "list", "table", "ip", "sliceplane"]).stdout,
+                lambda rules: "numgen random mod 5" in rules,
+                ignoring=(RuntimeError,),
+            )
             assert "default/demo-svc/tcp/tcp" in rules
-            assert "numgen random mod 5" in rules
             assert host.exec(["nft", "list", "tables"]).stdout.count("sliceplane") == 2, "both families"
 
 
@@ -45,12 +44,11 @@ def test_the_proxy_of_a_plane_has_a_configuration_file(tmp_path: Path) -> None:
         host = net.add_host("node", ip4="10.244.200.1/16", ip6="fd00:10:244:c8::1/48")
         host.exec(["nft", "-f", "-"], stdin="add table ip t; add chain ip t c { type nat hook output priority 0; }")
         with running_plane(tmp_path, "--proxy", "--netns", host.netns, "--proxy-config", str(config)):
-            deadline = time.monotonic() + 60
-            rules = ""
-            while "10.66.0.0/16" not in rules and time.monotonic() < deadline:
-                rules = host.exec(["sh", "-c", "nft list table ip sliceplane || true"]).stdout
-                time.sleep(0.05)
-            assert "10.66.0.0/16" in rules
+            until(
+                lambda: host.exec(["nft", "list", "table", "ip", "sliceplane"]).stdout,
+                lambda rules: "10.66.0.0/16" in rules,
+                ignoring=(RuntimeError,),
+            )
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60) as answer:
                 assert json.loads(answer.read())["healthy"]
             assert host.exec(["cat", "/proc/sys/net/netfilter/nf_conntrack_udp_timeout"]).stdout == "9\n"

@@ -377,6 +377,18 @@ async def test_a_silent_server_is_noticed_within_a_second(api: InProcessClient) 
         assert server.probes == 5
 
 
+async def test_who_polls_health_sees_a_silent_server_within_a_second(api: InProcessClient) -> None:
+    """From the moment of its last answer, not only from that of a question."""
+    await put_node(api)
+    server, loop = Moody(api), asyncio.get_running_loop()
+    async with proxy_of(server) as (proxy, _):
+        await asyncio.sleep(2 * PROBE_VALID_S)
+        assert await proxy.unanswered() == ""
+        server.mood, silent_since = "silent", loop.time()
+        await eventually(proxy.unanswered)
+        assert loop.time() - silent_since < 1.0
+
+
 async def test_many_who_ask_are_one_request(api: InProcessClient) -> None:
     await put_node(api)
     server = Moody(api)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.waiting import eventually
+from tests.waiting import eventually, turns
 
 from sliceplane.api import codec
 from sliceplane.api.core import Node, Pod, Service
@@ -209,8 +209,10 @@ async def test_health_turns_red_when_rules_cannot_be_written() -> None:
     runner.failures = 1000
     proxy = proxy_of(runner, clock=lambda: now)
     async with running(proxy):
+        began = asyncio.get_running_loop().time()
         synced(proxy)
-        await eventually(lambda: proxy.health().reasons)
+        await turns()
+        assert asyncio.get_running_loop().time() == began, "with the first refusal"
         assert not proxy.health().healthy
         assert proxy.health().reasons == ("IPv4 rules are not written: no",)
         assert proxy.health().last_success is None

@@ -21,6 +21,7 @@ import click
 import pytest
 import pytest_asyncio
 from click.testing import CliRunner
+from tests.waiting import eventually
 from tools.draw_imports import PICTURE, drawn
 from tools.make_findings import FINDINGS, pages
 from tools.make_reference import DOCUMENTS, refreshed
@@ -327,8 +328,7 @@ async def server() -> AsyncIterator[Plane]:
     """A plane with the controllers that ``up`` runs."""
     services = (ControllerService(default_controllers()),)
     async with Plane(PlaneConfig(data_dir="memory:", secure_port=0), services) as plane:
-        while await fetch(plane, "/readyz") != "ok":
-            await asyncio.sleep(0.02)
+        await eventually(lambda: fetch(plane, "/readyz"), lambda answer: answer == "ok")
         yield plane
 
 

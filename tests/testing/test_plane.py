@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.testing.places import ROOT
+from tests.waiting import turns, until
 
 from sliceplane.api.errors import StatusError
 from sliceplane.shell.process.start_error import StartError
@@ -46,7 +47,7 @@ def test_nothing_outlives_the_block() -> None:
 async def test_a_coroutine_may_be_blocked_while_its_plane_goes_on() -> None:
     async with Plane(nodes=1) as plane:
         plane.apply(WEB)
-        time.sleep(0.2)  # noqa: ASYNC251  # the caller's loop does nothing meanwhile, as in a test that blocks
+        until(lambda: plane.endpoints("web"))  # the caller's loop does nothing meanwhile, as in a test that blocks
         async with plane.client() as client:
             assert client.server == plane.url
         assert len(await plane.until(lambda: plane.endpoints("web"))) >= 1
@@ -164,7 +165,7 @@ async def test_waiting_in_a_coroutine_lets_others_run() -> None:
     seen: list[int] = []
 
     async def other() -> None:
-        await asyncio.sleep(0.05)
+        await turns(3)
         seen.append(1)
 
     async def look() -> list[int]:

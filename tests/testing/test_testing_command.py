@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.testing.places import EXAMPLES, ROOT
+from tests.waiting import until
 
 from sliceplane.client import Services, connect
 
@@ -41,10 +41,10 @@ async def test_it_is_ready_when_its_files_are_applied_and_ends_with_its_input() 
     with started("--nodes", "1", str(EXAMPLES / "web.yaml")) as (process, kubeconfig):
         async with connect(kubeconfig) as client:
             assert b'"web"' in await client.get(Services, "default", "web")
-        assert process.stdin is not None
-        process.stdin.write("what comes is not read as anything\n")
-        process.stdin.flush()
-        time.sleep(0.1)  # noqa: ASYNC251  # nothing else runs here
+            assert process.stdin is not None
+            process.stdin.write("what comes is not read as anything\n")
+            process.stdin.flush()
+            assert b'"web"' in await client.get(Services, "default", "web")
         assert process.poll() is None
         process.stdin.close()
 
@@ -73,10 +73,7 @@ def test_it_ends_when_a_test_that_started_it_is_killed(tmp_path: Path) -> None:
             kubeconfig = Path(told.strip().partition("kubeconfig=")[2])
             assert kubeconfig.exists()
             test.kill()
-        deadline = time.monotonic() + 20
-        while kubeconfig.parent.exists():
-            assert time.monotonic() < deadline, f"the plane {told} outlived its test"
-            time.sleep(0.05)
+        until(kubeconfig.parent.exists, lambda exists: not exists)
     finally:
         os.close(reading)
         os.close(writing)

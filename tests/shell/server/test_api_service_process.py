@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
+
+from tests.waiting import eventually
 
 from sliceplane.api.scheme import EndpointSlices, IPAddresses, Leases, Resource, Services
 from sliceplane.shell.server.plane import Plane, PlaneConfig
@@ -31,11 +32,7 @@ async def test_kept_while_it_runs_and_left_when_it_stops(tmp_path: Path) -> None
         assert lease["spec"]["holderIdentity"] == "192.0.2.7"
         await plane.client("tester").delete(IPAddresses, "", "10.96.0.1")
         assert stored(plane, IPAddresses, "10.96.0.1") is None
-        for _ in range(100):
-            await asyncio.sleep(0.05)
-            if stored(plane, IPAddresses, "10.96.0.1") is not None:
-                break
-        assert stored(plane, IPAddresses, "10.96.0.1") is not None, "repaired within a second or two"
+        await eventually(lambda: stored(plane, IPAddresses, "10.96.0.1"))
     async with Plane(PlaneConfig(secure_port=0, data_dir=data)) as again:
         assert endpoints(again) == [], "the server left before it stopped"
         assert stored(again, Leases, "apiserver-endpoint-192-0-2-7", "kube-system") is None

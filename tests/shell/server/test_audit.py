@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.shell.server.serving import Server, run_plane
+from tests.waiting import until
 
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.audit import file as audit_file
@@ -30,15 +31,14 @@ class Audited:
 
     def events(self, audit_id: str, count: int) -> list[dict[str, Any]]:
         """The events of one request; waits for *count* of them."""
-        deadline = time.monotonic() + 60
-        while True:
-            found = [json.loads(line) for line in self.path.read_text().splitlines()]
-            mine = [event for event in found if event["auditID"] == audit_id]
-            if len(mine) >= count:
-                assert len(mine) == count
-                return mine
-            assert time.monotonic() < deadline, f"{len(mine)} of {count} events"
-            time.sleep(0.01)
+
+        def events() -> list[dict[str, Any]]:
+            written = [json.loads(line) for line in self.path.read_text().splitlines()]
+            return [event for event in written if event["auditID"] == audit_id]
+
+        mine = until(events, lambda events: len(events) >= count)
+        assert len(mine) == count
+        return mine
 
 
 @pytest.fixture(scope="module")
@@ -161,10 +161,7 @@ def test_a_disk_that_fails_loses_lines_and_nothing_else(tmp_path: Path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(audit_file.os, "write", full)
         log.write({"a": 1})
-        deadline = time.monotonic() + 60
-        while not log.lost:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: log.lost)
     log.write({"a": 2})
     log.close()
     assert log.lost == 1
@@ -177,10 +174,7 @@ def test_a_file_that_was_moved_away_is_begun_anew(tmp_path: Path) -> None:
     for number in range(8):
         log.write({"number": number, "padding": "x" * 20})
         if number == 3:
-            deadline = time.monotonic() + 60
-            while not path.read_text().count('"number":3'):
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            until(path.read_text, lambda text: '"number":3' in text)
             path.unlink()
     log.close()
     assert log.lost == 0

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from tests.shell.server.serving import Server, run_plane
+from tests.waiting import until
 
 from sliceplane.shell.server.config import Periods, PlaneConfig
 from sliceplane.shell.server.connections.tls import ServerTls
@@ -194,13 +195,7 @@ def _swap(case: Case, other: Authority) -> None:
     """Trust another authority, and wait until it is so."""
     files = other.client("mallory", timedelta(hours=1))
     case.ca_file.write_bytes(other.pem)
-    deadline = time.monotonic() + 60
-    while True:
-        assert time.monotonic() < deadline, "the new authority is not trusted"
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            if code_once(case, files) == 200:
-                return
-        time.sleep(0.05)
+    until(lambda: code_once(case, files), lambda code: code == 200, ignoring=(OSError, http.client.HTTPException))
 
 
 def test_who_was_signed_by_an_authority_that_was_taken_away_is_cut_off(case: Case, authority: Authority) -> None:
@@ -253,13 +248,7 @@ def test_an_authority_that_joins_cuts_nobody_off(case: Case, authority: Authorit
     other = Authority.make(case.ca_file.parent, "others")
     files = other.client("bob", timedelta(hours=1))
     case.ca_file.write_bytes(authority.pem + other.pem)
-    deadline = time.monotonic() + 60
-    while True:
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            if code_once(case, files) == 200:
-                break
-        assert time.monotonic() < deadline, "the new authority is not trusted"
-        time.sleep(0.05)
+    until(lambda: code_once(case, files), lambda code: code == 200, ignoring=(OSError, http.client.HTTPException))
     assert code(connection) == 200
     assert connection.sock is sock, "it is the same connection"
     connection.close()
@@ -269,20 +258,14 @@ def test_a_file_of_authorities_that_is_damaged_leaves_what_was_trusted(
     case: Case, authority: Authority, capfd: pytest.CaptureFixture[str]
 ) -> None:
     files = authority.client("alice", timedelta(hours=1))
-    told = ""
     for content in (b"nothing", None):
         if content is None:
             case.ca_file.unlink()
         else:
             case.ca_file.write_bytes(content)
-        deadline = time.monotonic() + 60
-        while "what was trusted before still is" not in told:
-            assert time.monotonic() < deadline, "it is not told"
-            time.sleep(0.05)
-            told = capfd.readouterr().err
+        told = until(lambda: capfd.readouterr().err, lambda said: "what was trusted before still is" in said)
         assert str(case.ca_file) in told
         assert code_once(case, files) == 200
-        told = ""
 
 
 def test_an_authority_of_our_own_that_was_taken_away_is_trusted_no_more(case: Case) -> None:
@@ -296,10 +279,7 @@ def test_an_authority_of_our_own_that_was_taken_away_is_trusted_no_more(case: Ca
     assert code(kept) == 200
     before = case.server.plane.kubeconfig.read_bytes()
     made.ca_file.unlink()
-    deadline = time.monotonic() + 60
-    while case.server.plane.kubeconfig.read_bytes() == before:
-        assert time.monotonic() < deadline, "there is no new authority"
-        time.sleep(0.05)
+    until(case.server.plane.kubeconfig.read_bytes, lambda now: now != before)
     with pytest.raises((OSError, http.client.HTTPException)):
         code(kept)
     kept.close()

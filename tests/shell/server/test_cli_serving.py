@@ -12,7 +12,6 @@ import ssl
 import stat
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.waiting import until
 
 from sliceplane.cli.main import main
 
@@ -91,6 +91,13 @@ def test_ready_serve_and_stop(tmp_path: Path, command: str, number: signal.Signa
         assert (process.returncode, out, err) == (0, "", "")
 
 
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 @pytest.mark.parametrize("streams", [">&- 2>&- <&-", ">/dev/full 2>/dev/full", "2>/dev/null | true"])
 def test_nobody_listens_to_what_it_says(tmp_path: Path, streams: str) -> None:
     """Closed descriptors are not given to sockets, and a line that cannot be printed stops nothing."""
@@ -98,21 +105,16 @@ def test_nobody_listens_to_what_it_says(tmp_path: Path, streams: str) -> None:
     command = f"echo $$ > {tmp_path}/pid; exec {' '.join(PROGRAM)} up --data-dir {data} --secure-port 0"
     shell = subprocess.Popen(["sh", "-c", f"sh -c '{command}' {streams}"], env=ENVIRONMENT)
     try:
-        deadline = time.monotonic() + 20
         kubeconfig = data / "admin.kubeconfig"
         # Nobody hears that it is ready, and it answers a little earlier: that it is not.
-        while not kubeconfig.exists() or not ready(kubeconfig):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: kubeconfig.exists() and ready(kubeconfig))
         url = re.findall(r"server: (\S+)", kubeconfig.read_text())[0]
         for _ in range(3):
             assert healthy(url, kubeconfig)
     finally:
         pid = int((tmp_path / "pid").read_text())
         os.kill(pid, signal.SIGTERM)
-    while Path(f"/proc/{pid}").exists() and "sliceplane" in Path(f"/proc/{pid}/cmdline").read_text():
-        assert time.monotonic() < deadline + 10
-        time.sleep(0.02)
+    until(Path(f"/proc/{pid}").exists, lambda exists: not exists or "sliceplane" not in command_of(pid))
     shell.wait(60)
     if "|" not in streams:
         assert shell.returncode == 0

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.shell.server.serving import Server, serving
+from tests.waiting import until
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from sliceplane.shell.server.config import Periods
@@ -147,7 +148,7 @@ def test_a_trailer_is_no_header(server: Server, trailer: bytes, at_once: bool) -
             tls.sendall(start + trailer + b"\r\n\r\n")
         else:
             tls.sendall(start + trailer[:5])
-            time.sleep(0.05)
+            assert talk(server, head()), "what was sent before has arrived, too"
             tls.sendall(trailer[5:] + b"\r\n\r\n")
         said = read_all(tls)
     if certificate:
@@ -221,12 +222,13 @@ def test_nothing_of_a_closed_connection_waits_for_the_collector(
                     pass
             except (TimeoutError, ssl.SSLError, ConnectionError):
                 pass
+
     # A request of somebody else, so that the loop's own last references move on.
-    deadline = time.monotonic() + 60
-    while any(found() is not None for found in remembered[:-6]):
-        assert time.monotonic() < deadline, [found() for found in remembered]
+    def left() -> list[Any]:
         assert talk(server, head(), certificate=certificate)
-        time.sleep(0.02)
+        return [held() for held in remembered[:-6] if held() is not None]
+
+    until(left, lambda held: held == [])
     assert len(remembered) >= 6
 
 
@@ -244,6 +246,4 @@ def test_a_client_that_takes_no_answers_is_cut_off() -> None:
             with pytest.raises((ConnectionError, ssl.SSLError, TimeoutError)):  # noqa: PT012  # it sends until it cannot
                 while time.monotonic() - began < 40:
                     tls.sendall(head(last=False).replace(b"/livez", b"/readyz?verbose"))
-            while server.plane.listener.connections >= before:
-                assert time.monotonic() - began < 15, "the connection is still there"
-                time.sleep(0.02)
+            until(lambda: server.plane.listener.connections, lambda open_now: open_now < before)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.effort import effort
 from tests.fuzz.application import Application
 from tests.fuzz.heavy_bodies import CONFIG_MAPS, MERGE, SERVICES, asked
+from tests.waiting import eventually
 
 from sliceplane.kit.metrics import Metrics
 from sliceplane.shell.server.heavy.jobs import HeavyJob
@@ -143,9 +144,7 @@ async def test_workers_without_work_end() -> None:
     try:
         await pool.run(Sleep(0))
         assert len(pool._all) == 1
-        async with asyncio.timeout(60):
-            while pool._all:
-                await asyncio.sleep(0.05)
+        await eventually(lambda: pool._all, lambda workers: not workers)
     finally:
         await pool.close()
 
@@ -255,6 +254,7 @@ async def test_who_held_the_loop_is_told_once(monkeypatch: pytest.MonkeyPatch) -
     assert told[1] == {"audit_id": "y", "milliseconds": 100, "longest": 200, "times": 3}
 
 
+@pytest.mark.looptime
 async def test_a_timed_request_is_cancelled_and_fails_as_it_would_be() -> None:
     steps, seen = LoopSteps(Metrics()), []
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.shell.server.serving import Server, Stream, run_plane, serving, watching
+from tests.waiting import until
 
 from sliceplane.documents import protobuf
 from sliceplane.shell.server.config import Periods, PlaneConfig
@@ -45,10 +46,7 @@ def brief(event: dict[str, Any]) -> tuple[str, str]:
 
 def settle(server: Server, watchers: int) -> None:
     """Wait until the hub has so many watchers."""
-    deadline = time.monotonic() + 60
-    while len(server.plane.hub) != watchers:
-        assert time.monotonic() < deadline, f"{len(server.plane.hub)} watchers, not {watchers}"
-        time.sleep(0.01)
+    until(lambda: len(server.plane.hub), lambda count: count == watchers)
 
 
 def test_state_then_events(server: Server) -> None:
@@ -283,13 +281,8 @@ def test_a_client_that_leaves_before_the_stream_begins_is_forgotten(impatient: S
         server.context().wrap_socket(raw, server_hostname="localhost") as tls,
     ):
         tls.sendall(f"GET /api/v1/nodes?{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        deadline = time.monotonic() + 60
-        while watch_requests(server) != 1:
-            assert time.monotonic() < deadline
-    deadline = time.monotonic() + 60
-    while watch_requests(server) != 0:
-        assert time.monotonic() < deadline, "the request is still being answered"
-        time.sleep(0.02)
+        until(lambda: watch_requests(server), lambda count: count == 1)
+    until(lambda: watch_requests(server), lambda count: count == 0)
 
 
 def watch_requests(server: Server) -> int:
@@ -347,10 +340,7 @@ def overflowing(server: Server, monkeypatch: pytest.MonkeyPatch, name: str) -> I
 def test_a_client_that_does_not_read_is_cut_off(impatient: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server = impatient
     with overflowing(server, monkeypatch, "stalled") as tls:
-        deadline = time.monotonic() + 60
-        while server.plane.listener.connections > 1:
-            assert time.monotonic() < deadline, "the connection is still there"
-            time.sleep(0.01)
+        until(lambda: server.plane.listener.connections, lambda count: count <= 1)
         with pytest.raises((ConnectionError, ssl.SSLError, EOFError)):
             read_to_the_end(tls)
 

@@ -7,12 +7,13 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.shell.server.serving import Server, run_plane
+from tests.waiting import until
 
 from sliceplane.shell.server.audit.log import AuditConfig
 from sliceplane.shell.server.plane import PlaneConfig
@@ -59,13 +60,12 @@ def test_the_audit_log_tells_of_both(audited: tuple[Server, Path]) -> None:
     server, log = audited
     reply = server.get("/apis/apps/v1/deployments", Impersonate_User="carol", Impersonate_Group="system:masters")
     assert reply.code == 200
-    for _ in range(100):
+
+    def told() -> list[Any]:
         lines = [json.loads(line) for line in log.read_text().splitlines()]
-        mine = [line for line in lines if line["auditID"] == reply.headers["Audit-Id"]]
-        if len(mine) == 2:
-            break
-        time.sleep(0.02)
-    first, last = mine
+        return [line for line in lines if line["auditID"] == reply.headers["Audit-Id"]]
+
+    first, last = until(told, lambda lines: len(lines) == 2)
     assert "impersonatedUser" not in first
     assert last["user"]["username"] == "sliceplane-admin"
     assert last["impersonatedUser"] == {"username": "carol", "groups": ["system:masters", "system:authenticated"]}

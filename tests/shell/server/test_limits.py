@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.waiting import turns
 
 from sliceplane.flowcontrol.types import Asked
 from sliceplane.registry.types import User
@@ -25,8 +26,7 @@ async def full() -> tuple[InFlight, list[RequestPlace]]:
     taken = []
     while True:
         task = asyncio.create_task((sat := place(in_flight, "hog")).sit())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await turns()
         if not task.done():
             task.cancel()
             await asyncio.wait([task])
@@ -40,7 +40,7 @@ async def test_who_stands_in_line_gets_the_next_seat() -> None:
     in_flight, taken = await full()
     waits = place(in_flight, "quiet")
     task = asyncio.create_task(waits.sit())
-    await asyncio.sleep(0.01)
+    await turns()
     assert not task.done()
     taken[0].close()
     await asyncio.wait_for(task, 60)
@@ -65,7 +65,7 @@ async def test_a_request_that_ends_in_line_or_just_as_it_gets_a_seat_leaves_noth
     in_flight, taken = await full()
     in_line, just_seated = place(in_flight, "a"), place(in_flight, "b")
     tasks = [asyncio.create_task(each.sit()) for each in (just_seated, in_line)]
-    await asyncio.sleep(0.01)
+    await turns()
     taken.pop().close()
     for task in tasks:
         task.cancel()

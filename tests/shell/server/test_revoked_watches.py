@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.shell.server.serving import Server, Stream, run_plane, watching
+from tests.waiting import until
 
 from sliceplane.shell.server.plane import PlaneConfig
 
@@ -118,7 +119,4 @@ def test_a_watch_that_ends_by_itself_leaves_nothing_behind(server: Server) -> No
     grant(server, "four", {"kind": "User", "name": "alice"})
     for _ in range(3):
         Shown(server, "ta").close()
-    deadline = time.monotonic() + SECONDS_MAX
-    while len(server.plane.registry.attendance) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert len(server.plane.registry.attendance) == 0
+    until(lambda: len(server.plane.registry.attendance), lambda count: count == 0)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from tests.shell.server.serving import Server, run_plane
+from tests.waiting import until
 
 from sliceplane.shell.server.config import Periods, PlaneConfig
 from sliceplane.shell.server.connections.newcomers import ConnectionTiming
@@ -58,16 +58,9 @@ def unsent(server: Server) -> float:
     )
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 def test_responses_that_nobody_takes_are_bounded_together(server: Server) -> None:
     with asking(server) as first, asking(server):
-        wait_for(lambda: unsent(server) > 2 * OBJECTS * OBJECT_BYTES, "two lists wait")
+        until(lambda: unsent(server) > 2 * OBJECTS * OBJECT_BYTES)
         refused = server.get(CONFIG_MAPS)
         assert (refused.code, refused.headers["Retry-After"]) == (429, "1")
         # What is small goes through.
@@ -75,17 +68,17 @@ def test_responses_that_nobody_takes_are_bounded_together(server: Server) -> Non
         received = 0
         while received < OBJECTS * OBJECT_BYTES:
             received += len(first.recv(1 << 20))
-        wait_for(lambda: unsent(server) < 2 * OBJECTS * OBJECT_BYTES, "one list was taken")
+        until(lambda: unsent(server) < 2 * OBJECTS * OBJECT_BYTES)
         assert server.get(CONFIG_MAPS).code == 200
-    wait_for(lambda: unsent(server) == 0, "the other one hung up")
+    until(lambda: unsent(server) == 0)
 
 
 def test_a_client_that_takes_nothing_is_cut_off() -> None:
     with large(Periods(connections=ConnectionTiming(stalled_s=0.2))) as server, asking(server) as client:
-        wait_for(lambda: unsent(server) > 0, "the list waits")
-        wait_for(lambda: unsent(server) == 0, "the client was given up")
+        received = len(client.recv(1))
+        until(lambda: server.plane.listener.connections, lambda count: count == 0)
+        assert unsent(server) == 0
         with contextlib.suppress(ConnectionError, ssl.SSLError):
-            received = 0
             while data := client.recv(1 << 20):
                 received += len(data)
             assert received < OBJECTS * OBJECT_BYTES

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from tests.shell.server.serving import Server, run_plane, watching
 from tests.shell.server.surface import CONFIG_MAPS, LEASES, MERGE_PATCH, SLICES, config_map, make
+from tests.waiting import until
 
 from sliceplane.shell.process import log
 from sliceplane.shell.server.plane import PlaneConfig
@@ -27,13 +27,10 @@ def samples(server: Server, name: str) -> list[tuple[dict[str, str], float]]:
 
 def counted(server: Server, **labels: str) -> float:
     """Of ``apiserver_request_total``, once it is there: a request is counted after its answer is out."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        for found, value in samples(server, "apiserver_request_total"):
-            if found == labels:
-                return value
-        time.sleep(0.02)
-    raise AssertionError(f"no series {labels} in {samples(server, 'apiserver_request_total')}")
+    series = until(
+        lambda: samples(server, "apiserver_request_total"), lambda series: labels in [found for found, _ in series]
+    )
+    return next(value for found, value in series if found == labels)
 
 
 def test_labels_of_requests_are_upstreams(server: Server) -> None:
@@ -147,10 +144,13 @@ def test_a_log_line_is_found_by_its_audit_id(
     assert "nodes" not in capfd.readouterr().err
     monkeypatch.setattr(log, "_level", log.LEVELS["debug"])
     audit_id = server.get("/api/v1/nodes?limit=5", User_Agent="probe/1").headers["Audit-Id"]
-    deadline, text = time.monotonic() + 60, ""
-    while audit_id not in text and time.monotonic() < deadline:
-        text += capfd.readouterr().err
-        time.sleep(0.01)
+    said: list[str] = []
+
+    def text_so_far() -> str:
+        said.append(capfd.readouterr().err)
+        return "".join(said)
+
+    text = until(text_so_far, lambda text: audit_id in text)
     line = next(line for line in text.splitlines() if f"audit_id={audit_id}" in line)
     for part in ("level=debug", "verb=LIST", "code=200", "agent=probe/1", "source=127.0.0.1"):
         assert part in line

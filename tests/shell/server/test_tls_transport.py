@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import effort
 from tests.shell.server.tls_peer import Contexts, Meeting, Noting, Peer, meeting
+from tests.waiting import eventually, turns
 
 from sliceplane.shell.server.connections.newcomers import ConnectionTiming
 from sliceplane.shell.server.connections.tls_transport import RECORD_BYTES, TlsTransport
@@ -93,8 +94,7 @@ def test_both_directions_at_any_pace(
             assert arrived == there
 
         await asyncio.gather(write(), send(), read())
-        while len(protocol.received) < len(back):
-            await asyncio.sleep(0.001)
+        await eventually(lambda: len(protocol.received), lambda size: size >= len(back))
         assert protocol.received == back
         assert protocol.transport.get_write_buffer_size() == 0
         assert protocol.pressure == ["pause", "resume"] * (len(protocol.pressure) // 2)
@@ -239,7 +239,7 @@ def test_who_speaks_plain_http_is_told(contexts: Contexts) -> None:
 def test_handshakes_count_and_can_be_ended(contexts: Contexts) -> None:
     async def test(found: Meeting) -> None:
         first, *waiting = [await found.dial() for _ in range(3)]
-        await asyncio.sleep(0.01)
+        await eventually(lambda: len(found.newcomers), lambda count: count == 3)
         waiting.append(await found.dial())
         assert await first.closed(), "there is room for three, and who came first makes some"
         assert (len(found.newcomers), found.newcomers.dropped.value) == (3, 1)
@@ -280,7 +280,7 @@ def connect_in_thread(found: Meeting) -> ssl.SSLSocket:
 def test_after_close_handshakes_go_on_and_nobody_new_comes(contexts: Contexts) -> None:
     async def test(found: Meeting) -> None:
         peer = await found.dial()
-        await asyncio.sleep(0.01)
+        await eventually(lambda: len(found.newcomers), lambda count: count == 1)
         found.acceptor.close()
         with pytest.raises(ConnectionRefusedError):
             await found.dial()
@@ -368,7 +368,7 @@ def test_reading_pauses(contexts: Contexts) -> None:
         assert not protocol.transport.is_reading()
         sent = pattern(60_000)
         await peer.send(sent)
-        await asyncio.sleep(0.02)
+        await turns()
         assert not protocol.received
         while len(protocol.received) < len(sent):
             protocol.transport.resume_reading()

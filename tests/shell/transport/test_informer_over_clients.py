@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+from tests.waiting import eventually
+
 from sliceplane.api import codec
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
@@ -46,9 +48,7 @@ async def test_an_informer_follows_a_real_server(client: Client, namespace: str)
     page = await client.list(Selection(ConfigMaps, namespace))
     there = [codec.decode(item, Object).metadata for item in page.items]
     wanted = {metadata.name: metadata.resource_version for metadata in there}
-    async with asyncio.timeout(60):
-        while view != wanted:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: view, lambda held: held == wanted)
     assert informer.reflector.counters.failures == 0
     informer.reflector.check()
     task.cancel()

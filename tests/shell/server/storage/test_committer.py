@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from tests.waiting import eventually, turns
 
 from sliceplane.api.errors import StatusError
 from sliceplane.kit.rng import Rng
@@ -62,8 +63,7 @@ async def running(server: Server) -> AsyncIterator[Server]:
 
 async def held(backend: Any) -> None:
     """Until an append is under way."""
-    while not backend.appending.is_set():
-        await asyncio.sleep(0.001)
+    await eventually(backend.appending.is_set)
 
 
 def settle(task: asyncio.Task[Any]) -> str:
@@ -98,7 +98,7 @@ async def test_what_waits_goes_in_one_batch(medium, kit):
         first = asyncio.create_task(server.put(A))
         await held(backend)
         others = [asyncio.create_task(server.put(Key("pods", "ns", f"{number}"))) for number in range(63)]
-        await asyncio.sleep(0.01)
+        await turns()
         backend.may_append.set()
         await asyncio.gather(first, *others)
         assert [len(batch) for batch in backend.batches] == [1, 63]
@@ -129,7 +129,7 @@ async def test_a_full_disk_fails_all_that_wait_and_later_writes_succeed(medium, 
         await held(backend)
         resting_on_it = asyncio.create_task(server.put(A))
         late = kit.put(server.store, B)
-        await asyncio.sleep(0.01)
+        await turns()
         backend.may_append.set()
         await asyncio.wait([failing, resting_on_it])
         assert settle(failing) == settle(resting_on_it) == "500 the write was not stored: the disk is full"
@@ -244,8 +244,7 @@ async def test_kick_commits_without_a_waiter(medium, kit):
     async with running(Server(kit, medium.open())) as server:
         kit.put(server.store, A)
         server.committer.kick()
-        while server.store.get(A) is None:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: server.store.get(A))
 
 
 async def test_history_is_compacted_in_chunks_and_the_rest_survives_a_restart(medium, kit):
@@ -263,8 +262,7 @@ async def test_history_is_compacted_in_chunks_and_the_rest_survives_a_restart(me
         await server.put(B)
         assert server.store.compacted == 1
         server.committer.tick(1300.0)
-        while server.store.compacted < old:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: server.store.compacted, lambda revision: revision >= old)
         assert backend.compactions == [257, 513, 769, old]
     backend = medium.open()
     async with running(Server(kit, backend)) as server:
@@ -285,15 +283,13 @@ async def test_a_compaction_that_fails_takes_no_write_with_it(outcome, medium, k
         backend.compaction_plan = [outcome]
         backend.compacting.clear()
         server.committer.tick(20.0)
-        while not backend.compacting.is_set():
-            await asyncio.sleep(0.001)
+        await eventually(backend.compacting.is_set)
         await server.put(B)
         assert server.committer.sealed is None
         assert server.store.compacted == 1, "memory never forgets before the disk"
         assert len(server.reports) == 1
         server.committer.tick(21.0)
-        while server.store.compacted < 3:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: server.store.compacted, lambda revision: revision >= 3)
         assert kit.same(kit.restore(backend), server.store)
 
 

@@ -270,4 +270,4 @@ def test_churn_leaves_nothing_behind() -> None:
             machine.drop(make_slice([], f"s{number}"))
         machine.sync()
     assert machine.kernel.tables == empty.kernel.tables
-    assert machine.plane.next_deadline() is None
+    assert machine.plane.schedule.next_deadline() is None

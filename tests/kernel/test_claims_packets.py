@@ -96,7 +96,7 @@ async def test_names_that_are_no_names_leave_the_kernel_and_others_alone(hosts: 
         assert (await ask(here, "172.30.0.1"))[0].split()[0] == "b1"
         for plane in cluster.proxy._planes:
             plane.check()
-            assert not plane.freshness.failures
+            assert not plane.schedule.freshness.failures
 
 
 async def test_a_proxy_of_another_mode_does_not_start_beside_one(hosts: list[Host]) -> None:

@@ -142,14 +142,14 @@ def history(pair: Pair, family: NftFamily, seed: int) -> None:
                 if isinstance(chain, RuleChain) and chain.own_set is not None:
                     memory[chain.own_set.name] = (("192.0.2.1" if family == "ip" else "fd99::1", 50),)
         if step == 10:
-            state.force_full()
+            state.needs_full = True
         now += 0.4
         transaction = state.take_transaction(now)
         if transaction is not None:
             pair.write(transaction)
             state.on_success(now)
             pair.compare(steps_too=step % 5 == 4)
-    state.force_full()
+    state.needs_full = True
     state.remember(memory)
     transaction = state.take_transaction(now)
     assert transaction is not None

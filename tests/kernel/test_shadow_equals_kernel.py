@@ -52,7 +52,7 @@ class Proxy:
 
     def sync(self) -> None:
         for plane in self.planes:
-            while plane.due(self.now):
+            while plane.schedule.due(self.now):
                 transaction = plane.take_transaction(self.now)
                 if transaction is None:
                     continue
@@ -123,7 +123,7 @@ def _end(proxy: Proxy, world: World) -> None:
     proxy.settle()
     proxy.compare()
     for plane in proxy.planes:
-        assert (len(plane.tracker.services()), plane.next_deadline()) == (0, None)
+        assert (len(plane.tracker.services()), plane.schedule.next_deadline()) == (0, None)
 
 
 def _rss_mib() -> float:

@@ -109,7 +109,7 @@ class AnyMachine(ABC):
 
     def sync(self) -> None:
         """What a shell does until nothing is due."""
-        while self.plane.due(self.now):
+        while self.plane.schedule.due(self.now):
             transaction = self.plane.take_transaction(self.now)
             if transaction is None:
                 continue
@@ -117,7 +117,7 @@ class AnyMachine(ABC):
                 self.plane.on_success(self.now)
             else:
                 self.plane.on_failure(self.now)
-                self.now = self.plane.next_deadline() or self.now
+                self.now = self.plane.schedule.next_deadline() or self.now
         self.plane.check()
 
     def send(

@@ -116,10 +116,10 @@ def test_hairpin_is_masqueraded_and_shared() -> None:
 def test_nothing_is_written_before_the_lists_are_complete() -> None:
     plane = nft_plane("IPv4", NodePlaneConfig(node_name=NODE))
     plane.on_service(None, service(), 0.0)
-    assert not plane.due(100.0)
-    assert plane.next_deadline() is None
+    assert not plane.schedule.due(100.0)
+    assert plane.schedule.next_deadline() is None
     plane.on_synced(100.0)
-    assert plane.due(100.0)
+    assert plane.schedule.due(100.0)
 
 
 def test_changes_that_mean_nothing_write_nothing() -> None:
@@ -131,7 +131,7 @@ def test_changes_that_mean_nothing_write_nothing() -> None:
     machine.put(service(sessionAffinity="None"))
     machine.sync()
     assert machine.plane.writes == writes
-    assert machine.plane.freshness.pending_since is None
+    assert machine.plane.schedule.freshness.pending_since is None
 
 
 def test_health_sees_that_nothing_can_be_written() -> None:
@@ -139,15 +139,15 @@ def test_health_sees_that_nothing_can_be_written() -> None:
     machine = Machine()
     machine.put(service(), make_slice(["10.0.0.1"]))
     for attempt in range(5):
-        machine.now = machine.plane.next_deadline() or 0.0
+        machine.now = machine.plane.schedule.next_deadline() or 0.0
         assert machine.plane.take_transaction(machine.now) is not None
         machine.plane.on_failure(machine.now)
-        assert machine.plane.freshness.failures == attempt + 1
-    assert machine.plane.freshness.last_success is None
-    assert machine.plane.freshness.staleness_s(machine.now + 100) >= 100
-    machine.now = machine.plane.next_deadline() or 0.0
+        assert machine.plane.schedule.freshness.failures == attempt + 1
+    assert machine.plane.schedule.freshness.last_success is None
+    assert machine.plane.schedule.freshness.staleness_s(machine.now + 100) >= 100
+    machine.now = machine.plane.schedule.next_deadline() or 0.0
     assert machine.send() == evenly("10.0.0.1 8080")
-    assert machine.plane.freshness.staleness_s(machine.now + 100) == 0
+    assert machine.plane.schedule.freshness.staleness_s(machine.now + 100) == 0
 
 
 NAMES = {"svc": 1, "web": 2, "api": 3}
@@ -249,4 +249,4 @@ def test_churn_leaves_nothing_behind() -> None:
     assert len(machine.plane.tracker.services()) == 0
     assert machine.plane.aftermath.udp_services() == ()
     assert machine.plane.aftermath.health_checks == {}
-    assert machine.plane.next_deadline() is None
+    assert machine.plane.schedule.next_deadline() is None

@@ -138,7 +138,7 @@ class TestOneTwoOne:
         machine.sync()
         assert elements(machine, SINGLE_ENDPOINTS.name)
         machine.now += 0.01
-        assert machine.plane.due(machine.now)
+        assert machine.plane.schedule.due(machine.now)
         assert touches_no_chain(taken(machine))
         assert elements(machine, SINGLE_ENDPOINTS.name) == {}
         assert machine.send() == evenly("10.0.0.2 8080", "10.0.0.3 8080")

@@ -142,7 +142,7 @@ def test_any_history_means_what_a_fresh_start_means(history: list[tuple[str, int
     if not bench.sync():
         assert bench.sync()  # the second is full
     if REF not in bench.kernel.tables:  # damaged, and nothing to do since: nobody noticed yet
-        bench.state.force_full()
+        bench.state.needs_full = True
     bench.settle()
     assert meaning(bench.kernel) == fresh(services)
 

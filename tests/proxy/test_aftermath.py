@@ -251,7 +251,7 @@ class TestFlows:
         # The twin gets what it asked for, and is looked at as it was before, too.
         assert [port.cluster_ip for port in gone] == ["172.30.0.1", "172.30.0.2"]
         assert machine.plane.aftermath.take_udp_gone() == ()
-        expected = machine.plane.expected_flows(machine.plane.aftermath.udp_services(), gone)
+        expected = machine.plane.tracker.expected_flows(machine.plane.aftermath.udp_services(), gone)
         lines = [
             line("172.30.0.1", 53, "10.0.0.1", 5353),
             line("172.30.0.2", 53, "10.0.0.2", 5353),
@@ -271,7 +271,7 @@ class TestFlows:
         machine.sync()
         machine.put(service(**{"ports": [{"name": "dns", "port": 53, "protocol": "UDP"}], **change}))
         machine.sync()
-        expected = machine.plane.expected_flows((), machine.plane.aftermath.take_udp_gone())
+        expected = machine.plane.tracker.expected_flows((), machine.plane.aftermath.take_udp_gone())
         assert expected.is_stale(UdpFlow(("172.30.0.1", 53), ("10.0.0.1", 5353)))
 
     def test_a_refused_write_forgets_nothing_yet(self) -> None:
@@ -342,12 +342,11 @@ def test_families_have_upstreams_names_and_buckets() -> None:
     samples = ProxyMetrics()
     samples.on_write("IPv4", 0.003, full=True, failed=True)
     samples.on_write("IPv4", 0.5, full=False, failed=False)
-    samples.on_written("IPv4", 1000.0, (0.7, 61.0), (1, 2))
+    samples.on_written("IPv4", 1000.0, (0.7, 61.0), (1, 2), 0)
     samples.on_conntrack("IPv6", 0.01, 3)
     samples.on_service_change()
     samples.on_endpoint_change()
-    samples.on_taken()
-    samples.on_queued("IPv4", 999.0)
+    samples.on_taken("IPv4", 999.0)
     names = [family.name for family in samples.families()]
     assert names == sorted(names)
     found = {family.name.removeprefix("kubeproxy_"): family for family in samples.families()}

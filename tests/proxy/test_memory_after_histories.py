@@ -53,7 +53,7 @@ class Churn:
             self._now += RETIRE_AFTER_S
         for plane in self._planes:
             plane.check()
-            assert (len(plane.tracker.services()), plane.next_deadline()) == (0, None)
+            assert (len(plane.tracker.services()), plane.schedule.next_deadline()) == (0, None)
         return blocks()
 
     def _tell(self, old: Any, new: Any) -> None:
@@ -62,7 +62,7 @@ class Churn:
 
     def _sync(self) -> None:
         for plane in self._planes:
-            while plane.due(self._now):
+            while plane.schedule.due(self._now):
                 if plane.take_transaction(self._now) is not None:
                     plane.on_success(self._now)
             if self._flows:

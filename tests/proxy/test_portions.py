@@ -27,7 +27,7 @@ def big(first: int, count: int, name: str = "big", **spec: Any) -> Any:
 
 def one_write(machine: AnyMachine) -> int:
     """The size of the next transaction."""
-    assert machine.plane.due(machine.now)
+    assert machine.plane.schedule.due(machine.now)
     transaction = machine.plane.take_transaction(machine.now)
     if transaction is None:
         return 0
@@ -50,13 +50,15 @@ def test_others_do_not_wait_for_a_service_of_very_many_ports(
     monkeypatch.setattr(tracker, "PORTION", 150)
     machine.put(big(1, 300), make_slice(["10.0.0.2", "10.0.0.3"], "big", ports=ports(1, 300)))
     sizes = [one_write(machine)]
-    assert machine.plane.behind
+    assert machine.plane.tracker.portions.behind
     machine.put(service("later", 2), make_slice(["10.0.0.7"], "later"))
     one_write(machine)
     assert next(iter(machine_answers(machine, "172.30.0.2"))) == "10.0.0.7 8080"
-    assert machine.plane.behind, "the large one is not done yet"
-    while machine.plane.behind:
-        assert machine.plane.freshness.pending_since is not None, "the kernel does not have it all, and nobody knows"
+    assert machine.plane.tracker.portions.behind, "the large one is not done yet"
+    while machine.plane.tracker.portions.behind:
+        assert machine.plane.schedule.freshness.pending_since is not None, (
+            "the kernel does not have it all, and nobody knows"
+        )
         sizes.append(one_write(machine))
     assert len(sizes) >= 4
     assert max(sizes) < 12 * 150
@@ -65,9 +67,9 @@ def test_others_do_not_wait_for_a_service_of_very_many_ports(
     }
     machine.drop(big(1, 300))
     one_write(machine)
-    assert machine.plane.behind
+    assert machine.plane.tracker.portions.behind
     machine.sync()
-    assert not machine.plane.behind
+    assert not machine.plane.tracker.portions.behind
 
 
 def machine_answers(machine: AnyMachine, ip: str, port: int = 80) -> tuple[str, ...]:
@@ -105,14 +107,14 @@ def test_after_any_history_the_kernel_has_what_it_would_have_at_once(history: li
                     machine.put(make_slice(addresses, "big", ports=ports(1, 130), version=7))
                 elif what == "doubt":
                     machine.plane.on_doubt(machine.now)
-                elif machine.plane.due(machine.now):
+                elif machine.plane.schedule.due(machine.now):
                     one_write(machine)
                     assert all("172.30.0.9" not in machine_answers(machine, "172.30.0.9", port)[0] for port in served)
-                    if not machine.plane.behind and any(key[1] == "ns/big" for key in machine.known):
+                    if not machine.plane.tracker.portions.behind and any(key[1] == "ns/big" for key in machine.known):
                         known = [each for (_, name), each in machine.known.items() if name == "ns/big"]
                         served = {port.port for each in known for port in each.spec.ports or ()}
             machine.sync()
-            assert not machine.plane.behind
+            assert not machine.plane.tracker.portions.behind
             fresh = kind()
             fresh.put(*machine.known.values())
             fresh.sync()
@@ -131,7 +133,7 @@ def test_what_a_service_may_ask_for_is_bounded_and_the_same_everywhere() -> None
     assert sum(len(state.port.external_ips) for state in states) <= DESTINATIONS_MAX
     assert states[0].port.external_ips == tuple(addresses[: DESTINATIONS_MAX // 80])
     assert "4,988 external addresses beyond 1,000" in str(machine.plane.tracker.excess(key))
-    assert machine.plane.tracker.unserved == 1
+    assert len(machine.plane.tracker.unserved) == 1
 
 
 def test_endpoints_times_ports_are_bounded_before_they_are_multiplied_out() -> None:

@@ -115,7 +115,7 @@ def test_what_came_and_went_between_two_writes_is_not_written() -> None:
     machine.drop(make_slice([]))
     machine.sync()
     assert machine.plane.writes == writes
-    assert machine.plane.freshness.pending_since is None
+    assert machine.plane.schedule.freshness.pending_since is None
     assert machine.send() == evenly(f"{VIP} 80")
 
 

@@ -108,7 +108,7 @@ class IptablesRules:
         self._held_shared: dict[Place, str] = {}
         self._marked_chains: set[Chain] = set()
         self._marked_places: set[Place] = set()
-        self._needs_full = True
+        self.needs_full = True
         self._draft: _Draft | None = None
 
     def set_surroundings(self, around: Surroundings, node_ports: tuple[str, ...]) -> bool:
@@ -116,7 +116,7 @@ class IptablesRules:
         if (around, node_ports) == (self._around, self._node_ports):
             return False
         self._around, self._node_ports = around, node_ports
-        self._needs_full = True
+        self.needs_full = True
         return True
 
     def set_service(self, change: ServiceChange, node: ThisNode) -> bool:
@@ -145,8 +145,8 @@ class IptablesRules:
 
     def take_transaction(self, now: float) -> IptablesTransaction | None:
         assert self._draft is None, "a transaction is under way"
-        sections, draft = self._full() if self._needs_full else self._changes()
-        self._needs_full = False  # from here on it says what the next one shall be
+        sections, draft = self._full() if self.needs_full else self._changes()
+        self.needs_full = False  # from here on it says what the next one shall be
         self._marked_chains, self._marked_places = set(), set()
         if not sections:
             return None
@@ -173,14 +173,7 @@ class IptablesRules:
     def on_failure(self) -> None:
         assert self._draft is not None, "no transaction is under way"
         self._draft = None
-        self._needs_full = True
-
-    def force_full(self) -> None:
-        self._needs_full = True
-
-    @property
-    def needs_full(self) -> bool:
-        return self._needs_full
+        self.needs_full = True
 
     def next_deadline(self) -> float | None:
         """Nothing is kept that is out of use."""
@@ -263,7 +256,7 @@ class IptablesRules:
         assert chains == self._wanted, f"chains {self._wanted} should be {chains}"
         sorted_claims = {place: tuple(shares) for place, shares in claims.items()}
         assert sorted_claims == self._claims, f"claims {self._claims} should be {sorted_claims}"
-        if self._needs_full or self._draft is not None:
+        if self.needs_full or self._draft is not None:
             return
         for chain in (self._wanted.keys() | self._held.keys()) - self._marked_chains:
             found, wanted = self._held.get(chain), self._wanted.get(chain)

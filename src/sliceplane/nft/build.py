@@ -125,17 +125,14 @@ class _Port:
         if port.affinity_timeout_s:
             self._build_endpoints()
         destination: Key = (port.cluster_ip, self._protocol, port.port)
-        if self._state.inside:
-            self._elements.setdefault((SERVICE_IPS.name, destination), self._way_inside())
-        else:
-            self._elements.setdefault((NO_ENDPOINTS.name, destination), self._refusal)
-
-    def _way_inside(self) -> Value:
-        """Where the cluster IP leads; there is an endpoint."""
-        first, *more = self._state.inside
-        if not more and not self._port.affinity_timeout_s:
-            return DnatTarget(first.ip, first.port)
-        return jump(self._policy_chain("local" if self._port.internal_local else "service"))
+        match self._state.inside:
+            case ():
+                self._elements.setdefault((NO_ENDPOINTS.name, destination), self._refusal)
+            case (only,) if not port.affinity_timeout_s:
+                self._elements.setdefault((SERVICE_IPS.name, destination), DnatTarget(only.ip, only.port))
+            case _:
+                chain = self._policy_chain("local" if port.internal_local else "service")
+                self._elements.setdefault((SERVICE_IPS.name, destination), jump(chain))
 
     def build_outside(self) -> None:
         port, categories = self._port, self._categories

@@ -24,9 +24,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from sliceplane.nft.layout import SINGLE_ENDPOINTS, home
-from sliceplane.nft.objects import AddElements, Command, DeleteElements, DnatTarget, Item, Key, NftVerdict, Value
+from sliceplane.nft.objects import DnatTarget, Item, Key, NftVerdict, Value
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.ruleset import Shares, with_share
 
@@ -36,37 +37,28 @@ ElementId = tuple[str, Key]  # container, key
 
 
 @dataclass(slots=True)
-class Edits:
-    """What goes and comes in one transaction, by the container that it is in."""
+class ElementsDraft:
+    """What goes and comes in one transaction, by the container that it is in (a changed value is a deletion and an
+    addition); and what is held and kept if it succeeds (``None``: gone)."""
 
-    deletions: dict[str, list[Key]] = field(default_factory=lambda: defaultdict(list))
-    additions: dict[str, list[Item]] = field(default_factory=lambda: defaultdict(list))
-
-    def commands(self) -> tuple[Command, ...]:
-        """A changed value is a deletion and an addition."""
-        deletions = [DeleteElements(name, tuple(self.deletions[name])) for name in sorted(self.deletions)]
-        additions = [AddElements(name, tuple(self.additions[name])) for name in sorted(self.additions)]
-        return (*deletions, *additions)
-
-
-@dataclass(slots=True)
-class _Draft:
-    """What is held and kept if the transaction succeeds (``None``: gone)."""
-
+    #: the transaction begins with an empty table
     full: bool = False
+    deletions: dict[str, list[Key]] = field(default_factory=partial(defaultdict, list))
+    additions: dict[str, list[Item]] = field(default_factory=partial(defaultdict, list))
     held: dict[ElementId, tuple[Value] | None] = field(default_factory=dict)
     kept: dict[ElementId, DnatTarget | None] = field(default_factory=dict)
 
 
 class Elements:
-    """See the module.  After ``write_*`` ``on_success`` if the kernel took it."""
+    """See the module.  After ``write_*`` ``on_success`` if the kernel took it; if not, the next is ``write_all``."""
 
     def __init__(self) -> None:
         self._claims: dict[ElementId, Shares[Value]] = {}
         self._held: dict[ElementId, Value] = {}
-        self._kept: dict[ElementId, tuple[DnatTarget, float]] = {}  # and when it may go
+        self._kept: dict[ElementId, DnatTarget] = {}
+        #: when what is kept may go
+        self.kept_until: dict[ElementId, float] = {}
         self._marked: set[ElementId] = set()
-        self._draft = _Draft()
 
     def claim(self, element: ElementId, key: ServiceKey, value: tuple[Value] | None) -> None:
         """*key* wants *element* with the value, or no more."""
@@ -77,32 +69,30 @@ class Elements:
             del self._claims[element]
         self._marked.add(element)
 
-    def write_all(self, edits: Edits) -> None:
+    def write_all(self, draft: ElementsDraft) -> None:
         """For an empty table."""
-        self._draft = _Draft(full=True)
+        self._marked = set()
         for element in sorted(self._claims):
             container, key = element
             value = self._claims[element][0][1]
-            edits.additions[home(container, value)].append((key, value))
-            self._draft.held[element] = (value,)
+            draft.additions[home(container, value)].append((key, value))
+            draft.held[element] = (value,)
 
-    def write_changes(self, edits: Edits, now: float) -> None:
+    def write_changes(self, draft: ElementsDraft, now: float) -> None:
         """What is marked, and what was kept long enough."""
-        self._draft = _Draft()
         for element in sorted(self._marked):
-            self._change(edits, element)
-        over = [element for element, (_, at) in self._kept.items() if at <= now and element not in self._draft.kept]
-        for element in sorted(over):
-            self._drop_kept(edits, element)
-
-    def on_taken(self) -> None:
-        """What was written is on its way: what changes from now on is for the next transaction."""
+            self._change(draft, element)
         self._marked = set()
+        if self.kept_until:
+            for element in sorted(element for element, at in self.kept_until.items() if at <= now):
+                if element not in draft.kept:
+                    self._drop_kept(draft, element)
 
-    def on_success(self, now: float) -> None:
-        draft, self._draft = self._draft, _Draft()
+    def on_success(self, draft: ElementsDraft, now: float) -> None:
         if draft.full:
-            self._held, self._kept = {}, {}
+            self._held = {}
+            self._kept = {}
+            self.kept_until = {}
         for element, value in draft.held.items():
             if value is None:
                 del self._held[element]
@@ -111,21 +101,19 @@ class Elements:
         for element, target in draft.kept.items():
             if target is None:
                 del self._kept[element]
+                del self.kept_until[element]
             else:
-                self._kept[element] = target, now + RETIRE_AFTER_S
-
-    def next_deadline(self) -> float | None:
-        """When something that is kept may go."""
-        return min((at for _, at in self._kept.values()), default=None)
+                self._kept[element] = target
+                self.kept_until[element] = now + RETIRE_AFTER_S
 
     def items(self) -> Iterator[tuple[str, Item]]:
         """What the kernel is thought to hold, with the container that it is in."""
         for (container, key), value in self._held.items():
             yield home(container, value), (key, value)
-        for (_, key), (target, _) in self._kept.items():
+        for (_, key), target in self._kept.items():
             yield SINGLE_ENDPOINTS.name, (key, target)
 
-    def _change(self, edits: Edits, element: ElementId) -> None:
+    def _change(self, draft: ElementsDraft, element: ElementId) -> None:
         container, key = element
         claims = self._claims.get(element)
         before = (self._held[element],) if element in self._held else None
@@ -134,18 +122,18 @@ class Elements:
             return
         match before, after:
             case ((DnatTarget() as target,), (NftVerdict(),)):
-                self._draft.kept[element] = target
+                draft.kept[element] = target
             case ((value,), _):
-                edits.deletions[home(container, value)].append(key)
+                draft.deletions[home(container, value)].append(key)
         if element in self._kept and (after is None or isinstance(after[0], DnatTarget)):
-            self._drop_kept(edits, element)
+            self._drop_kept(draft, element)
         if after is not None:
-            edits.additions[home(container, after[0])].append((key, after[0]))
-        self._draft.held[element] = after
+            draft.additions[home(container, after[0])].append((key, after[0]))
+        draft.held[element] = after
 
-    def _drop_kept(self, edits: Edits, element: ElementId) -> None:
-        edits.deletions[SINGLE_ENDPOINTS.name].append(element[1])
-        self._draft.kept[element] = None
+    def _drop_kept(self, draft: ElementsDraft, element: ElementId) -> None:
+        draft.deletions[SINGLE_ENDPOINTS.name].append(element[1])
+        draft.kept[element] = None
 
     def check(self, wanted: Iterator[tuple[ServiceKey, ElementId, Value]], *, in_kernel: bool) -> None:
         """*wanted*: by Service, in their order; *in_kernel*: what is not marked is there.  O(state)."""
@@ -158,8 +146,10 @@ class Elements:
             return
         for element in self._held.keys() | self._claims.keys():
             if element not in self._marked:
-                found, first = self._held[element], self._claims[element][0][1]
-                assert found == first, f"{element}: {found} is not {first}"
-        for element, (target, _) in self._kept.items():
+                held = self._held[element]
+                first = self._claims[element][0][1]
+                assert held == first, f"{element}: {held} is not {first}"
+        assert self._kept.keys() == self.kept_until.keys(), f"{self._kept} until {self.kept_until}"
+        for element, target in self._kept.items():
             leads = self._held.get(element, target)
             assert not isinstance(leads, DnatTarget), f"{element}: {target} is kept beside {leads}"

@@ -49,7 +49,7 @@ from typing import Final, NamedTuple
 
 from sliceplane.kit.ip import Family
 from sliceplane.nft.build import BalancedChain, Chain, RuleChain, ServiceObjects, build_service, node_port_addresses
-from sliceplane.nft.elements import RETIRE_AFTER_S, Edits, ElementId, Elements
+from sliceplane.nft.elements import RETIRE_AFTER_S, ElementId, Elements, ElementsDraft
 from sliceplane.nft.layout import static_commands, writer_chain
 from sliceplane.nft.names import TABLE
 from sliceplane.nft.objects import (
@@ -61,6 +61,7 @@ from sliceplane.nft.objects import (
     Command,
     DeleteChain,
     DeleteContainer,
+    DeleteElements,
     DeleteTable,
     DnatTarget,
     FlushChain,
@@ -102,18 +103,18 @@ class HeldRules(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Draft:
+class TableDraft(ElementsDraft):
     """A transaction in the making, and what the shadow becomes if it succeeds (``None``: gone)."""
 
     made: list[Command] = field(default_factory=list)
-    edits: Edits = field(default_factory=Edits)
     rules: list[Command] = field(default_factory=list)
     removed: list[Command] = field(default_factory=list)
     chains: dict[str, HeldTargets | HeldRules | None] = field(default_factory=dict)
-    full: bool = False
 
     def commands(self) -> tuple[Command, ...]:
-        return (*self.made, *self.edits.commands(), *self.rules, *self.removed)
+        deletions = [DeleteElements(name, tuple(self.deletions[name])) for name in sorted(self.deletions)]
+        additions = [AddElements(name, tuple(self.additions[name])) for name in sorted(self.additions)]
+        return (*self.made, *deletions, *additions, *self.rules, *self.removed)
 
 
 class NftRules:
@@ -131,16 +132,16 @@ class NftRules:
         self._slots: dict[str, Slots] = {}  # by protocol
         self._retired: dict[str, float] = {}  # chain -> when its retired part may go
         self._marked_chains: set[str] = set()
-        self._needs_full = True
+        self.needs_full = True
         self._memory: Memory = {}
-        self._draft: _Draft | None = None
+        self._draft: TableDraft | None = None
 
     def set_surroundings(self, around: Surroundings, node_ports: tuple[str, ...]) -> bool:
         """A change of what the static part depends on means a whole table."""
         changed = self.set_objects(_NODE, node_port_addresses(node_ports))
         if around != self._around:
             self._around = around
-            self._needs_full = changed = True
+            self.needs_full = changed = True
         return changed
 
     def set_service(self, change: ServiceChange, node: ThisNode) -> bool:
@@ -177,10 +178,6 @@ class NftRules:
                 self._elements.claim(element, key, (value,))
         return True
 
-    @property
-    def needs_full(self) -> bool:
-        return self._needs_full
-
     def remember(self, memory: Memory) -> None:
         """What the dynamic sets of the table have; the next transaction, if it is a full one, fills them with it."""
         self._memory = memory
@@ -190,16 +187,14 @@ class NftRules:
         assert self._draft is None, "a transaction is under way"
         memory = self._memory
         self._memory = {}
-        draft = self._full(memory) if self._needs_full else self._changes(now)
-        self._needs_full = False  # from here on it says what the next one shall be
+        draft = self._full(memory) if self.needs_full else self._changes(now)
+        self.needs_full = False  # from here on it says what the next one shall be
         commands = draft.commands()
         if not commands:
             return None
         if not draft.full:
             commands = (FlushChain(self._writer.name), *commands)
         self._draft = draft
-        self._marked_chains = set()
-        self._elements.on_taken()
         return Transaction(self.table, commands, draft.full)
 
     def on_success(self, now: float) -> None:
@@ -207,7 +202,8 @@ class NftRules:
         assert draft is not None, "no transaction is under way"
         self._draft = None
         if draft.full:
-            self._held, self._retired = {}, {}
+            self._held = {}
+            self._retired = {}
         for name, held in draft.chains.items():
             self._retired.pop(name, None)
             if held is None:
@@ -216,23 +212,20 @@ class NftRules:
             self._held[name] = held
             if _has_retired(held):
                 self._retired[name] = now + RETIRE_AFTER_S
-        self._elements.on_success(now)
+        self._elements.on_success(draft, now)
 
     def on_failure(self) -> None:
         assert self._draft is not None, "no transaction is under way"
         self._draft = None
-        self._needs_full = True
-
-    def force_full(self) -> None:
-        self._needs_full = True
+        self.needs_full = True
 
     def next_deadline(self) -> float | None:
         """When retired objects may go.  (Changes are the caller's to time.)"""
-        chains, elements = min(self._retired.values(), default=None), self._elements.next_deadline()
-        return min((at for at in (chains, elements) if at is not None), default=None)
+        return min((*self._retired.values(), *self._elements.kept_until.values()), default=None)
 
-    def _full(self, memory: Memory) -> _Draft:
-        draft = _Draft(full=True)
+    def _full(self, memory: Memory) -> TableDraft:
+        draft = TableDraft(full=True)
+        self._marked_chains = set()
         self._slots = {}  # no way back: until this succeeds, every transaction is full
         static = static_commands(self.table.family, self._around)
         draft.made.extend((AddTable(), DeleteTable(), AddTable(), self._writer, *static))
@@ -244,14 +237,15 @@ class NftRules:
                 bound_s = wanted.own_set.timeout_s
                 for ip, seconds in memory.get(clients, ()):
                     if seconds > 0:
-                        draft.edits.additions[clients].append(((ip,), RemainingTime(min(seconds, bound_s))))
-        self._elements.write_all(draft.edits)
+                        draft.additions[clients].append(((ip,), RemainingTime(min(seconds, bound_s))))
+        self._elements.write_all(draft)
         return draft
 
-    def _changes(self, now: float) -> _Draft:
-        draft = _Draft()
+    def _changes(self, now: float) -> TableDraft:
+        draft = TableDraft()
         for name in sorted(self._marked_chains):
-            wanted, held = self._wanted.get(name), self._held.get(name)
+            wanted = self._wanted.get(name)
+            held = self._held.get(name)
             if wanted is not None:
                 self._place(draft, wanted, held)
             elif held is not None and held.live:
@@ -262,13 +256,15 @@ class NftRules:
                     draft.chains[name] = held._replace(live=False)
                 else:
                     draft.chains[name] = held._replace(live=0)
-        self._elements.write_changes(draft.edits, now)
+        self._marked_chains = set()
+        self._elements.write_changes(draft, now)
         # Last, so that a slot given back here is not handed out again by this very transaction.
-        for name in sorted(name for name, at in self._retired.items() if at <= now and name not in draft.chains):
-            self._remove_retired(draft, name, self._held[name])
+        for name in sorted(self._retired):
+            if self._retired[name] <= now and name not in draft.chains:
+                self._remove_retired(draft, name, self._held[name])
         return draft
 
-    def _place(self, draft: _Draft, wanted: Chain, held: HeldTargets | HeldRules | None) -> None:
+    def _place(self, draft: TableDraft, wanted: Chain, held: HeldTargets | HeldRules | None) -> None:
         """Brings a chain to *wanted*."""
         if isinstance(wanted, RuleChain):
             assert not isinstance(held, HeldTargets), (
@@ -279,7 +275,7 @@ class NftRules:
             assert not isinstance(held, HeldRules), f"{wanted.name} changed its kind; its name should have too"
             self._place_targets(draft, wanted, held)
 
-    def _place_rules(self, draft: _Draft, wanted: RuleChain, held: HeldRules | None) -> None:
+    def _place_rules(self, draft: TableDraft, wanted: RuleChain, held: HeldRules | None) -> None:
         name = wanted.name
         assert wanted.rules, f"{name} has no rules: its Service must not have built it"
         if held is None:
@@ -295,7 +291,7 @@ class NftRules:
         draft.rules.extend(AddRule(name, rule) for rule in wanted.rules)
         draft.chains[name] = HeldRules(wanted, live=True)
 
-    def _place_targets(self, draft: _Draft, wanted: BalancedChain, held: HeldTargets | None) -> None:
+    def _place_targets(self, draft: TableDraft, wanted: BalancedChain, held: HeldTargets | None) -> None:
         """Brings a chain's targets and rule to *wanted*, leaving in place whatever can stay."""
         name = wanted.name
         count = len(wanted.targets)
@@ -314,12 +310,12 @@ class NftRules:
         container, offset = map_of(held.protocol, held.slot).name, offset_of(held.slot)
         for number, (before, after) in enumerate(zip(held.targets, placed, strict=False)):
             if before != after:
-                draft.edits.deletions[container].append((offset + number,))
-                draft.edits.additions[container].append(((offset + number,), after))
+                draft.deletions[container].append((offset + number,))
+                draft.additions[container].append(((offset + number,), after))
         new_places = enumerate(placed[len(held.targets) :], offset + len(held.targets))
         newcomers: list[Item] = [((number,), target) for number, target in new_places]
         if newcomers:
-            draft.edits.additions[container].extend(newcomers)
+            draft.additions[container].extend(newcomers)
         if count != held.live:
             if held.live:
                 draft.rules.append(FlushChain(name))
@@ -328,7 +324,7 @@ class NftRules:
         if new != held:
             draft.chains[name] = new
 
-    def _remove_retired(self, draft: _Draft, name: str, held: HeldTargets | HeldRules) -> None:
+    def _remove_retired(self, draft: TableDraft, name: str, held: HeldTargets | HeldRules) -> None:
         if isinstance(held, HeldRules):
             draft.chains[name] = None
             draft.removed.append(DeleteChain(name))
@@ -337,7 +333,7 @@ class NftRules:
             return
         container, offset = map_of(held.protocol, held.slot).name, offset_of(held.slot)
         retired = range(held.live, len(held.targets))
-        draft.edits.deletions[container].extend((offset + number,) for number in retired)
+        draft.deletions[container].extend((offset + number,) for number in retired)
         if held.live:
             draft.chains[name] = held._replace(targets=held.targets[: held.live])
             return
@@ -350,7 +346,7 @@ class NftRules:
         """What the kernel is thought to hold, as what would make it from nothing.  O(state); for comparisons with the
         kernel, so not while a transaction runs or the shadow is worth nothing."""
         assert self._draft is None, "a transaction is under way"
-        assert not self._needs_full, "what the kernel holds is unknown"
+        assert not self.needs_full, "what the kernel holds is unknown"
         made: list[Command] = [AddTable(), self._writer, *static_commands(self.table.family, self._around)]
         items: dict[str, list[Item]] = defaultdict(list)
         rules: list[Command] = []
@@ -377,7 +373,7 @@ class NftRules:
         """Every invariant; what is not marked is in the kernel as it shall be.  O(state)."""
         chains = {chain.name: chain for objects in self._services.values() for chain in objects.chains}
         assert chains == self._wanted, f"chains {self._wanted} should be {chains}"
-        in_kernel = not self._needs_full and self._draft is None
+        in_kernel = not self.needs_full and self._draft is None
         self._elements.check(self._wishes(), in_kernel=in_kernel)
         if not in_kernel:
             return

@@ -14,7 +14,7 @@ Owned by one data plane.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sliceplane.proxy.model import ServedPort, ServiceChange, ServiceKey
@@ -57,8 +57,10 @@ class Aftermath:
         self._latencies: list[float] = []
         self._udp: set[ServiceKey] = set()
         self._udp_gone: dict[ServedPort, None] = {}  # the oldest first; none that is there
-        self._checks: dict[ServiceKey, HealthCheck] = {}
-        self._internal = self._external = 0
+        #: by Service; what the kernel has
+        self.health_checks: dict[ServiceKey, HealthCheck] = {}
+        #: service ports without an endpoint for their Local policy: the internal one, the external one
+        self.without_local = (0, 0)
 
     def note(self, change: ServiceChange) -> None:
         """*change* is part of the write that begins now."""
@@ -73,18 +75,20 @@ class Aftermath:
     def on_success(self, now: float) -> None:
         """The kernel has all that was noted."""
         for key in sorted(self._waiting):
-            old, new = self._facts.get(key, _PLAIN), self._waiting[key]
-            self._internal += new.internal_without_local - old.internal_without_local
-            self._external += new.external_without_local - old.external_without_local
+            old = self._facts.get(key, _PLAIN)
+            new = self._waiting[key]
+            self.without_local = (
+                self.without_local[0] + new.internal_without_local - old.internal_without_local,
+                self.without_local[1] + new.external_without_local - old.external_without_local,
+            )
             self._note_udp(key, old.udp, new.udp)
-            self._checks.pop(key, None)
+            self.health_checks.pop(key, None)
             if new.health is not None:
-                self._checks[key] = new.health
+                self.health_checks[key] = new.health
             self._facts.pop(key, None)
             if new != _PLAIN:
                 self._facts[key] = new
         self._waiting = {}
-        self._drop_oldest_gone()
         self._latencies.extend(max(0.0, now - moment) for moment in self._triggers)
         self._triggers = []
 
@@ -96,20 +100,11 @@ class Aftermath:
         for port in new:  # its flows are now judged by its endpoints
             self._udp_gone.pop(port, None)
         self._udp_gone.update(dict.fromkeys(port for port in old if port not in new))
+        self._drop_oldest_gone()
 
     def _drop_oldest_gone(self) -> None:
         if len(self._udp_gone) > UDP_GONE_MAX:
             self._udp_gone = dict.fromkeys(list(self._udp_gone)[-UDP_GONE_MAX:])
-
-    @property
-    def health_checks(self) -> Mapping[ServiceKey, HealthCheck]:
-        """By Service; what the kernel has."""
-        return self._checks
-
-    @property
-    def without_local(self) -> tuple[int, int]:
-        """Service ports without an endpoint for their Local policy: the internal one, the external one."""
-        return self._internal, self._external
 
     def take_latencies(self) -> tuple[float, ...]:
         """Seconds from what made a slice change until the kernel had it, of the writes since the last call."""
@@ -146,9 +141,9 @@ class Aftermath:
         """The sums are those of the parts, and nothing is kept of what is not there.  O(state)."""
         internal = sum(facts.internal_without_local for facts in self._facts.values())
         external = sum(facts.external_without_local for facts in self._facts.values())
-        assert (internal, external) == (self._internal, self._external), f"{self.without_local} is not {self._facts}"
+        assert (internal, external) == self.without_local, f"{self.without_local} is not {self._facts}"
         checks = {key: facts.health for key, facts in self._facts.items() if facts.health is not None}
-        assert checks == self._checks, f"{self._checks} should be {checks}"
+        assert checks == self.health_checks, f"{self.health_checks} should be {checks}"
         assert self._udp <= set(self.udp_services()), f"{self._udp} are more than {self.udp_services()}"
         back = [port for port in self._udp_gone if port in self._udp_of(port.name.service)]
         assert not back, f"{back} are said to be gone"

@@ -5,7 +5,7 @@ means to the kernel and how it gets there: desired rules in, difference out.  A 
 the plane and runs what it gives out::
 
     plane.on_service(old, new, now) ...      # and on_slice, on_node, on_synced
-    if plane.due(now):
+    if plane.schedule.due(now):
         transaction = plane.take_transaction(now)
         if transaction is not None: run it, then plane.on_success(now) or plane.on_failure(now)
 
@@ -23,13 +23,18 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import Family, networks
 from sliceplane.proxy.addresses import canonical_of
 from sliceplane.proxy.aftermath import Aftermath
-from sliceplane.proxy.conntrack import Expected
 from sliceplane.proxy.grounds import Ground
-from sliceplane.proxy.model import ServedPort, ServiceKey
+from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.ruleset import Ruleset, RulesTransaction
-from sliceplane.proxy.schedule import Freshness, Schedule
-from sliceplane.proxy.surroundings import NodeNetwork, RulesConfig, Surroundings, ThisNode, own_address, surroundings
-from sliceplane.proxy.surroundings import node_port_addresses as addresses_of_node_ports
+from sliceplane.proxy.schedule import Schedule
+from sliceplane.proxy.surroundings import (
+    NodeNetwork,
+    RulesConfig,
+    ThisNode,
+    node_port_addresses,
+    own_address,
+    surroundings,
+)
 from sliceplane.proxy.tracker import ServiceTracker, node_ground, node_ip
 
 
@@ -60,70 +65,39 @@ class NodePlane(Generic[R, T]):
         self._node = NodeNetwork()
         self._node_name = config.node_name
         self._service_cidrs: dict[str, tuple[str, ...]] = {}
-        self._around = surroundings(config.rules, family, self._node)
-        self._facts = ThisNode("", self._around.detector)
-        self._tracker = ServiceTracker(family, config.node_name, since=config.since)
-        self._tracker.reserve_ports("the node proxy", [("TCP", port) for port in config.own_ports])
-        rules.set_surroundings(self._around, ())
-        self._schedule = Schedule(min_period_s=config.min_period_s)
+        #: what rules depend on besides Services
+        self.around = surroundings(config.rules, family, self._node)
+        self.facts = ThisNode("", self.around.detector)
+        #: where node ports are served; ``None``: on all of the host's addresses but loopback ones
+        self.node_port_addresses = node_port_addresses(config.rules, family, self._node)
+        #: what is known of Services and endpoints; to look at, not to change
+        self.tracker = ServiceTracker(family, config.node_name, since=config.since)
+        self.tracker.reserve_ports("the node proxy", [("TCP", port) for port in config.own_ports])
+        rules.set_surroundings(self.around, ())
+        #: when to write, and how the last writes went; to look at, not to change
+        self.schedule = Schedule(min_period_s=config.min_period_s)
         self._synced = False
-        self._writes = 0
-        self._written_whole_at: float | None = None
+        #: how many transactions the kernel has taken
+        self.writes = 0
+        #: when the kernel last took all rules; ``None``: not yet
+        self.written_whole_at: float | None = None
         self._in_flight_is_full = False
         #: what follows from what the kernel has; the shell tells it
         self.aftermath = Aftermath()
         self._on_network(NodeNetwork(ip=own_address(config.rules, family, "")), now=0.0)
         own = (self._node.ip,) if self._node.ip else ()
-        self._tracker.on_ground("this node (--bind-address)", Ground(own))
-        self._tracker.on_ground("Pods (--cluster-cidr)", Ground((), networks(config.rules.cluster_cidrs, family)))
-
-    @property
-    def behind(self) -> bool:
-        """The write under way, or the last one, left something of a large Service for the next."""
-        return self._tracker.behind
-
-    @property
-    def freshness(self) -> Freshness:
-        return self._schedule.freshness
-
-    @property
-    def tracker(self) -> ServiceTracker:
-        """What is known of Services and endpoints; to look at, not to change."""
-        return self._tracker
-
-    @property
-    def busy(self) -> bool:
-        """A write runs, or the last one failed: what the kernel holds is unknown."""
-        return self._schedule.running or self.rules.needs_full
-
-    @property
-    def around(self) -> Surroundings:
-        """What rules depend on besides Services."""
-        return self._around
-
-    @property
-    def facts(self) -> ThisNode:
-        return self._facts
-
-    @property
-    def writes(self) -> int:
-        """How many transactions the kernel has taken."""
-        return self._writes
-
-    @property
-    def written_whole_at(self) -> float | None:
-        """When the kernel last took all rules; ``None``: not yet."""
-        return self._written_whole_at
+        self.tracker.on_ground("this node (--bind-address)", Ground(own))
+        self.tracker.on_ground("Pods (--cluster-cidr)", Ground((), networks(config.rules.cluster_cidrs, family)))
 
     def on_service(self, old: Service | None, new: Service | None, now: float) -> None:
-        self._note(self._tracker.on_service(old, new), now)
+        self._note(self.tracker.on_service(old, new), now)
 
     def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None, now: float) -> None:
-        self._note(self._tracker.on_slice(old, new), now)
+        self._note(self.tracker.on_slice(old, new), now)
 
     def on_node(self, node: Node | None, now: float) -> None:
         """This node; ``None``: it was deleted, which changes nothing here."""
-        self._note(self._tracker.on_node(node), now)
+        self._note(self.tracker.on_node(node), now)
         if node is not None:
             self.on_any_node(node.metadata.name, node, now)
             own = own_address(self._config, self.family, node_ip(node, self.family))
@@ -135,17 +109,17 @@ class NodePlane(Generic[R, T]):
         one what was known last stays."""
         if node is not None or name != self._node_name:
             ground = Ground() if node is None else node_ground(node, self.family)
-            self._note(self._tracker.on_ground(f"Node {name}", ground), now)
+            self._note(self.tracker.on_ground(f"Node {name}", ground), now)
 
     def on_nodes_known(self, known: bool, now: float) -> None:
         """Whether all Nodes were told of.  Until they are no external IP is served; a plane that is told nothing takes
         the Nodes that it was told of for all."""
-        self._note(self._tracker.on_withheld(not known), now)
+        self._note(self.tracker.on_withheld(not known), now)
 
     def on_api_server(self, addresses: Iterable[str], now: float) -> None:
         """Where this process reaches the API server."""
         own = [ip for text in addresses if (ip := canonical_of(text, self.family)) is not None]
-        self._note(self._tracker.on_ground("the API server as this node reaches it", Ground(tuple(own))), now)
+        self._note(self.tracker.on_ground("the API server as this node reaches it", Ground(tuple(own))), now)
 
     def on_service_cidr(self, name: str, new: ServiceCIDR | None, now: float) -> None:
         """A range of cluster IPs came, changed or went."""
@@ -154,7 +128,7 @@ class NodePlane(Generic[R, T]):
         else:
             self._service_cidrs[name] = new.spec.cidrs or ()
         own = networks(self._service_cidrs.get(name, ()), self.family)
-        self._note(self._tracker.on_ground(f"ServiceCIDR {name}", Ground((), own)), now)
+        self._note(self.tracker.on_ground(f"ServiceCIDR {name}", Ground((), own)), now)
         cidrs = [text for name in sorted(self._service_cidrs) for text in self._service_cidrs[name]]
         self._on_network(replace(self._node, service_networks=networks(cidrs, self.family)), now)
 
@@ -166,50 +140,35 @@ class NodePlane(Generic[R, T]):
         if node == self._node:
             return
         self._node = node
-        self._around = surroundings(self._config, self.family, node)
-        listed = addresses_of_node_ports(self._config, self.family, node) or ()
-        changed = self.rules.set_surroundings(self._around, listed)
-        facts = ThisNode(node.ip, self._around.detector)
-        if facts != self._facts:
-            self._facts = facts
-            changed = bool(self._tracker.mark_all()) or changed
+        self.around = surroundings(self._config, self.family, node)
+        self.node_port_addresses = node_port_addresses(self._config, self.family, node)
+        changed = self.rules.set_surroundings(self.around, self.node_port_addresses or ())
+        facts = ThisNode(node.ip, self.around.detector)
+        if facts != self.facts:
+            self.facts = facts
+            changed = bool(self.tracker.mark_all()) or changed
         if changed and self._synced:
-            self._schedule.on_change(now)
+            self.schedule.on_change(now)
 
     def on_synced(self, now: float) -> None:
         """Services and EndpointSlices were listed; the first write is due.  A second call changes nothing."""
         if not self._synced:
             self._synced = True
-            self._schedule.on_change(now)
-
-    def expected_flows(self, services: tuple[ServiceKey, ...], gone: tuple[ServedPort, ...] = ()) -> Expected:
-        """Who may answer UDP flows to *services*, and to the ports *gone*: no endpoint, unless *services* have their
-        addresses."""
-        return self._tracker.expected_flows(services, gone)
-
-    @property
-    def node_port_addresses(self) -> tuple[str, ...] | None:
-        """Where node ports are served; ``None``: on all of the host's addresses but loopback ones."""
-        return addresses_of_node_ports(self._config, self.family, self._node)
-
-    def next_deadline(self) -> float | None:
-        """When ``take_transaction`` may have something; ``None``: after the next event, or while one runs."""
-        return self._schedule.next_deadline() if self._synced else None
-
-    def due(self, now: float) -> bool:
-        return self._synced and self._schedule.due(now)
+            self.schedule.on_change(now)
 
     def take_transaction(self, now: float) -> T | None:
         """The next write, with every change so far.  ``None``: the changes mean nothing to the kernel, and count as
         written."""
         assert self._synced, "nothing may be written before the first lists are complete"
-        self._schedule.on_start()
-        for change in self._tracker.take_changes(whole=self.rules.needs_full):
-            self.rules.set_service(change, self._facts)
+        self.schedule.on_start()
+        for change in self.tracker.take_changes(whole=self.rules.needs_full):
+            self.rules.set_service(change, self.facts)
             if change.complete:
                 self.aftermath.note(change)
-        if not self.behind:  # a trigger time does not say whose it is, so all wait for the last of the Services
-            self.aftermath.note_triggers(self._tracker.take_triggers())
+        if (
+            not self.tracker.portions.behind
+        ):  # a trigger time does not say whose it is, so all wait for the last of the Services
+            self.aftermath.note_triggers(self.tracker.take_triggers())
         transaction: T | None = self.rules.take_transaction(now)
         self._in_flight_is_full = transaction is not None and transaction.full
         if transaction is None:
@@ -218,42 +177,42 @@ class NodePlane(Generic[R, T]):
 
     def on_success(self, now: float) -> None:
         """The kernel took the transaction."""
-        self._writes += 1
+        self.writes += 1
         if self._in_flight_is_full:
-            self._written_whole_at = now
+            self.written_whole_at = now
         self.rules.on_success(now)
         self._finish(now)
 
     def _finish(self, now: float) -> None:
         self.aftermath.on_success(now)
-        self._schedule.on_success(now)
-        if self.behind:
-            self._schedule.on_change(now)
+        self.schedule.on_success(now)
+        if self.tracker.portions.behind:
+            self.schedule.on_change(now)
         deadline = self.rules.next_deadline()
         if deadline is not None:
-            self._schedule.on_idle_work(deadline)
+            self.schedule.want(deadline)
 
     def on_failure(self, now: float) -> None:
         """The kernel refused it; the next one, after the back-off or with the next change, is full."""
         self.rules.on_failure()
-        self._schedule.on_failure(now)
+        self.schedule.on_failure(now)
 
     def on_doubt(self, now: float) -> bool:
         """Another program may have changed our rules: write all of them anew.  False, and nothing is done, while a
         write runs: it shows by itself whether they are there."""
-        if not self._synced or self._schedule.running:
+        if not self._synced or self.schedule.running:
             return False
-        self.rules.force_full()
-        self._schedule.on_change(now)
+        self.rules.needs_full = True
+        self.schedule.on_change(now)
         return True
 
     def _note(self, changed: tuple[ServiceKey, ...], now: float) -> None:
         if changed and self._synced:
-            self._schedule.on_change(now)
+            self.schedule.on_change(now)
 
     def check(self) -> None:
         """Every invariant of the parts.  O(state)."""
-        self._tracker.check()
+        self.tracker.check()
         self.rules.check()
         self.aftermath.check()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from bisect import bisect_left
+from operator import itemgetter
 from typing import Protocol, TypeVar
 
 from sliceplane.kit.ip import family, networks
@@ -41,6 +42,9 @@ class Ruleset(Protocol[T_co]):
     ``on_failure``.  After a failure the shadow is worth nothing, and the next write is full.
     """
 
+    #: the next transaction replaces everything, whatever the shadow says; the caller may wish for it, too
+    needs_full: bool
+
     def set_surroundings(self, around: Surroundings, node_ports: tuple[str, ...]) -> bool:
         """What rules depend on besides Services; *node_ports*: the addresses that node ports are on, where they are
         listed.  Whether anything is to be written for it."""
@@ -56,13 +60,6 @@ class Ruleset(Protocol[T_co]):
 
     def on_failure(self) -> None:
         """The kernel refused it, or what became of it is unknown."""
-
-    def force_full(self) -> None:
-        """The next transaction replaces everything, whatever the shadow says."""
-
-    @property
-    def needs_full(self) -> bool:
-        """The next transaction replaces everything."""
 
     def next_deadline(self) -> float | None:
         """When something may be removed that is out of use; ``None``: nothing is kept."""
@@ -80,14 +77,10 @@ Shares = tuple[tuple[ServiceKey, V], ...]
 def with_share(shares: Shares[V], key: ServiceKey, value: tuple[V] | None) -> Shares[V]:
     """*shares* with *key* wanting the one value, or nothing.  However many there are, it costs little more than a copy:
     thousands of Services may want the place of one endpoint."""
-    at = bisect_left(shares, key, key=_key_of)
+    at = bisect_left(shares, key, key=itemgetter(0))
     end = at + 1 if at < len(shares) and shares[at][0] == key else at
     wanted = () if value is None else ((key, value[0]),)
     return (*shares[:at], *wanted, *shares[end:])
-
-
-def _key_of(share: tuple[ServiceKey, object]) -> ServiceKey:
-    return share[0]
 
 
 def allowed_sources(port: ServedPort, node_ip: str) -> tuple[str, ...]:

@@ -63,11 +63,11 @@ class Schedule:
         if self._waiting_since is None:
             self._waiting_since = now
         self._not_before = min(self._not_before, now + self._min_period_s)
-        self._want(now)
+        self.want(now)
 
-    def on_idle_work(self, at: float) -> None:
-        """Something may be written at *at* that no reader waits for (the removal of retired objects)."""
-        self._want(at)
+    def want(self, at: float) -> None:
+        """Something may be written at *at*, which no reader need wait for (the removal of retired objects)."""
+        self._wanted_at = at if self._wanted_at is None else min(self._wanted_at, at)
 
     @property
     def running(self) -> bool:
@@ -104,20 +104,23 @@ class Schedule:
         self._last_failure = now
         delay_s = self._retry.delay_s(self._failures)
         self._failures += 1
-        self._want(now + delay_s)
+        self.want(now + delay_s)
 
     @property
     def freshness(self) -> Freshness:
-        since = [moment for moment in (self._running_since, self._waiting_since) if moment is not None]
-        return Freshness(self._last_success, self._last_failure, min(since, default=None), self._failures)
+        return Freshness(self._last_success, self._last_failure, self.pending_since, self._failures)
+
+    @property
+    def pending_since(self) -> float | None:
+        """As ``Freshness`` has it."""
+        if self._running_since is None or self._waiting_since is None:
+            return self._waiting_since if self._running_since is None else self._running_since
+        return min(self._running_since, self._waiting_since)
 
     def _finish(self, now: float) -> None:
         assert self._running, "no write runs"
         self._running = False
         self._not_before = now + self._min_period_s
-
-    def _want(self, at: float) -> None:
-        self._wanted_at = at if self._wanted_at is None else min(self._wanted_at, at)
 
 
 #: more ports make a Service large; what fewer may ask for is bounded (``bounds``)
@@ -130,44 +133,25 @@ Ports = tuple[ServedPort, ...]
 
 
 class Portions:
-    """What was told of large Services, and which of them have more to tell."""
+    """Large Services.  Read by ``ServiceTracker`` and the owner of its plane, changed by the tracker alone."""
 
     def __init__(self) -> None:
-        self._told: dict[ServiceKey, Ports] = {}
-        self._behind: dict[ServiceKey, None] = {}  # the next in turn first
-
-    @property
-    def waiting(self) -> int:
-        """How many have something to tell."""
-        return len(self._behind)
-
-    def is_waiting(self, key: ServiceKey) -> bool:
-        return key in self._behind
+        #: large Services, and what was told of them
+        self.told: dict[ServiceKey, Ports] = {}
+        #: those of them with more to tell, the next in turn first
+        self.behind: dict[ServiceKey, None] = {}
 
     def on_service(self, key: ServiceKey, old: Callable[[], Ports], new: Ports) -> None:
         """Before a Service becomes another one: *old* is what was told of it, if it was not large."""
-        if len(new) > LARGE and key not in self._told:
-            self._told[key] = old()
-
-    def is_large(self, key: ServiceKey) -> bool:
-        return key in self._told
-
-    def put(self, key: ServiceKey) -> None:
-        """A large Service changed."""
-        self._behind.setdefault(key)
-
-    def pop(self) -> ServiceKey:
-        """Whose turn it is; at least one waits."""
-        key = next(iter(self._behind))
-        del self._behind[key]
-        return key
+        if len(new) > LARGE and key not in self.told:
+            self.told[key] = old()
 
     def advance(
         self, key: ServiceKey, wanted: Ports, size: Callable[[ServedPort], int], budget: int
     ) -> tuple[Ports, int]:
         """What to tell of a large Service next, and what that costs: at least one port's change, if there is any, and
         no more than *budget* but for that one.  *size*: of the endpoints of a port."""
-        before = {port.name: port for port in self._told[key]}
+        before = {port.name: port for port in self.told[key]}
         names = {port.name for port in wanted}
         result: list[ServedPort] = []
         spent = 0
@@ -199,20 +183,20 @@ class Portions:
 
     def finish(self, key: ServiceKey, wanted: Ports) -> Ports:
         """All at once, for a write that replaces everything."""
-        self._behind.pop(key, None)
+        self.behind.pop(key, None)
         self._note(key, wanted, complete=True)
         return wanted
 
     def _note(self, key: ServiceKey, ports: Ports, *, complete: bool) -> None:
         if not complete:
-            self._behind[key] = None
+            self.behind[key] = None
         if complete and len(ports) <= LARGE:
-            del self._told[key]
+            del self.told[key]
         else:
-            self._told[key] = ports
+            self.told[key] = ports
 
     def check(self) -> None:
-        assert self._behind.keys() <= self._told.keys(), f"{self._behind.keys() - self._told.keys()} are not large"
+        assert self.behind.keys() <= self.told.keys(), f"{self.behind.keys() - self.told.keys()} are not large"
 
 
 def _destinations(port: ServedPort) -> int:

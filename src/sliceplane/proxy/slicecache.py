@@ -28,6 +28,7 @@ Owned by ``tracker.ServiceTracker``, its one caller.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from sliceplane.api.discovery import HINTS_MAX, LABEL_SERVICE_NAME, EndpointPort, EndpointSlice
@@ -71,7 +72,10 @@ class SliceCache:
         label, counts as gone.
         """
         before = self._service_of.get(key)
-        after = self._service_for(new)
+        name = (new.metadata.labels or {}).get(LABEL_SERVICE_NAME) if new is not None else None
+        after = None
+        if new is not None and name and new.address_type == self._family:
+            after = ServiceKey(new.metadata.namespace, name)
         if new is None or after is None:
             if before is None:
                 return ()
@@ -126,7 +130,7 @@ class SliceCache:
     def _merged(self, service: ServiceKey, keys: tuple[str, ...]) -> dict[ServicePortName, _Merge]:
         slices = self._slices.get(service, {})
         merged: dict[ServicePortName, _Merge] = {}
-        ordered = sorted([slices[key] for key in keys], key=lambda held: held.age)
+        ordered = sorted(map(slices.__getitem__, keys), key=attrgetter("age"))
         most = _most_of_each_port(ordered)
         for held in ordered:
             for port in held.ports:
@@ -167,12 +171,6 @@ class SliceCache:
                 source,
                 slice_key,
             )
-
-    def _service_for(self, new: EndpointSlice | None) -> ServiceKey | None:
-        if new is None or new.address_type != self._family:
-            return None
-        name = (new.metadata.labels or {}).get(LABEL_SERVICE_NAME)
-        return ServiceKey(new.metadata.namespace, name) if name else None
 
     def _put(self, service: ServiceKey, key: str, held: HeldSlice) -> None:
         self._service_of[key] = service

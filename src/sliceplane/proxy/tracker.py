@@ -60,10 +60,10 @@ class ServiceTracker:
         self._services: dict[ServiceKey, tuple[ServedPort, ...]] = {}  # as they ask
         self._excess: dict[ServiceKey, Excess] = {}
         self._claims = AddressClaims()
-        self._portions = Portions()
+        self.portions = Portions()
         #: those that do not get all that they ask for, as of the last ``take_changes``; and those that came since
-        self._unserved: set[ServiceKey] = set()
-        self._new_unserved: set[ServiceKey] = set()
+        self.unserved: set[ServiceKey] = set()
+        self.newly_unserved: set[ServiceKey] = set()
         self._slices = SliceCache(family, node_name)
         self._place = Locality(node=node_name)
         self._changed: set[ServiceKey] = set()
@@ -76,7 +76,7 @@ class ServiceTracker:
     @property
     def pending(self) -> int:
         """How many Services ``take_changes`` would give."""
-        return len(self._changed) + self._portions.waiting
+        return len(self._changed) + len(self.portions.behind)
 
     def on_service(self, old: Service | None, new: Service | None) -> tuple[ServiceKey, ...]:
         """A Service came, changed or went; the Services that were marked.  A change of metadata alone marks none."""
@@ -88,7 +88,7 @@ class ServiceTracker:
         before = self._services.get(key, ())
         created = (new.metadata.creation_timestamp or "") if new is not None else ""
         if ports != before:
-            self._portions.on_service(key, lambda: self._claims.honoured(key, before), ports)
+            self.portions.on_service(key, lambda: self._claims.honoured(key, before), ports)
         marked = self._claims.on_service(key, created, before, ports)
         if ports != before or asked_at != self._health_ports.get(key, 0) or excess != self.excess(key):
             marked.add(key)
@@ -173,39 +173,32 @@ class ServiceTracker:
         return tuple(self._services)
 
     def take_changes(self, *, whole: bool = False) -> Iterator[ServiceChange]:
-        """The newest state of every marked Service, sorted by key; the marks are taken off at once.  Large ones come
-        last, and in portions, some of which may be left (``behind``) unless the *whole* is asked for.
+        """The newest state of every marked Service, sorted by key; the marks are taken off.  Large ones come
+        last, and in portions, some of which may be left (``portions.behind``) unless the *whole* is asked for.
 
         States are computed while iterating, so that a first sync never holds them all; finish before the next event.
         """
         taken = sorted(self._changed)
         self._changed = set()
-        return self._changes(taken, whole)
-
-    def _changes(self, taken: list[ServiceKey], whole: bool) -> Iterator[ServiceChange]:
         for key in taken:
-            if self._portions.is_large(key):
-                self._portions.put(key)
+            if key in self.portions.told:
+                self.portions.behind.setdefault(key)
             else:
                 yield self._change(key, self._honoured(key))
         budget = PORTION
-        turns = self._portions.waiting
+        turns = len(self.portions.behind)
         while turns and (whole or budget > 0):
             turns -= 1
-            key = self._portions.pop()
+            key = next(iter(self.portions.behind))
+            del self.portions.behind[key]
             wanted = self._honoured(key)
             if whole:
-                yield self._change(key, self._portions.finish(key, wanted))
+                yield self._change(key, self.portions.finish(key, wanted))
                 continue
             endpoints = self._slices.endpoints(key)
-            ports, spent = self._portions.advance(key, wanted, lambda port: len(endpoints.get(port.name, ())), budget)  # noqa: B023  # called at once
+            ports, spent = self.portions.advance(key, wanted, lambda port: len(endpoints.get(port.name, ())), budget)  # noqa: B023  # called at once
             budget -= spent
             yield self._change(key, ports, endpoints)
-
-    @property
-    def behind(self) -> bool:
-        """``take_changes`` left something of a large Service."""
-        return bool(self._portions.waiting)
 
     def take_triggers(self) -> tuple[float, ...]:
         """The trigger times of what ``take_changes`` gave, in the order of Services and events."""
@@ -222,7 +215,7 @@ class ServiceTracker:
         states = self._states(ports, found)
         self._note_unserved(key)
         asked_at = self._health_ports.get(key, 0)
-        complete = not self._portions.is_waiting(key)
+        complete = key not in self.portions.behind
         if not asked_at:
             return ServiceChange(key, states, complete=complete)
         ready = {
@@ -235,20 +228,15 @@ class ServiceTracker:
 
     def _note_unserved(self, key: ServiceKey) -> None:
         if not (self._claims.refusals(key) or key in self._excess):
-            self._unserved.discard(key)
-            self._new_unserved.discard(key)
-        elif key not in self._unserved:
-            self._unserved.add(key)
-            self._new_unserved.add(key)
-
-    @property
-    def unserved(self) -> int:
-        """How many Services do not get all that they ask for."""
-        return len(self._unserved)
+            self.unserved.discard(key)
+            self.newly_unserved.discard(key)
+        elif key not in self.unserved:
+            self.unserved.add(key)
+            self.newly_unserved.add(key)
 
     def take_unserved(self) -> tuple[ServiceKey, ...]:
         """Those of them that are new since the last call, sorted."""
-        taken, self._new_unserved = tuple(sorted(self._new_unserved)), set()
+        taken, self.newly_unserved = tuple(sorted(self.newly_unserved)), set()
         return taken
 
     def excess(self, key: ServiceKey) -> Excess:
@@ -300,7 +288,7 @@ class ServiceTracker:
         assert self._health_ports.keys() <= self._services.keys(), f"health ports of no Service: {self._health_ports}"
         self._slices.check()
         self._claims.check(iter(self._services.items()))
-        self._portions.check()
+        self.portions.check()
         assert self._excess.keys() <= self._services.keys(), f"excess of no Service: {self._excess}"
         for key, ports in self._services.items():
             assert ports, f"{key} is kept without ports"

@@ -89,7 +89,7 @@ class _Encoder:
         self._sets = 0
         #: what is said of chains and rules begins with it
         self._head = text(_TABLE_OF, self._table)
-        self._expressions = Expressions(self._table, self._text_family, self._make_set)
+        self._expressions: Expressions | None = None  # made for the first rule
 
     def run(self) -> MessageBatch:
         self._data += boundary(_BEGIN, 0, _SUBSYSTEM)
@@ -136,6 +136,8 @@ class _Encoder:
         self._data += message(kind, flags, self._sequence, self._family, body)
 
     def _add_rule(self, chain: str, rule: NftRule) -> None:
+        if self._expressions is None:
+            self._expressions = Expressions(self._table, self._text_family, self._make_set)
         expressions = self._expressions.encode(rule.statements)  # makes sets first, where it needs them
         body = self._head + text(_RULE_CHAIN, chain)
         self._put(_NEW_RULE, body + nest(_RULE_EXPRESSIONS, expressions), CREATE | APPEND)

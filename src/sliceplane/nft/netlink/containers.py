@@ -12,6 +12,7 @@ from __future__ import annotations
 import ipaddress
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 
 from sliceplane.nft.netlink.messages import (
     LIST_ELEMENT,
@@ -216,6 +217,7 @@ def bound(packed: bytes, *, end: bool = False, is_open: bool = False) -> bytes:
     return nest(LIST_ELEMENT, *parts)
 
 
+@cache
 def _target_packer(family: NftFamily) -> Callable[[Key, DnatTarget], bytes]:
     """Makes elements of maps of targets by number.  They all look the same, and there may be hundreds of thousands."""
     size = ADDRESS_BYTES[family]

@@ -73,8 +73,10 @@ class Consequences:
     async def on_written(self, *, full: bool) -> None:
         """The kernel has what the plane has."""
         plane = self._plane
-        aftermath = self._plane.aftermath
-        self._metrics.on_written(plane.family, self._clock(), aftermath.take_latencies(), aftermath.without_local)
+        aftermath = plane.aftermath
+        latencies = aftermath.take_latencies()
+        unserved = len(plane.tracker.unserved)
+        self._metrics.on_written(plane.family, self._clock(), latencies, aftermath.without_local, unserved)
         if self._flows is None:
             aftermath.take_udp()
             aftermath.take_udp_gone()
@@ -97,7 +99,7 @@ class Consequences:
                 services = aftermath.udp_services()
             if not services and not gone:
                 continue
-            expected = plane.expected_flows(services, gone)
+            expected = plane.tracker.expected_flows(services, gone)
             started = self._clock()
             try:
                 forgotten = await self._flows.reconcile(plane.family, expected)

@@ -102,12 +102,10 @@ class ProxyMetrics(Metrics):
         self._service_changes.value += 1
         self._services_pending.value += 1
 
-    def on_queued(self, family: IPFamily, now: float) -> None:
-        """A write is wanted."""
-        self._queued.of(family).value = now
-
-    def on_taken(self) -> None:
-        """A write has taken up all changes so far."""
+    def on_taken(self, family: IPFamily, wanted_since: float | None) -> None:
+        """A write has taken up all changes so far; *wanted_since*: the oldest of those that are known to need it."""
+        if wanted_since is not None:
+            self._queued.of(family).value = wanted_since
         self._endpoints_pending.value = 0
         self._services_pending.value = 0
 
@@ -120,18 +118,16 @@ class ProxyMetrics(Metrics):
                 self._partial_failures.of(family).value += 1
 
     def on_written(
-        self, family: IPFamily, now: float, latencies: tuple[float, ...], without_local: tuple[int, int]
+        self, family: IPFamily, now: float, latencies: tuple[float, ...], without_local: tuple[int, int], unserved: int
     ) -> None:
-        """The kernel has all there is: *latencies* of what it did not have before, the gauges as they are now."""
+        """The kernel has all there is: *latencies* of what it did not have before, the gauges as they are now.
+        *unserved*: Services that do not get all that they ask for."""
         self._last.of(family).value = now
         self._put_back.of(family)  # from the first write on, so that a rise from 0 can be seen
         for seconds in latencies:
             self._programming.of(family).observe(seconds)
         for policy, count in zip(("internal", "external"), without_local, strict=True):
             self._without_local.of(family, policy).value = count
-
-    def on_claims(self, family: IPFamily, unserved: int) -> None:
-        """How many Services do not get all that they ask for."""
         self._unserved.of(family).value = unserved
 
     def on_put_back(self, family: IPFamily, times: int) -> None:

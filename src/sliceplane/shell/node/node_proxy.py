@@ -296,7 +296,7 @@ class NodeProxy:
 
     def health(self) -> ProxyHealth:
         now = self._clock()
-        families = tuple((plane.family, plane.freshness) for plane in self._planes)
+        families = tuple((plane.family, plane.schedule.freshness) for plane in self._planes)
         reasons = []
         for family, freshness in families:
             waiting = freshness.staleness_s(now)
@@ -410,11 +410,11 @@ class NodeProxy:
         wake = self._wake[plane.family]
         while True:
             wake.clear()
-            if plane.due(self._clock()):
+            deadline = plane.schedule.next_deadline()
+            delay_s = None if deadline is None else deadline - self._clock()
+            if delay_s is not None and delay_s <= 0:
                 await self._write_once(plane)
                 continue
-            deadline = plane.next_deadline()
-            delay_s = None if deadline is None else max(0.0, deadline - self._clock())
             try:
                 async with asyncio.timeout(delay_s):
                     await wake.wait()
@@ -423,13 +423,12 @@ class NodeProxy:
 
     async def _write_once(self, plane: AnyNodePlane) -> None:
         started = self._clock()
-        wanted_since = plane.freshness.pending_since
-        if wanted_since is not None:
-            self.metrics.on_queued(plane.family, wanted_since)
+        wanted_since = plane.schedule.pending_since
         self.progress.on_taken(plane.family)
-        await self._backend.prepare(plane)
+        if plane.rules.needs_full:
+            await self._backend.prepare(plane)
         transaction = plane.take_transaction(started)
-        self.metrics.on_taken()
+        self.metrics.on_taken(plane.family, wanted_since)
         if transaction is None:
             self._on_held(plane)
             await self._consequences[plane.family].on_written(full=False)
@@ -443,7 +442,7 @@ class NodeProxy:
             plane.on_failure(self._clock())
             await self._look_at_rules(plane)  # before the next try brings them back
             self._doubt.set()  # what befell this table may have befallen the other one
-            failures = plane.freshness.failures
+            failures = plane.schedule.freshness.failures
             _log.error(
                 "rules not written", family=plane.family, reason=error.reason, error=str(error), failures=failures
             )
@@ -469,10 +468,10 @@ class NodeProxy:
 
     def _on_held(self, plane: AnyNodePlane) -> None:
         """The kernel has what was taken, perhaps but for portions of large Services."""
-        if not plane.behind:
+        if not plane.tracker.portions.behind:
             self.progress.on_written(plane.family)
-        self.metrics.on_claims(plane.family, plane.tracker.unserved)
-        self._claims.tell(plane)
+        if plane.tracker.newly_unserved:
+            self._claims.tell(plane)
 
     def _wake_all(self) -> None:
         for wake in self._wake.values():

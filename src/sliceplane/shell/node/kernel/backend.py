@@ -46,7 +46,7 @@ class RulesBackend(Protocol[P, T_contra]):
         """Whether programs and kernel can hold our rules.  Changes nothing.  Raises ``KernelError``."""
 
     async def prepare(self, plane: P) -> None:
-        """Tells the rules of *plane* what they want to know of the kernel before the next write."""
+        """Tells the rules of *plane* what they want to know of the kernel before they are written whole."""
 
     async def write(self, plane: P, transaction: T_contra) -> None:
         """The kernel takes the transaction.  Raises ``KernelError``: then what it has is unknown."""

@@ -196,11 +196,11 @@ class Nftables:
                 _log.warning("session affinity is forgotten", family=plane.family, error=str(error))
 
     async def write(self, plane: NftPlane, transaction: Transaction) -> None:
-        first, *rest = steps(transaction)
-        await self._write(first)
-        for step in rest:
-            await asyncio.sleep(PAUSE_S)
-            await self._write(step)
+        for number, step in enumerate(steps(transaction)):
+            if number:
+                await asyncio.sleep(PAUSE_S)
+            by_messages = await self._runner.write(step)
+            self.ways["netlink" if by_messages else "nft"] += 1
 
     async def holds(self, plane: NftPlane) -> bool:
         return plane.rules.table in await self._runner.tables()
@@ -214,7 +214,3 @@ class Nftables:
 
     async def remove_leftovers(self, families: tuple[Family, ...]) -> None:
         await self.remove(families)
-
-    async def _write(self, step: Transaction) -> None:
-        by_messages = await self._runner.write(step)
-        self.ways["netlink" if by_messages else "nft"] += 1

@@ -25,7 +25,7 @@ import threading
 import weakref
 
 from sliceplane.nft.netlink.batch import MessageBatch, encode
-from sliceplane.nft.netlink.messages import Inexpressible, KernelAnswer, parse_answers
+from sliceplane.nft.netlink.messages import HEADER, REQUEST, Inexpressible, KernelAnswer, parse_answers
 from sliceplane.nft.objects import FlushChain, TableRef, Transaction
 from sliceplane.shell.node.kernel.backend import KernelError
 from sliceplane.shell.node.kernel.netns import FOLDER, within_at_once
@@ -33,18 +33,16 @@ from sliceplane.shell.process import descriptors
 from sliceplane.shell.process.log import get_logger
 
 _NETLINK_NETFILTER = 12
-_REQUEST = 1  # NLM_F_REQUEST
+
 _GET_GENERATION, _NEW_GENERATION = 10 << 8 | 16, 10 << 8 | 15
 _GENERATION_ID = 1  # NFTA_GEN_ID
-_HEADER = struct.Struct("=IHHII")  # of any netlink message: length, type, flags, sequence number, sender
 #: the kernel answers at once
 _TIMEOUT_S = 1.0
+_OWN_NAMESPACE = (0, 0)
 
 
 def namespace_of(netns: str) -> tuple[int, int]:
-    """Which namespace has the name *netns* now; our own ("") stays the same.  Raises ``OSError``."""
-    if not netns:
-        return (0, 0)
+    """Which namespace has the name *netns* now.  Raises ``OSError``."""
     status = os.stat(FOLDER / netns)
     return status.st_dev, status.st_ino
 
@@ -62,7 +60,7 @@ def generation(netns: str = "") -> int | None:
         with netfilter_socket(netns) as sock:
             sock.settimeout(_TIMEOUT_S)
             body = struct.pack("=BBH", 0, 0, 0)
-            sock.sendto(_HEADER.pack(_HEADER.size + len(body), _GET_GENERATION, _REQUEST, 1, 0) + body, (0, 0))
+            sock.sendto(HEADER.pack(HEADER.size + len(body), _GET_GENERATION, REQUEST, 1, 0) + body, (0, 0))
             return parse_generation(sock.recv(4096))
     except OSError:
         return None
@@ -70,10 +68,10 @@ def generation(netns: str = "") -> int | None:
 
 def parse_generation(message: bytes) -> int | None:
     """``None`` for an answer that does not say (an error, say)."""
-    if len(message) < _HEADER.size:
+    if len(message) < HEADER.size:
         return None
-    length, kind, *_ = _HEADER.unpack_from(message)
-    at = _HEADER.size + 4
+    length, kind, *_ = HEADER.unpack_from(message)
+    at = HEADER.size + 4
     while kind == _NEW_GENERATION and at + 8 <= min(length, len(message)):
         size, attribute = struct.unpack_from("=HH", message, at)
         if attribute == _GENERATION_ID:
@@ -175,13 +173,15 @@ class Channel:
         """
         with self._lock:
             sock = self._open()
-            _make_room(sock, len(batch.data) + _SEND_SLACK_BYTES)
+            size = len(batch.data) + _SEND_SLACK_BYTES
+            if size > sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF):
+                _make_room(sock, size)
             sock.sendto(batch.data, (0, 0))
             return _answers(sock)
 
     def _open(self) -> socket.socket:
         """A namespace of the same name may be another one by now."""
-        namespace = namespace_of(self._netns)
+        namespace = namespace_of(self._netns) if self._netns else _OWN_NAMESPACE
         if self._sock is None or namespace != self._namespace:
             if self._sock is not None:
                 self._sock.close()
@@ -211,8 +211,6 @@ def explain(transaction: Transaction, refusal: KernelAnswer) -> NftError:
 
 
 def _make_room(sock: socket.socket, size: int) -> None:
-    if size <= sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF):
-        return
     try:
         sock.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, size)
     except OSError:  # not root of the host: up to net.core.wmem_max

@@ -222,7 +222,7 @@ def test_a_start_with_much_to_look_at_gives_others_their_turn() -> None:
     plane.begin()
     assert plane.jobs() == ()
     assert plane.controller.next_deadline() == plane.now, "there is more, at once"
-    assert plane.controller._syncs.waiting == PLANS_PER_TURN
+    assert plane.controller._queue.depth == PLANS_PER_TURN
     assert plane.jobs() == ()
     assert plane.jobs() == ()
     assert plane.controller.next_deadline() is None

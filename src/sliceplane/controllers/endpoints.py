@@ -22,7 +22,6 @@ from sliceplane.api.scheme import EndpointsObjects, Pods, Services
 from sliceplane.controllers.base import ControllerInfo, Done, Job, Selection
 from sliceplane.controllers.service_syncs import (
     FirstSync,
-    ServiceSyncs,
     SyncController,
     error_to_heed,
     note_about,
@@ -33,7 +32,6 @@ from sliceplane.endpoints.subsets import capacity_at
 from sliceplane.endpoints.writes import EndpointsPlan, EndpointsWrite
 from sliceplane.informer.cache import Change
 from sliceplane.kit.delays import Backoff
-from sliceplane.kit.metrics import Family
 from sliceplane.slices.succession import SelectorChanges
 
 RETRY_BACKOFF: Final = Backoff(base_s=0.005, cap_s=1000.0)
@@ -74,7 +72,8 @@ class EndpointsController(SyncController):
                 watches=(Selection(Services), Selection(Pods), Selection(EndpointsObjects)),
                 queue="endpoint",
             ),
-            ServiceSyncs(at_once=self._config.concurrent_endpoint_syncs, backoff=RETRY_BACKOFF),
+            at_once=self._config.concurrent_endpoint_syncs,
+            backoff=RETRY_BACKOFF,
         )
         self._engine = EndpointsEngine(capacity_at(self._config.gates.release), self._config.selector_changes)
         self._first_sync = first_sync or FirstSync()
@@ -105,17 +104,17 @@ class EndpointsController(SyncController):
             self.add((self._engine.on_service(service),), 0.0, now)
 
     def add(self, keys: Iterable[str], delay_s: float, now: float) -> None:
-        for key in keys:
-            if not self._syncs.began:
-                self._unvisited.add(key)
-            self._syncs.add(key, delay_s, now)
+        if not self._began:
+            keys = tuple(keys)
+            self._unvisited.update(keys)
+        super().add(keys, delay_s, now)
 
     def on_synced(self, now: float) -> None:
         super().on_synced(now)
         for key in self._engine.condemn_strays():
-            self._syncs.drop(key)
+            self._queue.drop(key)
             self._unvisited.discard(key)
-            self._syncs.add(key, STRAY_DELAY_S, now)
+            self.add((key,), STRAY_DELAY_S, now)
         self._note_first_sync()
 
     # -- work -------------------------------------------------------------------------------------------
@@ -139,7 +138,7 @@ class EndpointsController(SyncController):
 
     def _end(self, key: str, *, failed: bool, now: float) -> None:
         failed = failed and self._engine.is_wanted(key)
-        self._syncs.end(key, failed=failed, deadline=self._engine.deadline(key), now=now)
+        self.end(key, failed=failed, deadline=self._engine.deadline(key), now=now)
         if self._unvisited:
             self._unvisited.discard(key)
             self._note_first_sync()
@@ -149,26 +148,23 @@ class EndpointsController(SyncController):
         if not self._unvisited:
             self._first_sync.end()
 
-    def samples(self, now: float) -> tuple[Family, ...]:
-        return self._syncs.samples("endpoint", now)
-
     # -- events for people ------------------------------------------------------------------------------
 
     def _report(self, key: str, write: EndpointsWrite, error: StatusError) -> None:
         if error.reason in ("Conflict", "AlreadyExists") or write.verb == "delete":
             return  # another writer was first; the retry will build on what it wrote
         if write.verb == "create":
-            reason, message = "FailedToCreateEndpoint", f"Failed to create endpoint for service {key}: {error.message}"
+            reason = "FailedToCreateEndpoint"
+            message = f"Failed to create endpoint for service {key}: {error.message}"
         else:
-            reason, message = "FailedToUpdateEndpoint", f"Failed to update endpoint {key}: {error.message}"
+            reason = "FailedToUpdateEndpoint"
+            message = f"Failed to update endpoint {key}: {error.message}"
         meta = ObjectMeta(namespace=write.namespace, name=write.name, uid=write.uid)
         self._notes.append(
             note_about(EndpointsObjects, meta, component=EVENT_COMPONENT, reason=reason, message=message)
         )
 
     def check(self) -> None:
+        super().check()
         self._engine.check()
-        self._syncs.check()
-        assert self._first_sync.over or not self._syncs.began or self._unvisited, (
-            "the first sync is over and was not told"
-        )
+        assert self._first_sync.over or not self._began or self._unvisited, "the first sync is over and was not told"

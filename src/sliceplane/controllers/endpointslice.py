@@ -25,13 +25,12 @@ from sliceplane.controllers.base import ControllerInfo, Done, Job, Selection, Wo
 from sliceplane.controllers.defragment import WRITES_PER_MINUTE_DEFAULT, Defragmenter
 from sliceplane.controllers.service_syncs import (
     HintProblems,
-    ServiceSyncs,
     SyncController,
     error_to_heed,
     note_about,
     to_write,
 )
-from sliceplane.controllers.slice_metrics import Result, SliceMetrics
+from sliceplane.controllers.slice_metrics import SliceMetrics
 from sliceplane.heuristics.asking import Find
 from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.informer.cache import Change
@@ -99,8 +98,10 @@ class EndpointSliceController(SyncController):
                 name="endpointslice-controller",
                 aliases=("endpointslice",),
                 watches=(Selection(Services), Selection(Pods), Selection(Nodes), Selection(EndpointSlices)),
+                queue="endpoint_slice",
             ),
-            ServiceSyncs(at_once=self._config.concurrent_service_endpoint_syncs, plans_per_turn=None),
+            at_once=self._config.concurrent_service_endpoint_syncs,
+            plans_per_turn=None,
         )
         self._engine = SliceEngine(
             *(self._config.max_endpoints_per_slice, self._config.gates, self._config.find_heuristic),
@@ -135,21 +136,22 @@ class EndpointSliceController(SyncController):
     def _on_service(self, service: Service, *, gone: bool, now: float) -> None:
         if gone:
             self._engine.on_service_gone(service.metadata.namespace, service.metadata.name)
-            self._syncs.add(service.metadata.key, 0.0, now)
+            self.add((service.metadata.key,), 0.0, now)
         else:
             self.add(self._engine.on_service(service), 0.0, now)
 
     # -- work -------------------------------------------------------------------------------------------
 
     def take_work(self, now: float, max_jobs: int) -> Work:
-        unsettled = self._engine.take_unsettled() if self._syncs.began else ()
+        unsettled = self._engine.take_unsettled() if self._began else ()
         if unsettled:
             self.add(unsettled, 0.0, now)
         return super().take_work(now, max_jobs)
 
     def job(self, key: str, now: float) -> Job | None:
         plan = self._engine.plan(key, now)
-        self._problems.set(key, self._engine.hint_problems(key))
+        if not plan.stale:
+            self._problems.set(key, plan.hint_problems)
         self._metrics.planned(plan.families)
         for problem in plan.problems:
             self._warn(key, problem)
@@ -157,8 +159,9 @@ class EndpointSliceController(SyncController):
             plan = self._merge(self._merges, key, plan, now)
         if plan.writes:
             return Job(key=key, writes=tuple(to_write(EndpointSlices, write) for write in plan.writes), token=plan)
-        self._tell(key, plan.notices)
-        self._measure(key, plan, "stale" if plan.stale else "success")
+        if plan.notices:
+            self._tell(key, plan.notices)
+        self._metrics.synced("stale" if plan.stale else "success", self._engine.shape(key), plan)
         self._end(key, failed=plan.stale, now=now)
         return None
 
@@ -180,34 +183,31 @@ class EndpointSliceController(SyncController):
         plan = done.job.token
         assert isinstance(plan, SlicePlan), f"job {done.job.key} has a foreign token {plan!r}"
         error = error_to_heed(done)
-        self._metrics.performed(plan.writes[: len(done.results)])
+        accepted = plan.writes[: len(done.results)]
         if plan.saves and self._merges is not None:
-            self._merges.slices_saved.value += sum(write.verb == "delete" for write in plan.writes[: len(done.results)])
-        self._measure(done.job.key, plan, "success" if error is None else "error")
+            self._merges.slices_saved.value += sum(write.verb == "delete" for write in accepted)
+        shape = self._engine.shape(done.job.key)
+        self._metrics.synced("success" if error is None else "error", shape, plan, accepted)
         if error is not None:
             self._report(done.job.key, plan.writes[len(done.results)], error)
-        self._tell(done.job.key, plan.notices)
+        if plan.notices:
+            self._tell(done.job.key, plan.notices)
         self._engine.finish(done.job.key, plan, done.results, error, now)
         self._end(done.job.key, failed=error is not None, now=now)
 
-    def _measure(self, key: str, plan: SlicePlan, result: Result) -> None:
-        self._metrics.synced(result)
-        shape = self._engine.shape(key)
-        if result == "success" and shape is not None:
-            self._metrics.succeeded(shape, plan.families)
-
     def samples(self, now: float) -> tuple[Family, ...]:
-        return (*self._metrics.families(), *self._syncs.samples("endpoint_slice", now))
+        return (*self._metrics.families(), *super().samples(now))
 
     def _end(self, key: str, *, failed: bool, now: float) -> None:
-        failed, deadline = failed and self._engine.shape(key) is not None, self._engine.deadline(key)
-        self._syncs.end(key, failed=failed, deadline=deadline, now=now)
+        failed = failed and self._engine.shape(key) is not None
+        deadline = self._engine.deadline(key)
+        self.end(key, failed=failed, deadline=deadline, now=now)
         if deadline == AT_ONCE:
-            self._syncs.add(key, 0.0, now)  # the plan that just ended well left something on purpose
+            self.add((key,), 0.0, now)  # the plan that just ended well left something on purpose
         if self._merges is not None and self._merges.pending(key):
             # quiet, and yet nothing was merged: there were too few writes left for the next step
             wait = self._merges.wait(key, now) or self._merges.wait_for_writes(self._merges.budget(now) + 1, now)
-            self._syncs.add(key, max(wait, MERGE_DELAY_MIN_S), now)
+            self.add((key,), max(wait, MERGE_DELAY_MIN_S), now)
 
     # -- events for people ------------------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ class EndpointSliceController(SyncController):
 
     def _tell(self, key: str, notices: tuple[Notice, ...]) -> None:
         shape = self._engine.shape(key)
-        if shape is None or not notices:
+        if shape is None:
             return
         meta = ObjectMeta(namespace=shape.namespace, name=shape.name, uid=shape.uid)
         self._notes.extend(
@@ -238,5 +238,5 @@ class EndpointSliceController(SyncController):
         )
 
     def check(self) -> None:
+        super().check()
         self._engine.check()
-        self._syncs.check()

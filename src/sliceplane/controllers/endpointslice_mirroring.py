@@ -19,7 +19,6 @@ from sliceplane.controllers.base import ControllerInfo, Done, Job, Selection, Wo
 from sliceplane.controllers.mirroring_metrics import MirroringMetrics
 from sliceplane.controllers.service_syncs import (
     FirstSync,
-    ServiceSyncs,
     SyncController,
     error_to_heed,
     note_about,
@@ -89,7 +88,8 @@ class EndpointSliceMirroringController(SyncController):
                 watches=(Selection(Services), Selection(EndpointsObjects), Selection(EndpointSlices)),
                 queue="endpoint_slice_mirroring",
             ),
-            ServiceSyncs(at_once=self._config.concurrent_service_endpoint_syncs, backoff=RETRY_BACKOFF),
+            at_once=self._config.concurrent_service_endpoint_syncs,
+            backoff=RETRY_BACKOFF,
         )
         hand_over = self._config.selector_changes is SelectorChanges.HAND_OVER
         limits = MirrorLimits(self._config.max_endpoints_per_subset, self._config.max_endpoints_per_slice)
@@ -97,7 +97,8 @@ class EndpointSliceMirroringController(SyncController):
         self._metrics = MirroringMetrics(self._engine)
         self._first_sync = first_sync or FirstSync()
         self._started = False
-        self._looked = self._patience = 0.0
+        self._looked = 0.0
+        self._patience = 0.0
 
     # -- events -----------------------------------------------------------------------------------------
 
@@ -122,13 +123,10 @@ class EndpointSliceMirroringController(SyncController):
     # -- work -------------------------------------------------------------------------------------------
 
     def take_work(self, now: float, max_jobs: int) -> Work:
-        if not self._syncs.began:
-            return Work()
-        self._looked = now
-        self._started = self._started or self._first_sync.over or now >= self._patience
-        if not self._started:
-            return Work()
-        return super().take_work(now, max_jobs)
+        if self._began:
+            self._looked = now
+            self._started = self._started or self._first_sync.over or now >= self._patience
+        return super().take_work(now, max_jobs) if self._started else Work()
 
     def job(self, key: str, now: float) -> Job | None:
         plan = self._engine.plan(key, now)
@@ -155,15 +153,15 @@ class EndpointSliceMirroringController(SyncController):
 
     def _end(self, key: str, *, failed: bool, now: float) -> None:
         failed = failed and self._engine.knows(key)
-        self._syncs.end(key, failed=failed, deadline=self._engine.deadline(key), now=now)
+        self.end(key, failed=failed, deadline=self._engine.deadline(key), now=now)
 
     def next_deadline(self) -> float | None:
-        if self._syncs.began and not self._started:
+        if self._began and not self._started:
             return self._looked + FIRST_SYNC_LOOK_S
         return super().next_deadline()
 
     def samples(self, now: float) -> tuple[Family, ...]:
-        return (*self._metrics.families(), *self._syncs.samples("endpoint_slice_mirroring", now))
+        return (*self._metrics.families(), *super().samples(now))
 
     # -- events for people ------------------------------------------------------------------------------
 
@@ -178,5 +176,5 @@ class EndpointSliceMirroringController(SyncController):
         self._notes.append(note)
 
     def check(self) -> None:
+        super().check()
         self._engine.check()
-        self._syncs.check()

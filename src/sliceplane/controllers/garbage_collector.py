@@ -39,7 +39,7 @@ from sliceplane.api.meta import Object, ObjectMeta, OwnerReference
 from sliceplane.api.requests import PatchType
 from sliceplane.api.scheme import RESOURCES, Events, Resource
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Selection, Write
-from sliceplane.controllers.keyed import QueueController
+from sliceplane.controllers.keyed import QueueController, is_steady
 from sliceplane.controllers.ownership import FOREGROUND, ORPHAN, OwnedItem, OwnerClaim, OwnershipGraph
 from sliceplane.informer.cache import Change
 from sliceplane.kit.delays import Backoff
@@ -92,6 +92,12 @@ class GarbageCollector(QueueController):
         self._told: dict[str, set[str]] = {}
 
     def on_change(self, change: Change[Object], now: float) -> None:
+        if change.new is not None and is_steady(change):
+            item = self._graph.items.get(change.new.metadata.uid)
+            if item is not None:
+                item.version = change.new.metadata.resource_version
+                item.confirmed = False
+                return
         for uid in self._graph.on_change(change):
             self.enqueue(uid, now)
         for version in (change.old, change.new):

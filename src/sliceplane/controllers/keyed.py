@@ -9,6 +9,7 @@ that its previous writes have been answered.  Failed jobs come back with the que
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Final
 
 from sliceplane.api.errors import is_namespace_terminating
 from sliceplane.api.meta import Object
@@ -26,18 +27,29 @@ RETRY_BACKOFF = Backoff(base_s=0.1, cap_s=30.0)
 GONE_REST_S = 30.0
 
 
+def is_steady(change: Change[Object]) -> bool:
+    """The object is the one that was there, and no nearer to its end: same owners, finalizers, deletion.  Nearly all
+    changes are such, and mean nothing to those who look at whether and why objects exist."""
+    if change.old is None or change.new is None:
+        return False
+    old = change.old.metadata
+    new = change.new.metadata
+    return (
+        old.uid == new.uid
+        and old.owner_references == new.owner_references
+        and old.finalizers == new.finalizers
+        and old.deletion_timestamp == new.deletion_timestamp
+    )
+
+
 class QueueController(ABC):
     """One queue, and what every controller does with its own.  ``job`` is a subclass's, and what comes of it."""
 
     def __init__(self, info: ControllerInfo, *, backoff: Backoff = RETRY_BACKOFF) -> None:
-        self._info = info
+        self.info: Final = info
         self._queue: WorkQueue[str] = WorkQueue(backoff=backoff)
         self._synced = False
         self._notes: list[EventNote] = []
-
-    @property
-    def info(self) -> ControllerInfo:
-        return self._info
 
     @abstractmethod
     def on_change(self, change: Change[Object], now: float) -> None: ...
@@ -75,14 +87,15 @@ class QueueController(ABC):
             else:
                 self._queue.forget(key)
                 self._queue.done(key, now)
-        notes, self._notes = tuple(self._notes), []
+        notes = tuple(self._notes)
+        self._notes = []
         return Work(jobs=tuple(jobs), notes=notes)
 
     def next_deadline(self) -> float | None:
         return self._queue.next_deadline() if self._synced else None
 
     def samples(self, now: float) -> tuple[Family, ...]:
-        name = self._info.queue or self._info.name.removesuffix("-controller").replace("-", "_")
+        name = self.info.queue or self.info.name.removesuffix("-controller").replace("-", "_")
         return queue_families(name, self._queue, now)
 
     def check(self) -> None:

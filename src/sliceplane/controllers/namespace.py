@@ -22,7 +22,7 @@ from sliceplane.api.core import Namespace, NamespaceSpec
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import RESOURCES, Namespaces, Pods, Resource
 from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write, deletion
-from sliceplane.controllers.keyed import KeyedController
+from sliceplane.controllers.keyed import KeyedController, is_steady
 from sliceplane.controllers.namespace_content import CONDITIONS, NamespaceContent, conditions, said
 from sliceplane.informer.cache import Change
 from sliceplane.kit.delays import Backoff
@@ -77,6 +77,11 @@ class NamespaceController(KeyedController):
     def on_change(self, change: Change[Object], now: float) -> None:
         if isinstance(change.object, Namespace):
             self._on_namespace(change.object, gone=change.new is None, now=now)
+            return
+        content = self._contents.get(change.object.metadata.namespace)
+        if content is not None and change.new is not None and is_steady(change):
+            content.objects[change.resource][change.new.metadata.name] = change.new
+            content.changed = now
         else:
             self._on_content(change, now)
 

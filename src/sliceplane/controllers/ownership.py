@@ -33,7 +33,7 @@ class OwnerClaim(NamedTuple):
 
 
 class OwnedItem:
-    """One object as last seen.  Changed by ``OwnershipGraph`` only, but for ``confirmed``."""
+    """One object as last seen.  Changed by ``OwnershipGraph`` only, but for ``confirmed`` and ``version``."""
 
     __slots__ = ("confirmed", "deleting", "finalizers", "name", "namespace", "owners", "resource", "uid", "version")
 

@@ -13,7 +13,7 @@ quota that has changed meanwhile fails by its resourceVersion.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import ResourceQuota
@@ -62,7 +62,23 @@ class ResourceQuotaController(KeyedController):
         if change.resource == ResourceQuotas.key:
             self._expectations.observe(change)
             self._on_quota(change, version, now)
-        self._on_counted(change, now)
+        resource = by_key(change.resource)
+        assert resource is not None, f"{change.resource} is watched and not served"
+        namespace = change.object.metadata.namespace
+        concerned = sorted(self._here.get(namespace, ()))
+        if change.old is not None and change.new is not None and change.resource not in _VARIABLE:
+            concerned = [key for key in concerned if key in self._charged]
+        else:
+            counts = self._counts.setdefault(namespace, {})
+            for item, step in ((change.new, 1), (change.old, -1)):
+                for name, number in (usage(resource, item) if item is not None else {}).items():
+                    counts[name] = counts.get(name, 0) + step * number
+                    if not counts[name]:
+                        del counts[name]
+            if not counts:
+                del self._counts[namespace]
+        for key in concerned:
+            self.enqueue(key, now)
 
     def _on_quota(self, change: Change[Object], version: int, now: float) -> None:
         quota = change.object
@@ -93,28 +109,6 @@ class ResourceQuotaController(KeyedController):
         if not keys:
             self._here.pop(namespace, None)
 
-    def _on_counted(self, change: Change[Object], now: float) -> None:
-        resource = by_key(change.resource)
-        assert resource is not None, f"{change.resource} is watched and not served"
-        if change.old is not None and change.new is not None and change.resource not in _VARIABLE:
-            return self._wake(change.object.metadata.namespace, now, only=self._charged)
-        namespace = change.object.metadata.namespace
-        counts = self._counts.setdefault(namespace, {})
-        for item, step in ((change.new, 1), (change.old, -1)):
-            for name, number in (usage(resource, item) if item is not None else {}).items():
-                counts[name] = counts.get(name, 0) + step * number
-                if not counts[name]:
-                    del counts[name]
-        if not counts:
-            del self._counts[namespace]
-        return self._wake(namespace, now, only=None)
-
-    def _wake(self, namespace: str, now: float, only: dict[str, Any] | None) -> None:
-        """Look at the quotas of a namespace again, or at those of them that are in *only*."""
-        for key in sorted(self._here.get(namespace, ())):
-            if only is None or key in only:
-                self.enqueue(key, now)
-
     # -- work -------------------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
@@ -127,7 +121,8 @@ class ResourceQuotaController(KeyedController):
         used, wait_until = self._used(key, quota, now)
         if wait_until is not None:
             self.enqueue_after(key, wait_until - now, now)
-        hard_before, used_before = quota.status.hard or {}, quota.status.used or {}
+        hard_before = quota.status.hard or {}
+        used_before = quota.status.used or {}
         if hard == hard_before and used == used_before:
             return ()
         body = {

@@ -1,8 +1,8 @@
 """What the controllers that sync the objects of one Service at a time have in common: turns, retries, writes, notes.
 
 A *sync* is one turn of one key: the plan that its engine makes, the job that performs the plan's writes, and the end
-of both.  ``ServiceSyncs`` says whose turn it is and what becomes of a key whose sync failed; the controller says what
-a turn does.  The functions below turn what an engine plans (``PlannedWrite``) into what a host performs.
+of both.  ``SyncController`` says whose turn it is and what becomes of a key whose sync failed; a subclass says what a
+turn does.  The functions below turn what an engine plans (``PlannedWrite``) into what a host performs.
 
 ``FirstSync`` and ``HintProblems`` are what two controllers of one process tell each other.  Where only one of them
 runs, the other does without.
@@ -11,7 +11,7 @@ runs, the other does without.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from sliceplane.api.errors import StatusError, is_namespace_terminating
@@ -79,27 +79,41 @@ PLANS_PER_TURN: Final = 256
 
 
 class SyncController(ABC):
-    """A ``controllers.base.Controller`` whose keys are ``namespace/name`` of Services: the frame of ``ServiceSyncs``.
+    """A ``controllers.base.Controller`` whose keys are ``namespace/name`` of Services.
 
-    A subclass says in ``on_change`` which keys to look at when, and in ``job`` what a turn does.
+    A subclass says in ``on_change`` which keys to look at when, and in ``job`` what a turn does.  Times are seconds
+    since the epoch, delays are seconds.
     """
 
-    def __init__(self, info: ControllerInfo, syncs: ServiceSyncs) -> None:
-        self._info = info
-        self._syncs = syncs
+    def __init__(
+        self,
+        info: ControllerInfo,
+        *,
+        at_once: int,
+        backoff: Backoff = RETRY_BACKOFF,
+        plans_per_turn: int | None = PLANS_PER_TURN,
+    ) -> None:
+        """*at_once*: syncs under way at a time.  *plans_per_turn*: see ``PLANS_PER_TURN``; ``None``: as many as there
+        are."""
+        self.info: Final = info
+        self._queue: WorkQueue[str] = WorkQueue(backoff=backoff)
         self._notes: list[EventNote] = []
-
-    @property
-    def info(self) -> ControllerInfo:
-        return self._info
+        self._at_once = at_once
+        self._plans_per_turn = plans_per_turn
+        #: when turns were given last, and whether more were due then
+        self._turn = 0.0
+        self._more = False
+        #: the caches are filled
+        self._began = False
 
     @abstractmethod
     def job(self, key: str, now: float) -> Job | None:
-        """The job of a key whose turn it is; ``None`` once the turn has ended without one."""
+        """The job of a key whose turn it is, with which the turn ends; ``None``, once ``end`` was called."""
 
     def add(self, keys: Iterable[str], delay_s: float, now: float) -> None:
+        """Before the caches are filled there is nothing to wait for: every key will be synced once."""
         for key in keys:
-            self._syncs.add(key, delay_s, now)
+            self._queue.add_after(key, delay_s if self._began else 0.0, now)
 
     def add_touched(self, touched: Touched, batch_period_s: float, now: float) -> None:
         """What traffic must leave is not waited with; the batch so far goes with it."""
@@ -109,50 +123,11 @@ class SyncController(ABC):
             self.add(touched.later, batch_period_s, now)
 
     def on_synced(self, now: float) -> None:
-        self._syncs.begin()
+        self._began = True
 
     def take_work(self, now: float, max_jobs: int) -> Work:
-        if not self._syncs.began:
+        if not self._began:
             return Work()
-        jobs = self._syncs.take_jobs(self.job, now, max_jobs)
-        notes, self._notes = tuple(self._notes), []
-        return Work(jobs=jobs, notes=notes)
-
-    def next_deadline(self) -> float | None:
-        return self._syncs.next_deadline()
-
-
-class ServiceSyncs:
-    """Owned by one controller; keys are ``namespace/name``.  Times are seconds since the epoch, delays are seconds.
-
-    *at_once*: syncs under way at a time.  *plans_per_turn*: see ``PLANS_PER_TURN``; ``None``: as many as there are.
-    """
-
-    def __init__(
-        self, *, at_once: int, backoff: Backoff = RETRY_BACKOFF, plans_per_turn: int | None = PLANS_PER_TURN
-    ) -> None:
-        self._queue: WorkQueue[str] = WorkQueue(backoff=backoff)
-        self._at_once = at_once
-        self._plans_per_turn = plans_per_turn
-        #: when turns were given last, and whether more were due then
-        self._turn = 0.0
-        self._more = False
-        self.began = False
-
-    def begin(self) -> None:
-        """The caches are filled."""
-        self.began = True
-
-    def add(self, key: str, delay_s: float, now: float) -> None:
-        """Before the caches are filled there is nothing to wait for: every key will be synced once."""
-        self._queue.add_after(key, delay_s if self.began else 0.0, now)
-
-    def drop(self, key: str) -> None:
-        """Forget what waits for *key*."""
-        self._queue.drop(key)
-
-    def take_jobs(self, turn: Callable[[str, float], Job | None], now: float, max_jobs: int) -> tuple[Job, ...]:
-        """*turn* gives the job of a key; or ``None``, once it has called ``end``.  A job's key ends with the job."""
         jobs: list[Job] = []
         self._turn = now
         plans = 0
@@ -161,11 +136,13 @@ class ServiceSyncs:
             if key is None:
                 break
             plans += 1
-            job = turn(key, now)
+            job = self.job(key, now)
             if job is not None:
                 jobs.append(job)
         self._more = plans == self._plans_per_turn
-        return tuple(jobs)
+        notes = tuple(self._notes)
+        self._notes = []
+        return Work(jobs=tuple(jobs), notes=notes)
 
     def end(self, key: str, *, failed: bool, deadline: float | None, now: float) -> None:
         """A sync is over.  After 15 failures in a row the next event starts afresh.
@@ -182,17 +159,12 @@ class ServiceSyncs:
             self._queue.add_after(key, deadline - now, now)
 
     def next_deadline(self) -> float | None:
-        if not self.began:
+        if not self._began:
             return None
         return self._turn if self._more else self._queue.next_deadline()
 
-    @property
-    def waiting(self) -> int:
-        """Keys whose turn could be now."""
-        return self._queue.depth
-
-    def samples(self, name: str, now: float) -> tuple[Family, ...]:
-        return queue_families(name, self._queue, now)
+    def samples(self, now: float) -> tuple[Family, ...]:
+        return queue_families(self.info.queue, self._queue, now)
 
     def check(self) -> None:
         self._queue.check()

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from sliceplane.kit.metrics import DEFAULT_BUCKETS, Metrics, exponential_buckets
 from sliceplane.slices.engine import SliceEngine
 from sliceplane.slices.shape import HintMode, ServiceShape
-from sliceplane.slices.writes import FamilyChanges, SliceWrite
+from sliceplane.slices.writes import FamilyChanges, SlicePlan, SliceWrite
 
 _PREFIX: Final = "endpoint_slice_controller_"
 _PER_SYNC_BUCKETS: Final = exponential_buckets(2, 2, 15)
@@ -57,17 +57,15 @@ class SliceMetrics(Metrics):
             self._added.observe(family.added)
             self._removed.observe(family.removed)
 
-    def performed(self, writes: Sequence[SliceWrite]) -> None:
-        """These were accepted by the server."""
-        for write in writes:
-            self._changes.of(write.verb).value += 1
-
-    def synced(self, result: Result) -> None:
+    def synced(
+        self, result: Result, shape: ServiceShape | None, plan: SlicePlan, accepted: Sequence[SliceWrite] = ()
+    ) -> None:
+        """A sync ended, of whose writes the server *accepted* these; all of them are a "success"."""
         self._syncs.of(result).value += 1
-
-    def succeeded(self, shape: ServiceShape, families: Sequence[FamilyChanges]) -> None:
-        """All writes of a sync were accepted."""
-        topology = "Auto" if shape.hints is HintMode.AUTO else "Disabled"
-        changed = self._changed.of(topology, shape.distribution_group)
-        for family in families:
-            changed.observe(family.writes)
+        for write in accepted:
+            self._changes.of(write.verb).value += 1
+        if result == "success" and shape is not None:
+            topology = "Auto" if shape.hints is HintMode.AUTO else "Disabled"
+            changed = self._changed.of(topology, shape.distribution_group)
+            for family in plan.families:
+                changed.observe(family.writes)

@@ -6,7 +6,8 @@ from sliceplane.api.core import Endpoints, Pod, Service
 from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAGED_BY_MIRRORING, EndpointSlice
 from sliceplane.api.selectors import from_map
 from sliceplane.endpoints.members import EndpointsMembers
-from sliceplane.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX, is_mirrorable, mirror_of
+from sliceplane.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX, mirror_of
+from sliceplane.endpoints.mirroring.engine import is_mirrorable
 from sliceplane.endpoints.shape import endpoints_shape
 from sliceplane.endpoints.subsets import text_of
 from sliceplane.sim.steady import Broken

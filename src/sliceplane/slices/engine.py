@@ -236,11 +236,6 @@ class SliceEngine:
         service.ended(well=error is None)
         self._drop_if_empty(service)
 
-    def hint_problems(self, key: str) -> tuple[str, ...]:
-        """Why *key* has no hints, as of its last plan; empty if it has, or wants none of ours."""
-        service = self._services.get(key)
-        return () if service is None or service.members is None else service.members.hint_problems
-
     def deadline(self, key: str) -> float | None:
         """When *key* has to be planned again although nothing happens."""
         service = self._services.get(key)

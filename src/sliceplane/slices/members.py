@@ -78,6 +78,8 @@ class Members:
         self._subsets: dict[Family, ZoneSubsets] = {}
         if shape.subsetting.by_zone:
             self._subsets = {family: ZoneSubsets(shape.subsetting, node_zones) for family in packers}
+        #: why there were no hints when they were settled last, where a policy would give some
+        self.hint_problems: tuple[str, ...] = ()
         self._notices: list[Notice] = []
         self._node_names = shape.node_names
         self._conditions = _CONDITIONS if shape.all_conditions else _READY_ALONE
@@ -232,11 +234,14 @@ class Members:
         """No endpoint has to change its subset for what is known of zones.  Costs O(zones)."""
         return all(subsets.settled for subsets in self._subsets.values())
 
-    def settle_subsets(self) -> None:
-        """Make subsets what they should be; before every plan."""
-        for family, packer in self._packers if self._subsets else ():
-            for pod in self._subsets[family].switch(shown=packer.shows_subsets):
-                self.refresh(pod)
+    def settle(self, now: float) -> None:
+        """Make subsets and hints what they should be; before every plan."""
+        if self._subsets:
+            for family, packer in self._packers:
+                for pod in self._subsets[family].switch(shown=packer.shows_subsets):
+                    self.refresh(pod)
+        if self._policies:
+            self._settle_hints(now)
 
     # -- hints that look beyond one endpoint -------------------------------------------------------------
 
@@ -245,23 +250,17 @@ class Members:
         """No hint has to change for what is known of zones.  Costs O(zones)."""
         return all(policy.settled for policy in self._policies.values())
 
-    @property
-    def hint_problems(self) -> tuple[str, ...]:
-        """Why there are no hints, where a policy would give some."""
-        return tuple(dict.fromkeys(policy.problem for policy in self._policies.values() if policy.problem))
-
-    def settle_hints(self, now: float) -> None:
-        """Make hints what they should be; before every plan."""
-        for family, packer in self._packers if self._policies else ():
+    def _settle_hints(self, now: float) -> None:
+        for family, packer in self._packers:
             hints = self._policies[family]
-            if hints.settled:
-                self._notices.extend(hints.take_notices(now))
-                continue
-            for pod in hints.switch(packer):
-                self.refresh(pod)
-            for pod in hints.rebalance(packer):
-                self.refresh(pod)
+            if not hints.settled:
+                for pod in hints.switch(packer):
+                    self.refresh(pod)
+                for pod in hints.rebalance(packer):
+                    self.refresh(pod)
             self._notices.extend(hints.take_notices(now))
+        problems = (policy.problem for policy in self._policies.values() if policy.problem)
+        self.hint_problems = tuple(dict.fromkeys(problems))
 
     def take_notices(self) -> tuple[Notice, ...]:
         notices, self._notices = tuple(dict.fromkeys(self._notices)), []
@@ -282,6 +281,8 @@ class Members:
 
     def take_problems(self) -> tuple[str, ...]:
         """A sentence for each pod that is newly left out because its node is not known."""
+        if self._told == self._skipped:
+            return ()
         news = {pod: node for pod, node in self._skipped.items() if self._told.get(pod) != node}
         self._told = dict(self._skipped)
         key = self._shape.key

@@ -142,7 +142,10 @@ class ServiceState:
         self._covered.clear()
         self._hold_until = None
         self._held = False
-        self._packers, self._order, self._doomed, self.members = {}, [], {}, None
+        self._packers = {}
+        self._order = []
+        self._doomed = {}
+        self.members = None
         if shape is None or not shape.active:
             return
         ports = PortResolver(shape.ports)
@@ -236,8 +239,7 @@ class ServiceState:
         if self.members is None:
             return self._plan_farewell(self.shape, now)
         self._trigger.note(self.members.take_trigger_time(), self.shape.created)
-        self.members.settle_subsets()
-        self.members.settle_hints(now)
+        self.members.settle(now)
         writes: list[SliceWrite] = []
         families = [self._plan_family(self.shape, family, writes) for family in self._order]
         writes.extend(delete_slice(self._doomed[name]) for name in sorted(self._doomed))
@@ -253,6 +255,7 @@ class ServiceState:
             self.members.take_problems(),
             notices=self._take_notices(self.shape, self.members.take_notices()),
             families=tuple(families),
+            hint_problems=self.members.hint_problems,
         )
 
     def _plan_farewell(self, shape: ServiceShape, now: float) -> SlicePlan:
@@ -277,8 +280,7 @@ class ServiceState:
         if self.shape is None:
             return None
         if self.members is not None:
-            self.members.settle_subsets()
-            self.members.settle_hints(now)
+            self.members.settle(now)
             self.members.take_notices()
         desired = {family: packer.desired for family, packer in self._packers.items()}
         return Sight(self.shape, desired, self.slices)

@@ -105,7 +105,8 @@ class SlicePlan:
     ``problems``: sentences about endpoints that were left out, each told once.  ``notices``: what became of
     hints, to be told when the writes were tried.  ``families``: for metrics, in no order.  ``stale``: the cache has not
     caught up with a conflict; nothing may be planned before it has.  ``saves``: by how many slices there are fewer for
-    the same endpoints, if this is a merge.
+    the same endpoints, if this is a merge.  ``hint_problems``: why the service has no hints; empty if it has, or wants
+    none of ours.
     """
 
     writes: tuple[SliceWrite, ...] = ()
@@ -114,6 +115,7 @@ class SlicePlan:
     notices: tuple[Notice, ...] = ()
     families: tuple[FamilyChanges, ...] = ()
     saves: int = 0
+    hint_problems: tuple[str, ...] = ()
 
 
 def create_slice(

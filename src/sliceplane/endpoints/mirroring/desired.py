@@ -13,11 +13,9 @@ import msgspec
 from sliceplane.api.codec import encode
 from sliceplane.api.core import EndpointAddress, Endpoints
 from sliceplane.api.discovery import (
-    ANNOTATION_LEADER,
     ANNOTATION_TRIGGER_TIME,
     LABEL_MANAGED_BY,
     LABEL_SERVICE_NAME,
-    LABEL_SKIP_MIRROR,
     MANAGED_BY_MIRRORING,
     Endpoint,
     EndpointConditions,
@@ -59,13 +57,6 @@ class Mirror(NamedTuple):
     @property
     def endpoints(self) -> int:
         return sum(len(group.content) for group in self.groups)
-
-
-def is_mirrorable(endpoints: Endpoints) -> bool:
-    """Nothing on the object itself forbids it."""
-    meta = endpoints.metadata
-    skips = (meta.labels or {}).get(LABEL_SKIP_MIRROR) == "true"
-    return not skips and ANNOTATION_LEADER not in (meta.annotations or {})
 
 
 def mirror_of(endpoints: Endpoints, max_per_subset: int) -> Mirror:

@@ -12,15 +12,17 @@ from typing import NamedTuple
 
 from sliceplane.api.core import Endpoints, Service
 from sliceplane.api.discovery import (
+    ANNOTATION_LEADER,
     LABEL_MANAGED_BY,
     LABEL_SERVICE_NAME,
+    LABEL_SKIP_MIRROR,
     MANAGED_BY_CONTROLLER,
     MANAGED_BY_MIRRORING,
     EndpointSlice,
 )
 from sliceplane.api.errors import StatusError
 from sliceplane.api.own_writes import Unseen
-from sliceplane.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX, is_mirrorable
+from sliceplane.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX
 from sliceplane.endpoints.mirroring.service import MirrorLimits, MirrorState
 from sliceplane.endpoints.mirroring.writes import MirrorPlan
 
@@ -83,35 +85,26 @@ class MirrorEngine:
 
     def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> Keys:
         """A slice can come to us and leave us by its labels; slices of others tell at most that ours are not needed."""
-        before, after = _owner_of(old), _owner_of(new)
+        before = _owner_of(old)
+        after = _owner_of(new)
         touched: dict[str, None] = {}
-        if old is not None and before != after and before.key:
-            self._note_gone(old, before, touched)
-        if new is not None and after.key:
-            self._note_there(new, after, touched)
-        return tuple(touched)
-
-    def _note_gone(self, old: EndpointSlice, owner: _Owner, touched: dict[str, None]) -> None:
-        state = self._states.get(owner.key)
-        if state is None:
-            return
-        if owner.ours:
-            if state.on_slice_gone(old.metadata.name, old.metadata.uid):
-                touched[owner.key] = None
-        else:
-            state.on_successor(old.address_type, there=False)
-        self._drop_if_empty(state)
-
-    def _note_there(self, new: EndpointSlice, owner: _Owner, touched: dict[str, None]) -> None:
-        if owner.ours:
-            state = self._state(owner.key)
+        state = self._states.get(before.key)
+        if old is not None and before != after and state is not None:
+            if not before.ours:
+                state.on_successor(old.address_type, there=False)
+            elif state.on_slice_gone(old.metadata.name, old.metadata.uid):
+                touched[before.key] = None
+            self._drop_if_empty(state)
+        if new is not None and after.ours:
+            state = self._state(after.key)
             if state.on_slice(new):
-                touched[owner.key] = None
+                touched[after.key] = None
             self._drop_if_empty(state)  # a slice that is on its way out is none
-        elif owner.key in self._states:
+        elif new is not None and after.key in self._states:
             going = new.metadata.deletion_timestamp is not None
-            if self._states[owner.key].on_successor(new.address_type, there=not going):
-                touched[owner.key] = None
+            if self._states[after.key].on_successor(new.address_type, there=not going):
+                touched[after.key] = None
+        return tuple(touched)
 
     # -- plan and result --------------------------------------------------------------------------------
 
@@ -185,6 +178,13 @@ class MirrorEngine:
         assert self._counted.keys() <= self._states.keys(), "counted although gone"
         totals = MirrorTotals(*(sum(part[i] for part in self._counted.values()) for i in range(3)))
         assert self._totals == totals, f"totals {self._totals} should be {totals}"
+
+
+def is_mirrorable(endpoints: Endpoints) -> bool:
+    """Nothing on the object itself forbids it."""
+    meta = endpoints.metadata
+    skips = (meta.labels or {}).get(LABEL_SKIP_MIRROR) == "true"
+    return not skips and ANNOTATION_LEADER not in (meta.annotations or {})
 
 
 class _Owner(NamedTuple):

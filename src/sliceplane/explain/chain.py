@@ -12,7 +12,18 @@ from typing import Any, Final
 
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import Case, NodeCase, PodCase, ServiceCase, ZoneCase
-from sliceplane.explain.checks import foreign_slices, ports, services, slices, zone_shares, zones
+from sliceplane.explain.checks import (
+    foreign_slices,
+    names,
+    network_policies,
+    ports,
+    rollouts,
+    services,
+    slices,
+    traffic_policies,
+    zone_shares,
+    zones,
+)
 from sliceplane.findings.finding import Finding
 
 ServiceCheck = Callable[[ServiceCase], Iterable[Finding]]
@@ -82,4 +93,8 @@ CHAIN: Final[tuple[Link, ...]] = (
         zone_checks=zone_shares.ZONE_CHECKS,
         zone_wants=zone_shares.zone_wants,
     ),
+    Link("policies", traffic_policies.CHECKS, traffic_policies.wants, of_endpoints=False),
+    Link("NetworkPolicies", network_policies.CHECKS, network_policies.wants),
+    Link("rollouts", rollouts.CHECKS, rollouts.wants),
+    Link("DNS", names.CHECKS, names.wants),
 )

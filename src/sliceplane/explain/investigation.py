@@ -20,8 +20,10 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import Case, NodeCase, PodCase, ServiceCase, ZoneCase
 from sliceplane.explain.chain import CHAIN, Link
+from sliceplane.explain.checks.traffic_policies import backends_of
 from sliceplane.explain.facts import Facts, Unread
 from sliceplane.explain.objects import (
+    INGRESSES,
     PODS,
     READABLES,
     SERVICES,
@@ -102,8 +104,11 @@ class Investigation:
             case "service":
                 yield ServiceCase(facts, question, question.namespace, question.name)
             case "everything":
-                for service in facts.of(SERVICES, question.namespace):
-                    yield ServiceCase(facts, question, service.metadata.namespace, service.metadata.name)
+                named = {
+                    (item.metadata.namespace, item.metadata.name) for item in facts.of(SERVICES, question.namespace)
+                }
+                named.update(backends_of(facts.of(INGRESSES, question.namespace)))
+                yield from (ServiceCase(facts, question, namespace, name) for namespace, name in sorted(named))
             case "pod":
                 pod_case = PodCase(facts, question, question.namespace, question.name)
                 yield pod_case

@@ -3,6 +3,6 @@
 ``test_catalogue`` asks about each; ``docs/findings`` shows the answer to the first of each code.
 """
 
-from tests.explain.faults import ports, services, slices, zones
+from tests.explain.faults import names, policies, ports, rollouts, services, slices, zones
 
-__all__ = ["ports", "services", "slices", "zones"]
+__all__ = ["names", "policies", "ports", "rollouts", "services", "slices", "zones"]

@@ -44,9 +44,9 @@ from sliceplane.shell.transport.kubeconfig import load
 PODS = 20_000
 FLIPS = 200
 CPU_FLIPS = 400
-SMALL_PODS = 200
+SMALL_PODS = 60
 SMALL_FLIPS = 5
-SMALL_CPU_FLIPS = 20
+SMALL_CPU_FLIPS = 5
 FLIP_MAX_S = 10.0
 SETTLE_MAX_S = 120.0
 #: between two flips: a flip meets an idle plane

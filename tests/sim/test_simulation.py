@@ -25,8 +25,8 @@ SCRIPT = """
 import sys
 from sliceplane.sim.faults import parse_faults
 from sliceplane.sim.simulation import Options, Simulation
-for seed in range(1, 6):
-    Simulation(Options(seed=seed, steps=30, faults=parse_faults("heavy")), sys.stdout.write).run()
+for seed in range(1, 4):
+    Simulation(Options(seed=seed, steps=20, faults=parse_faults("heavy")), sys.stdout.write).run()
 """
 
 
@@ -49,7 +49,7 @@ def trace(hash_seed: str) -> str:
     return done.stdout
 
 
-def test_five_seeds_give_the_same_bytes_under_any_hash_seed() -> None:
+def test_seeds_give_the_same_bytes_under_any_hash_seed() -> None:
     first, second = trace("1"), trace("4242")
     assert first.count("\n") > 1000
     assert first == second
@@ -80,7 +80,7 @@ def test_deeds_of_one_moment_keep_their_order() -> None:
 
 @pytest.mark.parametrize("workload", ["full", "classic"])
 @pytest.mark.parametrize("faults", ["none", "normal", "heavy"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_every_invariant_holds(seed: int, faults: str, workload: str) -> None:
     verdict = run(seed, faults=faults, workload=workload)
     assert verdict.violation is None, report(verdict)
@@ -218,7 +218,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("broken")
 def test_a_failure_is_told_shrunk_and_replayed() -> None:
-    verdict = run(7, 60, "light")
+    verdict = run(1, 20, "light")
     assert verdict.violation is not None
     text = report(verdict)
     assert f"FAILED {verdict.violation.invariant}" in text
@@ -226,20 +226,20 @@ def test_a_failure_is_told_shrunk_and_replayed() -> None:
     smaller = shrink(verdict)
     assert smaller.violation is not None
     assert smaller.steps < verdict.steps
-    again = run(7, smaller.options.steps, "light")
+    again = run(1, smaller.options.steps, "light")
     assert again.digest == smaller.digest
 
 
 @pytest.mark.usefixtures("broken")
 def test_the_command_says_what_broke_and_ends_with_1() -> None:
-    result = CliRunner().invoke(main, ["simulate", "--seed", "7", "--steps", "60", "--faults", "light", "--shrink"])
+    result = CliRunner().invoke(main, ["simulate", "--seed", "1", "--steps", "20", "--faults", "light", "--shrink"])
     assert result.exit_code == 1
     assert "FAILED" in result.stdout
     last = result.stdout.rstrip().splitlines()[-1]
-    assert last.startswith("replay: sliceplane simulate --seed 7 --steps ")
+    assert last.startswith("replay: sliceplane simulate --seed 1 --steps ")
     assert last.endswith(" --faults light")
-    result = CliRunner().invoke(main, ["simulate", "--seed", "7", "--until-failure", "--steps", "60"])
-    assert (result.exit_code, "seeds failed: 7" in result.stdout) == (1, True)
+    result = CliRunner().invoke(main, ["simulate", "--seed", "1", "--until-failure", "--steps", "20"])
+    assert (result.exit_code, "seeds failed: 1" in result.stdout) == (1, True)
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The oracle at scale: 100,000 random steps, each compared; millions of them in ``make soak``.
+"""The oracle at scale: tens of thousands of random steps, each compared; millions of them in ``make soak``.
 
 ``HISTORY_STEPS`` says how many the soak makes (10,000,000 by default), ``HISTORY_SEED`` where its seeds begin.
 A failure names its seed and step: ``History(SEED).run(STEP)`` is the replay.
@@ -28,7 +28,7 @@ def run(seed: int, steps: int) -> None:
     assert ours <= LUCK * their_bytes, f"seed {seed}: {ours} bytes, upstream's packing sends {their_bytes}"
 
 
-@pytest.mark.parametrize("seed", range(1, 11))
+@pytest.mark.parametrize("seed", range(1, 6))
 def test_any_history_shows_what_the_oracle_says_with_no_more_writes_than_upstream(seed: int) -> None:
     run(seed, min(STEPS_EACH, scaled(STEPS_EACH)))
 

@@ -16,7 +16,7 @@ from sliceplane.heuristics.balanced import ANNOTATION_MAX_OVERLOAD, Balanced, ov
 from sliceplane.heuristics.spread_constraints import KEY_HOSTNAME, KEY_REGION, KEY_ZONE, SpreadConstraints
 from sliceplane.heuristics.types import (
     Allocation,
-    EndpointView,
+    EndpointPlace,
     HeuristicError,
     Hints,
     Portion,
@@ -50,17 +50,17 @@ def zones_of(**shares: float) -> tuple[ZoneView, ...]:
     ],
 )
 def test_an_endpoint_serves_the_domain_over_which_its_pod_was_spread(keys: tuple[str, ...], expected: Hints) -> None:
-    endpoint = EndpointView(zone="a", region="r1", node="n1", topology_keys=keys)
+    endpoint = EndpointPlace(zone="a", region="r1", node="n1", topology_keys=keys)
     assert SpreadConstraints().hints(WEB, endpoint, (*ZONES, ZoneView(name="z", region="r2"))) == expected
 
 
 def test_a_node_without_labels_gives_no_hint() -> None:
-    endpoint = EndpointView(node="n1", topology_keys=(KEY_ZONE, KEY_REGION))
+    endpoint = EndpointPlace(node="n1", topology_keys=(KEY_ZONE, KEY_REGION))
     assert SpreadConstraints().hints(WEB, endpoint, ZONES) == Hints()
 
 
 def test_a_region_of_more_zones_than_an_endpoint_can_name_is_told() -> None:
-    endpoint = EndpointView(zone="z0", region="r1", topology_keys=(KEY_REGION,))
+    endpoint = EndpointPlace(zone="z0", region="r1", topology_keys=(KEY_REGION,))
     many = tuple(ZoneView(name=f"z{number}", region="r1") for number in range(9))
     with pytest.raises(HeuristicError, match="has 9 zones"):
         SpreadConstraints().hints(WEB, endpoint, many)

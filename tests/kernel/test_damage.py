@@ -21,7 +21,7 @@ from sliceplane.nft.objects import NftFamily, TableRef
 from sliceplane.nft.table import NftPlane
 from sliceplane.shell.node.kernel.nft_backend import Nftables, NftRunner
 from sliceplane.shell.node.kernel.nft_netlink import generation
-from sliceplane.shell.node.timing import SUSPECT_PERIOD_S, Timing
+from sliceplane.shell.node.timing import SUSPECT_PERIOD_S, ProxyTiming
 
 pytestmark = pytest.mark.kernel
 
@@ -81,7 +81,7 @@ async def test_whatever_others_break_is_mended_without_any_change(
 ) -> None:
     """Of all this only a missing table was noticed within the hour, before the kernel's generation was looked at."""
     backend = Looking(NftRunner(netns=host.netns))
-    timing = Timing(look_period_s=0.05, suspect_period_s=0.1)
+    timing = ProxyTiming(look_period_s=0.05, suspect_period_s=0.1)
     async with running(host, backend=backend, timing=timing) as cluster:
         cluster.put(service(), make_slice(family, backends))
         cluster.put(service("single", 2), make_slice(family, backends[:1], "single"))
@@ -120,7 +120,7 @@ def _or_nothing(host: Host, family: Family) -> dict[str, Any]:
 async def test_the_rules_of_others_are_no_reason_to_write_ours_all_the_time(host: Host, backends: list[Host]) -> None:
     """A firewall that changes its own table every moment costs us one table in ``SUSPECT_PERIOD_S``."""
     now, backend = 1e9, Looking(NftRunner(netns=host.netns))
-    timing = Timing(look_period_s=0.02)
+    timing = ProxyTiming(look_period_s=0.02)
     async with running(host, backend=backend, timing=timing, clock=lambda: now, families=("IPv4",)) as cluster:
 
         def written() -> int:

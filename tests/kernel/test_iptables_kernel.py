@@ -29,7 +29,7 @@ from sliceplane.api.scheme import EndpointSlices, Namespaces, Services
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.proxy.surroundings import RulesConfig
 from sliceplane.shell.node.kernel.iptables_backend import Flavour, Iptables
-from sliceplane.shell.node.timing import Timing
+from sliceplane.shell.node.timing import ProxyTiming
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.shell.transport.kubeconfig import load
 
@@ -142,7 +142,7 @@ async def test_no_connection_fails_while_iptables_change_hands(client: Host, bac
 @pytest.mark.parametrize("mode", MODES)
 async def test_flushed_rules_come_back_by_themselves(client: Host, backends: list[Host], mode: Mode) -> None:
     """As a firewall does that is loaded again: its own way of loading takes everybody's rules away."""
-    async with running(client, mode, timing=Timing(look_period_s=0.1)) as cluster:
+    async with running(client, mode, timing=ProxyTiming(look_period_s=0.1)) as cluster:
         cluster.put(service(), make_slice("IPv4", backends[:1]))
         cluster.synced()
         await cluster.written()

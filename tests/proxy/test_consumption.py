@@ -28,7 +28,7 @@ from sliceplane.proxy.endpoints import slices_of
 from sliceplane.proxy.selections import Union, common_selector, own_selectors, reads_slices
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.node_proxy import NodeProxy
-from sliceplane.shell.node.timing import PROBE_VALID_S, Timing
+from sliceplane.shell.node.timing import PROBE_VALID_S, ProxyTiming
 from sliceplane.shell.server.inprocess import InProcessClient
 from sliceplane.shell.server.plane import Plane, PlaneConfig
 from sliceplane.shell.transport.base import Unreachable
@@ -120,7 +120,7 @@ async def proxy_of(
     client: Any,
     gates: Gates | None = None,
     *,
-    timing: Timing = Timing(),  # noqa: B008  # it is frozen
+    timing: ProxyTiming = ProxyTiming(),  # noqa: B008  # it is frozen
 ) -> AsyncIterator[tuple[NodeProxy, Kernel]]:
     kernel = Kernel()
     clock = asyncio.get_running_loop().time
@@ -217,7 +217,7 @@ async def test_a_slice_that_is_given_to_somebody_else_goes_and_comes(api: InProc
 
 async def test_a_node_without_labels_reads_what_is_for_everybody(api: InProcessClient) -> None:
     await everywhere(api)
-    async with proxy_of(api, ON, timing=Timing(node_grace_s=0.02)) as (_, kernel):
+    async with proxy_of(api, ON, timing=ProxyTiming(node_grace_s=0.02)) as (_, kernel):
         assert kernel.endpoints == {"10.0.0.1"}
         await put_node(api)
         await kernel.leads_to("10.0.0.1", "10.0.0.2", "10.0.0.4")
@@ -410,7 +410,7 @@ async def test_a_watch_that_the_server_refuses_is_a_reason_although_it_answers(a
     await put_node(api)
     server = Moody(api)
     server.forbidden = EndpointSlices
-    async with proxy_of(server, timing=Timing(probe_valid_s=0.0)) as (proxy, _):
+    async with proxy_of(server, timing=ProxyTiming(probe_valid_s=0.0)) as (proxy, _):
         refused = "endpointslices are not watched: endpointslices.discovery.k8s.io is forbidden: no role says so"
         await eventually(proxy.unanswered, lambda why: why == refused)
         server.forbidden = None
@@ -420,7 +420,7 @@ async def test_a_watch_that_the_server_refuses_is_a_reason_although_it_answers(a
 async def test_a_proxy_that_is_told_so_asks_nobody(api: InProcessClient) -> None:
     server = Moody(api)
     server.mood = "silent"
-    async with proxy_of(server, timing=Timing(probe_timeout_s=0.0)) as (proxy, _):
+    async with proxy_of(server, timing=ProxyTiming(probe_timeout_s=0.0)) as (proxy, _):
         await asyncio.sleep(PROBE_VALID_S + 0.05)
         assert await proxy.unanswered() == ""
         assert server.probes == 0

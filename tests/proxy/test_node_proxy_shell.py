@@ -25,7 +25,7 @@ from sliceplane.proxy import tracker
 from sliceplane.shell.node import node_proxy, timing
 from sliceplane.shell.node.kernel.nft_backend import Nftables, NftError
 from sliceplane.shell.node.node_proxy import NodeProxy
-from sliceplane.shell.node.timing import Timing
+from sliceplane.shell.node.timing import ProxyTiming
 from sliceplane.shell.transport.base import ListPage, WatchMessage
 
 pytestmark = pytest.mark.looptime  # all is in the loop: time is what the test waits for
@@ -130,7 +130,7 @@ async def test_nothing_is_written_before_both_lists() -> None:
 
 async def test_a_missing_node_does_not_hold_the_rules_for_ever() -> None:
     runner = Runner()
-    proxy = proxy_of(runner, timing=Timing(node_grace_s=0.02))
+    proxy = proxy_of(runner, timing=ProxyTiming(node_grace_s=0.02))
     async with running(proxy):
         proxy.on_synced(Services.key)
         proxy.on_synced(EndpointSlices.key)

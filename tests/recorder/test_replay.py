@@ -12,7 +12,7 @@ from sliceplane.recorder.replay import Replay, ReplayReport
 from sliceplane.sim.faults import parse_faults
 from sliceplane.sim.recording import LIMIT_BYTES, lines, make_recorder, makers_of
 from sliceplane.sim.simulation import Options, Simulation
-from sliceplane.slices.packer import Packer
+from sliceplane.slices.packer import SlicePacker
 from sliceplane.slices.service import ServiceState
 
 #: incidents of the full run (make soak)
@@ -69,7 +69,7 @@ def test_a_planted_regression_is_found_at_its_first_differing_write(monkeypatch:
     sound = record(3)
     with monkeypatch.context() as planted:
         # Endpoints never join a slice that has room.
-        planted.setattr(Packer, "_roomy", lambda *_: None)
+        planted.setattr(SlicePacker, "_roomy", lambda *_: None)
         faulty = record(3)
         report = replay(sound)
     # Both runs are alike until the fault shows: the first turn in which they are not is where it must be found.

@@ -27,7 +27,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices
 from sliceplane.cli.shadow import Printed
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
-from sliceplane.shadow.differences import Difference, DifferenceKind
+from sliceplane.shadow.differences import DifferenceKind, SliceDifference
 from sliceplane.shadow.ledger import DIFFERENCES_PER_SERVICE_MAX, DifferenceLedger, News
 from sliceplane.shell.hosting.shadow import ShadowRun
 from sliceplane.shell.hosting.shadow_report import ShadowSummary, line, summary_of, table
@@ -249,7 +249,7 @@ def test_who_follows_a_cluster_without_controller_is_told_once_and_gets_no_table
 ) -> None:
     printed, ledger = Printed(None, to_stdout=False), DifferenceLedger(0.0)
     found = [
-        Difference(DifferenceKind.ENDPOINT_MISSING, "IPv4", f"Pod p{n}", "10.0.0.1", "(none)", f"p{n}")
+        SliceDifference(DifferenceKind.ENDPOINT_MISSING, "IPv4", f"Pod p{n}", "10.0.0.1", "(none)", f"p{n}")
         for n in range(3)
     ]
     ledger.observe("a/b", found, (), unrest=False, now=1.0)
@@ -268,7 +268,7 @@ def test_who_follows_a_cluster_without_controller_is_told_once_and_gets_no_table
 
 def test_what_people_read() -> None:
     ledger = DifferenceLedger(5.0)
-    found = [Difference(DifferenceKind.ZONE, "IPv4", f"Pod web-{n}", "a", "b" * 60, f"web-{n}") for n in range(3)]
+    found = [SliceDifference(DifferenceKind.ZONE, "IPv4", f"Pod web-{n}", "a", "b" * 60, f"web-{n}") for n in range(3)]
     ledger.observe("default/web", found, (), unrest=False, now=100.0)
     assert table(ledger.standing(), 100.0) == ""
     ledger.confirm("default/web", ledger.due("default/web", 105.0), 105.0)
@@ -281,9 +281,9 @@ def test_what_people_read() -> None:
 
 
 def test_differences_beyond_the_limit_are_counted_and_push_nobody_out() -> None:
-    def differences(first: int, count: int) -> list[Difference]:
+    def differences(first: int, count: int) -> list[SliceDifference]:
         pods = [f"web-{n:05d}" for n in range(first, first + count)]
-        return [Difference(DifferenceKind.READY, "IPv4", f"Pod {pod}", "true", "false", pod) for pod in pods]
+        return [SliceDifference(DifferenceKind.READY, "IPv4", f"Pod {pod}", "true", "false", pod) for pod in pods]
 
     ledger, beyond = DifferenceLedger(0.0), 5
     later = differences(50_000, DIFFERENCES_PER_SERVICE_MAX)
@@ -306,7 +306,7 @@ def test_a_terminal_shows_a_picture_and_only_when_it_changed(
     for now in (1.0, 2.0):
         printed.look(ledger, summary_of(ledger, 1), now)
     ledger.observe(
-        "a/b", [Difference(DifferenceKind.READY, "IPv4", "Pod p", "true", "false", "p")], (), unrest=False, now=3.0
+        "a/b", [SliceDifference(DifferenceKind.READY, "IPv4", "Pod p", "true", "false", "p")], (), unrest=False, now=3.0
     )
     ledger.confirm("a/b", ledger.due("a/b", 3.0), 3.0)
     printed.news(ledger.take_news())

@@ -106,9 +106,9 @@ def a_zone_that_comes_late_is_not_seen(patch: Patch) -> None:
 
 def pods_are_told_apart_by_address(patch: Patch) -> None:
     """The last one to be seen with an address has it."""
-    from sliceplane.slices.members import Members
+    from sliceplane.slices.members import SliceMembers
 
-    put = Members.set
+    put = SliceMembers.set
 
     def by_address(self: Any, pod: Any) -> Any:
         for other in list(self._pods):
@@ -116,7 +116,7 @@ def pods_are_told_apart_by_address(patch: Patch) -> None:
                 return put(self, self._pods[other])
         return put(self, pod)
 
-    patch.setattr(Members, "set", by_address)
+    patch.setattr(SliceMembers, "set", by_address)
 
 
 def nobody_hands_over(patch: Patch) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.heuristics.types import (
     Allocation,
-    EndpointView,
+    EndpointPlace,
     Heuristic,
     HeuristicError,
     Hints,
@@ -56,9 +56,9 @@ class Local:
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
-        self.asked: list[EndpointView] = []
+        self.asked: list[EndpointPlace] = []
 
-    def hints(self, service: ServiceView, endpoint: EndpointView, zones: tuple[ZoneView, ...]) -> Hints:
+    def hints(self, service: ServiceView, endpoint: EndpointPlace, zones: tuple[ZoneView, ...]) -> Hints:
         self.asked.append(endpoint)
         found = self.answer(endpoint, zones) if callable(self.answer) else self.answer
         assert found is None or isinstance(found, Hints | str), found

@@ -8,7 +8,7 @@ from sliceplane.api.core import ServicePort
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.slices.content import PortResolver, Stored
 from sliceplane.slices.facts import PodFacts
-from sliceplane.slices.packer import Desired, Packer
+from sliceplane.slices.packer import Desired, SlicePacker
 from sliceplane.slices.packplan import PackPlan
 
 LABELS = {"l": "1"}
@@ -21,7 +21,7 @@ class Bench:
     """A packer of slices with at most four endpoints."""
 
     def __init__(self) -> None:
-        self.packer = Packer(RESOLVER, 4)
+        self.packer = SlicePacker(RESOLVER, 4)
 
     def want(self, *pods: str, body: bytes = b"{}", group: object = GROUP) -> None:
         assert group is GROUP or group is OTHER

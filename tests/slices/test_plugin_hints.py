@@ -20,7 +20,7 @@ from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.heuristics.spread_constraints import KEY_HOSTNAME, KEY_REGION, KEY_ZONE
 from sliceplane.heuristics.types import (
     Allocation,
-    EndpointView,
+    EndpointPlace,
     Heuristic,
     HeuristicError,
     Hints,
@@ -233,7 +233,7 @@ def test_a_text_is_bounded() -> None:
     def long(*_: object) -> Hints:
         raise HeuristicError("x" * 10_000)
 
-    found = ask_local(Local(long), ServiceView(namespace="n", name="s"), EndpointView(), ())
+    found = ask_local(Local(long), ServiceView(namespace="n", name="s"), EndpointPlace(), ())
     assert isinstance(found, str)
     assert len(found) == PROBLEM_MAX
 

@@ -20,7 +20,7 @@ from sliceplane.nft.trace import Packet, PacketOutcome, trace
 from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.proxy.selections import common_selector, own_selectors
 from sliceplane.proxy.surroundings import RulesConfig
-from sliceplane.tracer.answer import Answer, TracedEndpoint
+from sliceplane.tracer.answer import TraceAnswer, TracedEndpoint
 
 SUBSETTING = "EndpointSliceSubsetting=true"
 SERVICES = {"api": "10.96.0.10", "web": "10.96.0.11", "dns": "10.96.0.12"}
@@ -122,7 +122,7 @@ def by_the_whole_cluster(world: World, sent: Sent) -> dict[PacketOutcome, Fracti
     return trace(kernel.tables[plane.rules.table], packet, path, frozenset({"192.0.2.1"}))  # type: ignore[arg-type]
 
 
-def by_the_answer(answer: Answer) -> dict[PacketOutcome, Fraction]:
+def by_the_answer(answer: TraceAnswer) -> dict[PacketOutcome, Fraction]:
     if not answer.targets:
         assert answer.verdict != "dnat"
         to = answer.destination
@@ -140,7 +140,7 @@ def by_the_answer(answer: Answer) -> dict[PacketOutcome, Fraction]:
     return found
 
 
-def asked(world: World, sent: Sent) -> Answer:
+def asked(world: World, sent: Sent) -> TraceAnswer:
     to = f"{sent.destination}:{sent.port}"
     objects = (*world.services, *world.slices, ELSEWHERE)
     return ask(*objects, to=to, source=sent.source, at="node-a", rules=world.rules, gates=world.gates)

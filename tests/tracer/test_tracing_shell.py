@@ -16,7 +16,7 @@ from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Resource, ServiceCIDRs, Services
 from sliceplane.shell.tools.tracing import trace
 from sliceplane.shell.transport.base import ListPage
-from sliceplane.tracer.answer import Answer
+from sliceplane.tracer.answer import TraceAnswer
 from sliceplane.tracer.inquiry import TracedProxy
 from sliceplane.tracer.question import Question, Unanswerable, parse_to
 
@@ -84,7 +84,7 @@ def owner(each: Object) -> str:
 
 async def asked(
     server: Any, *, to: str = "10.96.0.10:80", source: str = CLIENT, node: str = "", gates: str = ""
-) -> Answer:
+) -> TraceAnswer:
     question = Question(source, parse_to(to), node=node)
     return await trace(server, question, TracedProxy(PODS, Gates.parse(gates)))
 

@@ -10,7 +10,7 @@ from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.gates import Gates
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.surroundings import RulesConfig
-from sliceplane.tracer.answer import Answer
+from sliceplane.tracer.answer import TraceAnswer
 from sliceplane.tracer.cluster import TracedCluster
 from sliceplane.tracer.explain import explain
 from sliceplane.tracer.inquiry import Inquiry, TracedProxy
@@ -96,7 +96,7 @@ def ask(
     rules: RulesConfig = PODS,
     gates: str = "",
     unread: tuple[str, ...] = (),
-) -> Answer:
+) -> TraceAnswer:
     """The answer in a cluster of *objects*, the two nodes (unless there are others), the client and the range."""
     nodes = tuple(each for each in objects if isinstance(each, Node)) or NODES
     services = tuple(each for each in objects if isinstance(each, Service))
@@ -117,9 +117,9 @@ def owner_of(each: EndpointSlice) -> ServiceKey:
     return ServiceKey(each.metadata.namespace, (each.metadata.labels or {}).get(LABEL_SERVICE_NAME, ""))
 
 
-def shares(answer: Answer) -> dict[str, str]:
+def shares(answer: TraceAnswer) -> dict[str, str]:
     return {each.address: each.share for each in answer.targets}
 
 
-def why(answer: Answer, address: str) -> str:
+def why(answer: TraceAnswer, address: str) -> str:
     return next(each.why for each in (*answer.targets, *answer.others) if each.address == address)

@@ -62,7 +62,8 @@ class Ranked:
         return len(self._filed)
 
     def clear(self) -> None:
-        self._filed, self._buckets = {}, {}
+        self._filed = {}
+        self._buckets = {}
 
     def put(self, endpoint: Endpoint) -> None:
         count = self._load.count(endpoint.id)

@@ -100,7 +100,8 @@ class EndpointMerge:
         else:
             if held is None:
                 held = self._slices[key] = HeldEndpoints(family, (0, key))
-            held.family, held.age = family, (new.metadata.revision, key)
+            held.family = family
+            held.age = (new.metadata.revision, key)
             held.endpoints, held.problem = self._read(new, family, old)
         alone = (held,)
         for identity in old.keys() - held.endpoints.keys():
@@ -115,7 +116,8 @@ class EndpointMerge:
 
     def take_touched(self) -> dict[str, Endpoint | None]:
         """What readers saw before, of every endpoint that is another now, since the last call; in the order of ids."""
-        taken, self._touched = self._touched, {}
+        taken = self._touched
+        self._touched = {}
         visible = self.visible
         return {identity: taken[identity] for identity in sorted(taken) if visible.get(identity) != taken[identity]}
 
@@ -221,7 +223,9 @@ def _rank(held: HeldEndpoints) -> tuple[bool, tuple[int, str]]:
 
 
 def _endpoint(source: SliceEndpoint, address: str, port: int) -> Endpoint:
-    conditions, hints, target = source.conditions, source.hints, source.target_ref
+    conditions = source.conditions
+    hints = source.hints
+    target = source.target_ref
     return Endpoint(
         id=(target.uid if target is not None else "") or address,
         address=address,

@@ -76,7 +76,8 @@ class Pending:
         removed: list[Endpoint] = []
         updated: list[tuple[Endpoint, Endpoint]] = []
         for identity in sorted(self.before):
-            old, new = self.before[identity], current.get(identity)
+            old = self.before[identity]
+            new = current.get(identity)
             if old is None:
                 if new is not None:
                     added.append(new)

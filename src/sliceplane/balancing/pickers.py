@@ -148,7 +148,8 @@ class ZoneFirst:
 
     def attach(self, usable: Usable, load: Load) -> None:
         self._usable = usable
-        self._near, self._far = Ranked(load), Ranked(load)
+        self._near = Ranked(load)
+        self._far = Ranked(load)
         load.watchers += [self._near.on_count, self._far.on_count]
         self.on_change({}, rescoped=True)
 
@@ -174,7 +175,8 @@ class ZoneFirst:
         (self._near if self._usable.is_near(endpoint) else self._far).put(endpoint)
 
     def pick(self, key: bytes, out: Set[str]) -> Endpoint | None:
-        near, far = self._near.least(self._rng, out), self._far.least(self._rng, out)
+        near = self._near.least(self._rng, out)
+        far = self._far.least(self._rng, out)
         if near is None:
             return None if far is None else far[0]
         if far is None or near[1] < self._spill_at or near[1] <= far[1]:

@@ -35,7 +35,8 @@ def point_of(identity: str) -> int:
 
 def probes_of(key: bytes, count: int) -> Iterator[int]:
     digest = hashlib.blake2b(key, digest_size=16, person=b"request").digest()
-    start, step = int.from_bytes(digest[:8]), int.from_bytes(digest[8:]) | 1
+    start = int.from_bytes(digest[:8])
+    step = int.from_bytes(digest[8:]) | 1
     return ((start + number * step) & _MASK for number in range(count))
 
 
@@ -118,14 +119,16 @@ class ConsistentHash:
     def _first(self, key: bytes) -> int:
         """The index of the point that the best probe meets."""
         points = self._points
-        best, shortest = 0, _MASK + 1
+        best = 0
+        shortest = _MASK + 1
         for probe in probes_of(key, self._probes):
             index = bisect_left(points, probe)
             if index == len(points):
                 index = 0
             way = (points[index] - probe) & _MASK
             if way < shortest:
-                best, shortest = index, way
+                best = index
+                shortest = way
         return best
 
     def _walk(self, first: int) -> Iterator[str]:

@@ -58,7 +58,8 @@ class Usable:
                 self._add(after)
             if before is not None and (after is None or not after.ready):
                 self._ready.discard(identity)
-        was, self.scope = self.scope, self._scope()
+        was = self.scope
+        self.scope = self._scope()
         return was != self.scope
 
     def _of(self, scope: Scope) -> EndpointPool:

@@ -14,7 +14,7 @@ from sliceplane.cli.values import NetworksType, NodePortAddressesType
 
 if TYPE_CHECKING:
     from sliceplane.shell.transport.base import Client
-    from sliceplane.tracer.answer import Answer
+    from sliceplane.tracer.answer import TraceAnswer
     from sliceplane.tracer.inquiry import TracedProxy
     from sliceplane.tracer.question import Question
 
@@ -58,7 +58,7 @@ def command(*, source: str, target: str, node: str, output: Form, **flags: Any) 
 
     settings = _settings(flags)
 
-    async def work(client: Client, namespace: str) -> Answer:
+    async def work(client: Client, namespace: str) -> TraceAnswer:
         question = await _question(
             client, source, target, protocol=flags["protocol"], node=node, namespace=flags["namespace"] or namespace
         )

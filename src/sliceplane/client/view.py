@@ -65,7 +65,8 @@ class EndpointView:
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
         _check(service, namespace, port, protocol, family)
-        self.service, self.namespace = service, namespace
+        self.service = service
+        self.namespace = namespace
         self._lock = lock if lock is not None else nullcontext()
         self._rng = new_rng(seed)
         self._view = BalancedService(
@@ -254,7 +255,8 @@ class EndpointView:
             return f"the endpoints of {name} are not known yet{self._informer.trouble()}"
         if self._view.problem:
             return f"{name}: {self._view.problem}"
-        endpoints, usable = self._view.endpoints, self._view.usable_count
+        endpoints = self._view.endpoints
+        usable = self._view.usable_count
         if not len(self._informer):
             return f"{name} has no EndpointSlices: is that the Service's name, and has it Pods?"
         if not endpoints:

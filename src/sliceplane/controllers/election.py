@@ -136,7 +136,8 @@ class Election:
 
     def on_answer(self, body: bytes, now: float) -> None:
         """The server performed the request; *body* is the Lease."""
-        asked, self._asked = self._asked, None
+        asked = self._asked
+        self._asked = None
         assert asked is not None, "an answer to nothing"
         try:
             lease = decode_document(body)
@@ -155,12 +156,15 @@ class Election:
 
     def on_error(self, error: StatusError, now: float) -> None:
         """The request failed; after "no answer" a write may have happened all the same."""
-        asked, self._asked = self._asked, None
+        asked = self._asked
+        self._asked = None
         assert asked is not None, "an error for nothing"
         if self._stopping:
             self._end(released=True)  # there is no time to look again; the record runs out by itself
         elif asked.verb == "get" and error.reason == "NotFound":
-            self._lease, self._next, self._due = None, "create", now
+            self._lease = None
+            self._next = "create"
+            self._due = now
         elif asked.verb != "get" and error.reason in ("Conflict", "AlreadyExists", "NotFound"):
             # Another instance was first, or our own write with a lost answer: the Lease tells which.  No hurry for
             # an instance that does not lead.

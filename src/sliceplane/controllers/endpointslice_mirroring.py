@@ -71,7 +71,7 @@ class MirroringConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class _Token:
+class _MirrorToken:
     plan: MirrorPlan
     began: float
 
@@ -136,14 +136,14 @@ class EndpointSliceMirroringController(SyncController):
             self._warn(key, notice)
         if plan.writes:
             writes = tuple(to_write(EndpointSlices, write) for write in plan.writes)
-            return Job(key=key, writes=writes, token=_Token(plan, now))
+            return Job(key=key, writes=writes, token=_MirrorToken(plan, now))
         self._metrics.synced(0.0)
         self._end(key, failed=plan.stale, now=now)
         return None
 
     def on_done(self, done: Done, now: float) -> None:
         token = done.job.token
-        assert isinstance(token, _Token), f"job {done.job.key} has a foreign token {token!r}"
+        assert isinstance(token, _MirrorToken), f"job {done.job.key} has a foreign token {token!r}"
         plan = token.plan
         self._engine.finish(done.job.key, plan, done.results, done.error, now)
         self._metrics.synced(now - token.began)

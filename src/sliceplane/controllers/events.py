@@ -125,7 +125,10 @@ class EventCorrelator:
         self._asked: EventWrite | None = None
         self._pause_until = 0.0
         self._last_number = 0
-        self._recorded = self._written = self._suppressed = self._dropped = 0
+        self._recorded = 0
+        self._written = 0
+        self._suppressed = 0
+        self._dropped = 0
 
     # -- notes ------------------------------------------------------------------------------------------
 
@@ -226,7 +229,8 @@ class EventCorrelator:
 
     def on_outcome(self, outcome: Outcome, now: float) -> None:
         """How the write that was taken last ended.  ``later`` makes everything else wait, too."""
-        asked, self._asked = self._asked, None
+        asked = self._asked
+        self._asked = None
         assert asked is not None, f"{outcome} of nothing"
         series = self._series.get(asked.key)
         if outcome == "written":
@@ -234,7 +238,9 @@ class EventCorrelator:
         if series is None or series.document["metadata"]["name"] != asked.name:
             return  # a bound was reached meanwhile
         if outcome == "written":
-            series.written, series.written_at, series.tries = asked.count, now, 0
+            series.written = asked.count
+            series.written_at = now
+            series.tries = 0
             series.writes += 1
         elif outcome == "exists":
             series.written = 1  # our own, of a try whose answer was lost

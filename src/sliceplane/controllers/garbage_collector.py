@@ -58,7 +58,7 @@ DEFAULT_RESOURCES: Final = tuple(
 )
 
 
-class _Token(NamedTuple):
+class _CollectorToken(NamedTuple):
     """What a job was for.  ``version``: of the object then.  ``freed``: the dependents that it lets go."""
 
     version: str = ""
@@ -113,7 +113,7 @@ class GarbageCollector(QueueController):
     def on_done(self, done: Done, now: float) -> None:
         key = done.job.key
         token = done.job.token
-        assert isinstance(token, _Token), f"job {key} has a foreign token {token!r}"
+        assert isinstance(token, _CollectorToken), f"job {key} has a foreign token {token!r}"
         if token.claim is not None:
             self._on_answer(token.claim, done, now)
         elif done.error is not None:
@@ -153,7 +153,7 @@ class GarbageCollector(QueueController):
             return None
         resource = self._graph.resource(claim)
         read = Write(verb="get", resource=resource, namespace=claim.namespace, name=claim.name)
-        return Job(key=key, writes=(read,), token=_Token(claim=claim))
+        return Job(key=key, writes=(read,), token=_CollectorToken(claim=claim))
 
     def _on_answer(self, claim: OwnerClaim, done: Done, now: float) -> None:
         answer = _understand(claim, done)
@@ -226,7 +226,7 @@ class GarbageCollector(QueueController):
         if not left:
             return _job(item, _drop_finalizer(item, ORPHAN))
         writes = [_drop_owner_uids(self._graph.items[uid], [item.uid]) for uid in left]
-        return Job(key=item.uid, writes=tuple(writes), token=_Token(item.version, freed=tuple(left)))
+        return Job(key=item.uid, writes=tuple(writes), token=_CollectorToken(item.version, freed=tuple(left)))
 
     def _tell_misplaced(self, item: OwnedItem) -> None:
         known = self._told.get(item.uid, set())
@@ -262,7 +262,7 @@ class GarbageCollector(QueueController):
 
 
 def _job(item: OwnedItem, write: Write) -> Job:
-    return Job(key=item.uid, writes=(write,), token=_Token(item.version))
+    return Job(key=item.uid, writes=(write,), token=_CollectorToken(item.version))
 
 
 def _understand(claim: OwnerClaim, done: Done) -> Literal["gone", "waits", "there"] | None:

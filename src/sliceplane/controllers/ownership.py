@@ -97,7 +97,8 @@ class OwnershipGraph:
 
     def on_change(self, change: Change[Object]) -> tuple[str, ...]:
         """Follow *change*.  Gives the uids of objects that something may have to be done about."""
-        old, new = change.old, change.new
+        old = change.old
+        new = change.new
         touched: dict[str, None] = {}
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
             touched.update(dict.fromkeys(self._remove(old.metadata.uid)))

@@ -49,7 +49,8 @@ class PerNamespaceController(KeyedController):
     def on_change(self, change: Change[Object], now: float) -> None:
         metadata = change.object.metadata
         if change.resource == Namespaces.key:
-            namespace, existing = metadata.name, change.new
+            namespace = metadata.name
+            existing = change.new
             assert existing is None or isinstance(existing, Namespace), f"{namespace} came as {type(existing).__name__}"
             going = existing is None or existing.metadata.deletion_timestamp or existing.status.phase == "Terminating"
             (self._namespaces.discard if going else self._namespaces.add)(namespace)

@@ -98,7 +98,8 @@ class ReverseMirrorController(KeyedController):
                 raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
 
     def _on_slice(self, change: Change[Object], now: float) -> None:
-        before, after = _service_of(change.old), _service_of(change.new)
+        before = _service_of(change.old)
+        after = _service_of(change.new)
         if before is not None and before != after:
             self._put(before, change.object.metadata.name, None, now)
         if after is None or not isinstance(change.new, EndpointSlice):

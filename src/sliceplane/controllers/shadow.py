@@ -31,7 +31,7 @@ from sliceplane.controllers.shadow_metrics import shadow_metrics
 from sliceplane.informer.cache import Change
 from sliceplane.kit.metrics import Family
 from sliceplane.shadow.compare import compare
-from sliceplane.shadow.differences import Difference
+from sliceplane.shadow.differences import SliceDifference
 from sliceplane.shadow.ledger import DifferenceLedger
 from sliceplane.slices.engine import Keys, SliceEngine
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
@@ -55,7 +55,7 @@ _Versions = dict[tuple[str, str], str]
 class _Asked:
     """What a confirmation is about, and the versions that our caches had when it was asked for."""
 
-    due: tuple[Difference, ...]
+    due: tuple[SliceDifference, ...]
     versions: _Versions
 
 
@@ -156,7 +156,8 @@ class ShadowController(QueueController):
         return self._unrest.setdefault(key, _Unrest())
 
     def _note_unlabelled(self, old: EndpointSlice | None, new: EndpointSlice | None) -> Keys:
-        before, after = _unlabelled_of(old), _unlabelled_of(new)
+        before = _unlabelled_of(old)
+        after = _unlabelled_of(new)
         if before and old is not None and before != after:
             names = self._unlabelled.get(before, {})
             names.pop(old.metadata.name, None)
@@ -212,7 +213,7 @@ class ShadowController(QueueController):
         if due is not None:
             self.enqueue_after(key, max(due - now, behind_s), now)
 
-    def _confirmation(self, key: str, due: tuple[Difference, ...], now: float) -> Job:
+    def _confirmation(self, key: str, due: tuple[SliceDifference, ...], now: float) -> Job:
         """Reads, in an order that ``_answers`` knows: the slices, then one object each."""
         namespace, _, name = key.partition("/")
         pods = sorted({difference.pod for difference in due if difference.pod})[:PODS_READ_MAX]
@@ -256,7 +257,8 @@ class ShadowController(QueueController):
             self._queue.add_rate_limited(key, now)
             self._queue.done(key, now)
             return
-        fresh, cached = _answers(done), self._cached(key, done.job.writes, now)
+        fresh = _answers(done)
+        cached = self._cached(key, done.job.writes, now)
         current = fresh.keys() == cached.keys() and all(
             version in (cached[which], asked.versions.get(which)) for which, version in fresh.items()
         )

@@ -65,7 +65,8 @@ def endpoints_shape(
     service: Service, *, skip_mirror: bool, managed_by: str = ENDPOINTS_MANAGED_BY_CONTROLLER
 ) -> EndpointsShape:
     """*managed_by* and *skip_mirror*: what the labels of its Endpoints say."""
-    meta, spec = service.metadata, service.spec
+    meta = service.metadata
+    spec = service.spec
     return EndpointsShape(
         namespace=meta.namespace,
         name=meta.name,

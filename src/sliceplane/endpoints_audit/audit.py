@@ -16,7 +16,7 @@ from sliceplane.endpoints_audit.facts import (
     service_facts,
     slice_facts,
 )
-from sliceplane.endpoints_audit.judge import Finding, FindingKind, judge
+from sliceplane.endpoints_audit.judge import AuditFinding, FindingKind, judge
 from sliceplane.endpoints_audit.wire import WireEndpoints, WireService, WireSlice
 
 _services = msgspec.json.Decoder(WireService)
@@ -108,9 +108,9 @@ class Auditor:
             "endpointslices": sum(map(len, self._slices.values())) + self.nameless_slices,
         }
 
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[AuditFinding, ...]:
         """By kind, then by key."""
-        findings: list[Finding] = []
+        findings: list[AuditFinding] = []
         for key in self._endpoints.keys() | self._slices.keys():
             slices = tuple(self._slices.get(key, ()))
             findings.extend(judge(key, self._services.get(key), self._endpoints.get(key), slices))
@@ -149,7 +149,8 @@ class Auditor:
         return frozenset(key.partition("/")[0] for key in self._services if self.needs_controller(key))
 
     def needs_controller(self, key: str) -> bool:
-        service, endpoints = self._services.get(key), self._endpoints.get(key)
+        service = self._services.get(key)
+        endpoints = self._endpoints.get(key)
         if service is None or service.role != "selecting":
             return False
         return endpoints is None or not endpoints.reverse
@@ -164,7 +165,7 @@ def _latest(writers: tuple[FieldWriter, ...]) -> Iterable[FieldWriter]:
     return latest.values()
 
 
-def confirmed(first: tuple[Finding, ...], second: tuple[Finding, ...]) -> tuple[Finding, ...]:
+def confirmed(first: tuple[AuditFinding, ...], second: tuple[AuditFinding, ...]) -> tuple[AuditFinding, ...]:
     """Of *first* all that cannot be a change on its way, and of the others those that *second* has too, as it has
     them."""
     again = {(finding.kind, finding.key): finding for finding in second}

@@ -92,7 +92,8 @@ def service_facts(service: WireService) -> ServiceFacts:
 
 
 def endpoints_facts(endpoints: WireEndpoints) -> EndpointsFacts:
-    labels, annotations = endpoints.metadata.labels or {}, endpoints.metadata.annotations or {}
+    labels = endpoints.metadata.labels or {}
+    annotations = endpoints.metadata.annotations or {}
     subsets = endpoints.subsets or ()
     return EndpointsFacts(
         addresses=pack(_endpoints_entries(endpoints)),

@@ -148,7 +148,7 @@ _TRAITS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """``key``: ``namespace/name`` of the Service and its Endpoints."""
 
     kind: FindingKind
@@ -158,7 +158,7 @@ class Finding:
 
 def judge(
     key: str, service: ServiceFacts | None, endpoints: EndpointsFacts | None, slices: tuple[SliceFacts, ...]
-) -> tuple[Finding, ...]:
+) -> tuple[AuditFinding, ...]:
     """In the order of ``FindingKind``.  *slices* in any order."""
     ordered = sorted(slices, key=lambda each: each.name)
     problems = list(_slice_problems(service, endpoints, ordered))
@@ -185,7 +185,9 @@ def judge(
         else:
             problems.extend(_endpoints_problems(service, endpoints, ordered))
     order = list(FindingKind)
-    return tuple(Finding(kind, key, detail) for kind, detail in sorted(problems, key=lambda each: order.index(each[0])))
+    return tuple(
+        AuditFinding(kind, key, detail) for kind, detail in sorted(problems, key=lambda each: order.index(each[0]))
+    )
 
 
 def _endpoints_problems(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from sliceplane.endpoints_audit.judge import Finding, FindingKind
+from sliceplane.endpoints_audit.judge import AuditFinding, FindingKind
 from sliceplane.endpoints_audit.verdict import Report
 from sliceplane.kit.columns import Row, table
 
@@ -56,7 +56,7 @@ def _lines(report: Report, width: int | None) -> Iterator[str]:
     yield report.verdict
 
 
-def _section(kind: FindingKind, findings: Sequence[Finding], width: int | None) -> Iterator[str]:
+def _section(kind: FindingKind, findings: Sequence[AuditFinding], width: int | None) -> Iterator[str]:
     traits = kind.traits
     yield ""
     yield f"{kind.value}{'' if traits.blocks else ' (for information)'}: {traits.title}"

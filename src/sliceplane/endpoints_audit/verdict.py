@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sliceplane.endpoints_audit.audit import Auditor, WriterRow
-from sliceplane.endpoints_audit.judge import Finding, FindingKind
+from sliceplane.endpoints_audit.judge import AuditFinding, FindingKind
 from sliceplane.endpoints_audit.usage import AuditLogUsage, ReadingClient
 
 QUESTION: Final = "safe to switch the Endpoints controller off"
@@ -31,7 +31,7 @@ class Report:
 
     counts: dict[str, int]
     unreadable: dict[str, int]
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditFinding, ...]
     writers: tuple[WriterRow, ...]
     clients: tuple[ClientRow, ...]
     log: AuditLogUsage | None
@@ -94,7 +94,7 @@ class Report:
         }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(finding: AuditFinding) -> dict[str, Any]:
     namespace, _, name = finding.key.partition("/")
     traits = finding.kind.traits
     return {
@@ -107,7 +107,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
     }
 
 
-def report(auditor: Auditor, findings: tuple[Finding, ...], log: AuditLogUsage | None) -> Report:
+def report(auditor: Auditor, findings: tuple[AuditFinding, ...], log: AuditLogUsage | None) -> Report:
     """*findings*: those of *auditor* that were confirmed."""
     clients = tuple(_client_row(auditor, client) for client in (log.clients if log is not None else ()))
     return Report(
@@ -141,7 +141,7 @@ def _client_row(auditor: Auditor, client: ReadingClient) -> ClientRow:
 
 
 def _reasons(
-    auditor: Auditor, findings: tuple[Finding, ...], clients: tuple[ClientRow, ...], log: AuditLogUsage | None
+    auditor: Auditor, findings: tuple[AuditFinding, ...], clients: tuple[ClientRow, ...], log: AuditLogUsage | None
 ) -> list[str]:
     reasons = []
     readers = sum(client.concerned for client in clients)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from sliceplane.heuristics.types import (
-    EndpointView,
+    EndpointPlace,
     Heuristic,
     HeuristicError,
     Hints,
@@ -33,7 +33,7 @@ Find = Callable[[str], Heuristic | str]
 
 
 def ask_local(
-    heuristic: LocalHeuristic, service: ServiceView, endpoint: EndpointView, zones: tuple[ZoneView, ...]
+    heuristic: LocalHeuristic, service: ServiceView, endpoint: EndpointPlace, zones: tuple[ZoneView, ...]
 ) -> Hints | str:
     try:
         answer: object = heuristic.hints(service, endpoint, zones)

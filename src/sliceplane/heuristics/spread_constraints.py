@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from sliceplane.api.discovery import HINTS_MAX
-from sliceplane.heuristics.types import EndpointView, HeuristicError, Hints, ServiceView, ZoneView
+from sliceplane.heuristics.types import EndpointPlace, HeuristicError, Hints, ServiceView, ZoneView
 
 KEY_ZONE: Final = "topology.kubernetes.io/zone"
 KEY_REGION: Final = "topology.kubernetes.io/region"
@@ -31,7 +31,7 @@ class SpreadConstraints:
     name: Final = "sliceplane.dev/SpreadConstraints"
     kind: Literal["local"] = "local"
 
-    def hints(self, service: ServiceView, endpoint: EndpointView, zones: tuple[ZoneView, ...]) -> Hints:
+    def hints(self, service: ServiceView, endpoint: EndpointPlace, zones: tuple[ZoneView, ...]) -> Hints:
         keys = endpoint.topology_keys
         own = (endpoint.zone,) if endpoint.zone else ()
         if KEY_HOSTNAME in keys and endpoint.node:
@@ -43,7 +43,7 @@ class SpreadConstraints:
         return Hints()
 
     @staticmethod
-    def _zones_of(endpoint: EndpointView, zones: tuple[ZoneView, ...]) -> tuple[str, ...]:
+    def _zones_of(endpoint: EndpointPlace, zones: tuple[ZoneView, ...]) -> tuple[str, ...]:
         inside = {zone.name for zone in zones if zone.region == endpoint.region}
         if endpoint.zone:
             inside.add(endpoint.zone)

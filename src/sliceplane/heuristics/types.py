@@ -30,7 +30,7 @@ class ServiceView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointView:
+class EndpointPlace:
     """One ready endpoint.  ``zone`` and ``region`` are "" where the Node does not say.
 
     ``topology_keys``: those of the Pod's ``topologySpreadConstraints``, in their order.
@@ -82,7 +82,7 @@ class LocalHeuristic(Protocol):
     @property
     def kind(self) -> Literal["local"]: ...
 
-    def hints(self, service: ServiceView, endpoint: EndpointView, zones: tuple[ZoneView, ...]) -> Hints:
+    def hints(self, service: ServiceView, endpoint: EndpointPlace, zones: tuple[ZoneView, ...]) -> Hints:
         """*zones* are sorted by name.  Raises ``HeuristicError``."""
 
 

@@ -63,14 +63,14 @@ def build_service(states: tuple[PortState, ...], node: ThisNode, *, masquerade_a
     chains: dict[Chain, tuple[str, ...]] = {}
     shared: dict[Place, str] = {}
     for state in states:
-        port = _Port(state, node, masquerade_all, chains, shared)
+        port = _IptablesPort(state, node, masquerade_all, chains, shared)
         port.build_inside()
         if state.port.externally_accessible:
             port.build_outside()
     return ServiceRules(tuple(chains.items()), tuple(shared.items()))
 
 
-class _Port:
+class _IptablesPort:
     """One service port in the making; adds to the two collections that it is given."""
 
     def __init__(
@@ -101,7 +101,8 @@ class _Port:
             self._put_destination(_REFUSED_INSIDE, ip, self._lack, self._refusal)
 
     def build_outside(self) -> None:
-        port, state = self._port, self._state
+        port = self._port
+        state = self._state
         addresses = [(ip, "external IP") for ip in port.external_ips] + [(ip, "loadbalancer IP") for ip in port.vips]
         sources = allowed_sources(port, self._node.ip) if port.vips else ()
         if state.categories.has_any:
@@ -128,7 +129,8 @@ class _Port:
         return "has no local endpoints" if self._state.drops else "has no endpoints"
 
     def _external_chain(self) -> str:
-        port, categories = self._port, self._state.categories
+        port = self._port
+        categories = self._state.categories
         assert categories.cluster, f"{port.name} is reachable from outside, and has endpoints, but none to use"
         cluster = jump(self._policy_chain("KUBE-SVC-"))
         mark = jump(names.MARK_MASQ)
@@ -187,7 +189,8 @@ class _Port:
 
     def _endpoint_chain(self, endpoint: NodeEndpoint) -> str:
         """Shared by the policies."""
-        ip, port = endpoint.ip, endpoint.port
+        ip = endpoint.ip
+        port = endpoint.port
         name = chain_name("KUBE-SEP-", self._port.name, f"{f'[{ip}]' if ':' in ip else ip}:{port}")
         if ("nat", name) not in self._chains:
             hairpin = (rule("-s", one(ip), jump(names.MARK_MASQ)),) if endpoint.is_local else ()

@@ -86,7 +86,7 @@ class IptablesTransaction:
 
 
 @dataclass(slots=True)
-class _Draft:
+class _RestoreDraft:
     """What the shadow becomes if the transaction succeeds (``None``: gone)."""
 
     full: bool = False
@@ -109,13 +109,14 @@ class IptablesRules:
         self._marked_chains: set[Chain] = set()
         self._marked_places: set[Place] = set()
         self.needs_full = True
-        self._draft: _Draft | None = None
+        self._draft: _RestoreDraft | None = None
 
     def set_surroundings(self, around: Surroundings, node_ports: tuple[str, ...]) -> bool:
         """A change means a whole write."""
         if (around, node_ports) == (self._around, self._node_ports):
             return False
-        self._around, self._node_ports = around, node_ports
+        self._around = around
+        self._node_ports = node_ports
         self.needs_full = True
         return True
 
@@ -129,7 +130,8 @@ class IptablesRules:
             del self._services[key]
         else:
             self._services[key] = new
-        before, after = dict(old.chains), dict(new.chains)
+        before = dict(old.chains)
+        after = dict(new.chains)
         for chain in before.keys() - after.keys():
             del self._wanted[chain]
             self._marked_chains.add(chain)
@@ -137,7 +139,8 @@ class IptablesRules:
             if self._wanted.get(chain) != rules:
                 self._wanted[chain] = rules
                 self._marked_chains.add(chain)
-        had, has = dict(old.shared), dict(new.shared)
+        had = dict(old.shared)
+        has = dict(new.shared)
         for place in had.keys() | has.keys():
             if had.get(place) != has.get(place):
                 self._claim(place, key, has.get(place))
@@ -147,7 +150,8 @@ class IptablesRules:
         assert self._draft is None, "a transaction is under way"
         sections, draft = self._full() if self.needs_full else self._changes()
         self.needs_full = False  # from here on it says what the next one shall be
-        self._marked_chains, self._marked_places = set(), set()
+        self._marked_chains = set()
+        self._marked_places = set()
         if not sections:
             return None
         self._draft = draft
@@ -158,7 +162,8 @@ class IptablesRules:
         assert draft is not None, "no transaction is under way"
         self._draft = None
         if draft.full:
-            self._held, self._held_shared = {}, {}
+            self._held = {}
+            self._held_shared = {}
         for chain, rules in draft.chains.items():
             if rules is None:
                 del self._held[chain]
@@ -187,8 +192,8 @@ class IptablesRules:
             del self._claims[place]
         self._marked_places.add(place)
 
-    def _full(self) -> tuple[tuple[Section, ...], _Draft]:
-        draft = _Draft(full=True, chains=dict(self._wanted))
+    def _full(self) -> tuple[tuple[Section, ...], _RestoreDraft]:
+        draft = _RestoreDraft(full=True, chains=dict(self._wanted))
         shared: dict[Chain, list[str]] = {}
         for place in sorted(self._claims):
             line = self._claims[place][0][1]
@@ -205,15 +210,16 @@ class IptablesRules:
             sections.append(Section(table, tuple(contents), tuple(commands)))
         return tuple(sections), draft
 
-    def _changes(self) -> tuple[tuple[Section, ...], _Draft]:
-        draft = _Draft()
+    def _changes(self) -> tuple[tuple[Section, ...], _RestoreDraft]:
+        draft = _RestoreDraft()
         named: dict[Table, list[str]] = {table: [] for table in TABLES}
         coming: dict[Table, list[str]] = {table: [] for table in TABLES}
         going: dict[Table, list[str]] = {table: [] for table in TABLES}
         removed: dict[Table, list[str]] = {table: [] for table in TABLES}
         for chain in sorted(self._marked_chains):
             table, name = chain
-            wanted, held = self._wanted.get(chain), self._held.get(chain)
+            wanted = self._wanted.get(chain)
+            held = self._held.get(chain)
             if wanted == held:
                 continue
             draft.chains[chain] = wanted
@@ -239,10 +245,8 @@ class IptablesRules:
             "nat", (*named["nat"], *removed["nat"]), (*coming["nat"], *going["nat"]), tuple(removed["nat"])
         )
         if not any(translations[1:]):  # nothing to wait for
-            first, last = (
-                Section("filter", *(a + b for a, b in zip(first[1:], last[1:], strict=True))),
-                Section("filter"),
-            )
+            first = Section("filter", *(a + b for a, b in zip(first[1:], last[1:], strict=True)))
+            last = Section("filter")
         return tuple(section for section in (first, translations, last) if any(section[1:])), draft
 
     def check(self) -> None:
@@ -259,7 +263,8 @@ class IptablesRules:
         if self.needs_full or self._draft is not None:
             return
         for chain in (self._wanted.keys() | self._held.keys()) - self._marked_chains:
-            found, wanted = self._held.get(chain), self._wanted.get(chain)
+            found = self._held.get(chain)
+            wanted = self._wanted.get(chain)
             assert found == wanted, f"{chain}: {found} is not {wanted}"
         for place in (self._held_shared.keys() | self._claims.keys()) - self._marked_places:
             there = self._held_shared.get(place)

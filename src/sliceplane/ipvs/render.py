@@ -76,7 +76,7 @@ class IpvsRules:
 
 def render(snapshot: NodeSnapshot) -> IpvsRules:
     """Of two Services that claim one address and port the first, by namespace and name, has it."""
-    draft = _Draft(snapshot)
+    draft = _IpvsDraft(snapshot)
     for state in snapshot.states:
         draft.add(state)
     length = 128 if snapshot.family == "IPv6" else 32
@@ -86,7 +86,7 @@ def render(snapshot: NodeSnapshot) -> IpvsRules:
 
 
 @dataclass(slots=True)
-class _Draft:
+class _IpvsDraft:
     found: NodeSnapshot
     addresses: set[str] = field(default_factory=set)
     servers: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class _Draft:
             self.entries["IPVS-IPS"][ip] = None
 
 
-def _sets(draft: _Draft, family: Family) -> str:
+def _sets(draft: _IpvsDraft, family: Family) -> str:
     kind = "inet6" if family == "IPv6" else "inet"
     lines = []
     for suffix, of in _SETS.items():

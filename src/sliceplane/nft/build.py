@@ -87,7 +87,7 @@ def build_service(states: tuple[PortState, ...], node: ThisNode) -> ServiceObjec
     chains: list[Chain] = []
     elements: dict[tuple[str, Key], Value] = {}
     for state in states:
-        port = _Port(state, node, chains, elements)
+        port = _NftPort(state, node, chains, elements)
         port.build_inside()
         if state.port.externally_accessible:
             port.build_outside()
@@ -99,7 +99,7 @@ def node_port_addresses(addresses: tuple[str, ...]) -> ServiceObjects:
     return ServiceObjects((), tuple((NODE_PORT_IPS.name, (address,), None) for address in addresses))
 
 
-class _Port:
+class _NftPort:
     """One service port in the making; adds to the two collections that it is given."""
 
     def __init__(
@@ -116,7 +116,8 @@ class _Port:
         self._sticky_names: dict[tuple[str, int], tuple[str, str]] = {}  # endpoint -> its set, its chain
 
     def build_inside(self) -> None:
-        port, categories = self._port, self._categories
+        port = self._port
+        categories = self._categories
         self._elements.setdefault((CLUSTER_IPS.name, (port.cluster_ip,)), None)
         for endpoint in categories.reachable:
             if endpoint.is_local:
@@ -135,7 +136,8 @@ class _Port:
                 self._elements.setdefault((SERVICE_IPS.name, destination), jump(chain))
 
     def build_outside(self) -> None:
-        port, categories = self._port, self._categories
+        port = self._port
+        categories = self._categories
         destinations: list[tuple[NftContainer, NftContainer, Key]] = [
             (SERVICE_IPS, NO_ENDPOINTS, (ip, self._protocol, port.port)) for ip in (*port.external_ips, *port.vips)
         ]

@@ -141,7 +141,8 @@ class NftRules:
         changed = self.set_objects(_NODE, node_port_addresses(node_ports))
         if around != self._around:
             self._around = around
-            self.needs_full = changed = True
+            self.needs_full = True
+            changed = True
         return changed
 
     def set_service(self, change: ServiceChange, node: ThisNode) -> bool:
@@ -307,7 +308,8 @@ class NftRules:
         else:
             placed = place(held.targets, wanted.targets)
         assert held.protocol == wanted.protocol, f"{name} was for {held.protocol}, now for {wanted.protocol}"
-        container, offset = map_of(held.protocol, held.slot).name, offset_of(held.slot)
+        container = map_of(held.protocol, held.slot).name
+        offset = offset_of(held.slot)
         for number, (before, after) in enumerate(zip(held.targets, placed, strict=False)):
             if before != after:
                 draft.deletions[container].append((offset + number,))
@@ -331,7 +333,8 @@ class NftRules:
             if held.chain.own_set is not None:
                 draft.removed.append(DeleteContainer(held.chain.own_set))
             return
-        container, offset = map_of(held.protocol, held.slot).name, offset_of(held.slot)
+        container = map_of(held.protocol, held.slot).name
+        offset = offset_of(held.slot)
         retired = range(held.live, len(held.targets))
         draft.deletions[container].extend((offset + number,) for number in retired)
         if held.live:
@@ -358,7 +361,8 @@ class NftRules:
                     made.append(AddContainer(held.chain.own_set))
                 rules.extend(AddRule(name, rule) for rule in (held.chain.rules if held.live else ()))
                 continue
-            container, offset = map_of(held.protocol, held.slot), offset_of(held.slot)
+            container = map_of(held.protocol, held.slot)
+            offset = offset_of(held.slot)
             made.append(AddContainer(container))
             items[container.name].extend(((offset + n,), target) for n, target in enumerate(held.targets))
             if held.live:

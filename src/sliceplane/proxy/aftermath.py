@@ -34,7 +34,7 @@ class HealthCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class WriteFacts:
     """Of one Service.  The numbers are of service ports that have endpoints somewhere, but none here where their
     policy is Local."""
 
@@ -44,16 +44,16 @@ class Facts:
     udp: tuple[ServedPort, ...] = ()
 
 
-_PLAIN = Facts()
+_PLAIN = WriteFacts()
 
 
 class Aftermath:
     """See the module.  Holds only Services of which there is something to say."""
 
     def __init__(self) -> None:
-        self._waiting: dict[ServiceKey, Facts] = {}
+        self._waiting: dict[ServiceKey, WriteFacts] = {}
         self._triggers: list[float] = []
-        self._facts: dict[ServiceKey, Facts] = {}
+        self._facts: dict[ServiceKey, WriteFacts] = {}
         self._latencies: list[float] = []
         self._udp: set[ServiceKey] = set()
         self._udp_gone: dict[ServedPort, None] = {}  # the oldest first; none that is there
@@ -108,19 +108,22 @@ class Aftermath:
 
     def take_latencies(self) -> tuple[float, ...]:
         """Seconds from what made a slice change until the kernel had it, of the writes since the last call."""
-        taken, self._latencies = tuple(self._latencies), []
+        taken = tuple(self._latencies)
+        self._latencies = []
         return taken
 
     def take_udp(self) -> tuple[ServiceKey, ...]:
         """Services with UDP ports that changed since the last call: flows to them may lead to endpoints that are
         gone."""
-        taken, self._udp = tuple(sorted(self._udp)), set()
+        taken = tuple(sorted(self._udp))
+        self._udp = set()
         return taken
 
     def take_udp_gone(self) -> tuple[ServedPort, ...]:
         """UDP ports that are not, or are otherwise, since the last call: what they were may belong to no Service
         now."""
-        taken, self._udp_gone = tuple(self._udp_gone), {}
+        taken = tuple(self._udp_gone)
+        self._udp_gone = {}
         return taken
 
     def put_back_udp(self, services: Iterable[ServiceKey], gone: Iterable[ServedPort]) -> None:
@@ -151,8 +154,9 @@ class Aftermath:
         assert len(self._triggers) <= TRIGGERS_MAX, f"{len(self._triggers)} trigger times"
 
 
-def _facts(change: ServiceChange) -> Facts:
-    internal = external = 0
+def _facts(change: ServiceChange) -> WriteFacts:
+    internal = 0
+    external = 0
     udp = tuple([state.port for state in change.ports if state.port.name.protocol == "UDP"])
     for state in change.ports:
         lacking = state.categories.has_any and not state.categories.local
@@ -161,4 +165,4 @@ def _facts(change: ServiceChange) -> Facts:
     health = HealthCheck(change.health_port, change.local_ready) if change.health_port else None
     if health is None and not (internal or external or udp):
         return _PLAIN
-    return Facts(health, internal, external, udp)
+    return WriteFacts(health, internal, external, udp)

@@ -103,7 +103,8 @@ class AddressClaims:
     ) -> set[ServiceKey]:
         """*key* wants other things than it did, or is of another age.  May name *key* itself."""
         marked: set[ServiceKey] = set()
-        before, after = old[0].cluster_ip if old else "", new[0].cluster_ip if new else ""
+        before = old[0].cluster_ip if old else ""
+        after = new[0].cluster_ip if new else ""
         if before != after:
             won = self._won_at((before, after))
             if before:
@@ -227,7 +228,8 @@ class AddressClaims:
     # -- giving -----------------------------------------------------------------------------------------
 
     def _granted(self, key: ServiceKey, port: ServedPort) -> ServedPort:
-        protocol, number = port.name.protocol, port.port
+        protocol = port.name.protocol
+        number = port.port
         # By the best rank: an external IP that is the Service's own load balancer's address is not withheld.
         asked = self._asked[key][1]
         external = tuple([ip for ip in port.external_ips if self._has(key, (ip, protocol, number), asked)])
@@ -304,7 +306,8 @@ def _places_of(ports: tuple[ServedPort, ...]) -> _Asked:
     """What they ask for, with the best rank of each."""
     asked: _Asked = {}
     for port in ports:
-        protocol, number = port.name.protocol, port.port
+        protocol = port.name.protocol
+        number = port.port
         for ip in port.external_ips:
             asked.setdefault((ip, protocol, number), _EXTERNAL)
         for ip in port.vips:

@@ -78,7 +78,8 @@ def parse_flow(line: str, family: Family) -> UdpFlow | None:
     match = _LINE.match(line)
     if match is None:
         return None
-    sent_to, answered_by = canonical_of(match["to"], family), canonical_of(match["by"], family)
+    sent_to = canonical_of(match["to"], family)
+    answered_by = canonical_of(match["by"], family)
     if sent_to is None or answered_by is None:
         return None
     return UdpFlow((sent_to, int(match["port"])), (answered_by, int(match["from"])))

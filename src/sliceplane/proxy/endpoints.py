@@ -56,7 +56,8 @@ def differences(
     old: Endpoints | None, new: Endpoints | None
 ) -> Iterator[tuple[EndpointSlice | None, EndpointSlice | None]]:
     """What a change of an Endpoints object is in slices: first those that are there, then those that went."""
-    before, after = slices_of(old), slices_of(new)
+    before = slices_of(old)
+    after = slices_of(new)
     for key in sorted(after):
         yield before.get(key), after[key]
     for key in sorted(before.keys() - after.keys()):

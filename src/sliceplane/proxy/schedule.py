@@ -87,7 +87,8 @@ class Schedule:
         """A write begins; it carries every change reported so far."""
         assert not self._running, "two writes at once"
         self._running = True
-        self._running_since, self._waiting_since = self._waiting_since, None
+        self._running_since = self._waiting_since
+        self._waiting_since = None
         self._wanted_at = None
 
     def on_success(self, now: float) -> None:
@@ -100,7 +101,8 @@ class Schedule:
         """The running write failed; another is due when the back-off says, or with the next change."""
         self._finish(now)
         waiting = [since for since in (self._running_since, self._waiting_since) if since is not None]
-        self._waiting_since, self._running_since = min(waiting, default=now), None
+        self._waiting_since = min(waiting, default=now)
+        self._running_since = None
         self._last_failure = now
         delay_s = self._retry.delay_s(self._failures)
         self._failures += 1

@@ -145,13 +145,15 @@ class SliceCache:
 
     def _merge(self, sources: tuple[SliceEndpoint, ...], slice_key: str, port: int, known: _Merge) -> None:
         """Adds one port of one slice to *known*.  A start reads every endpoint of the cluster here: mind each line."""
-        family, node_name = self._family, self._node_name
+        family = self._family
+        node_name = self._node_name
         suffix, prefix = (f":{port}", "") if family == "IPv4" else (f"]:{port}", "[")
         for source in sources:
             ip = ordinary_of(source.addresses[0], family) if source.addresses else None
             if ip is None:
                 continue
-            conditions, hints = source.conditions, source.hints
+            conditions = source.conditions
+            hints = source.hints
             terminating = conditions.terminating is True
             key = prefix + ip + suffix
             stored = known.get(key)

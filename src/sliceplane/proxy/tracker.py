@@ -236,7 +236,8 @@ class ServiceTracker:
 
     def take_unserved(self) -> tuple[ServiceKey, ...]:
         """Those of them that are new since the last call, sorted."""
-        taken, self.newly_unserved = tuple(sorted(self.newly_unserved)), set()
+        taken = tuple(sorted(self.newly_unserved))
+        self.newly_unserved = set()
         return taken
 
     def excess(self, key: ServiceKey) -> Excess:

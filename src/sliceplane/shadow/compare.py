@@ -22,8 +22,8 @@ import msgspec
 from sliceplane.api.discovery import LABEL_FOR_REGION, LABEL_FOR_ZONE, MANAGED_BY_CONTROLLER, Endpoint
 from sliceplane.shadow.differences import (
     NOTHING,
-    Difference,
     DifferenceKind,
+    SliceDifference,
     addresses_text,
     hints_text,
     labels_text,
@@ -49,11 +49,11 @@ class _Shown(NamedTuple):
     body: bytes
 
 
-def compare(sight: Sight, unlabelled: Iterable[str] = (), *, leaves: bool = False) -> tuple[Difference, ...]:
+def compare(sight: Sight, unlabelled: Iterable[str] = (), *, leaves: bool = False) -> tuple[SliceDifference, ...]:
     """All differences, sorted.  *unlabelled*: slices that the service controls and no label says who manages.
     *leaves*: our controller, too, lets the slices of a service be that has no endpoints for it to make (any more)."""
     differences = [
-        Difference(DifferenceKind.MANAGED_BY, "", f"EndpointSlice {name}", MANAGED_BY_CONTROLLER, NOTHING)
+        SliceDifference(DifferenceKind.MANAGED_BY, "", f"EndpointSlice {name}", MANAGED_BY_CONTROLLER, NOTHING)
         for name in unlabelled
     ]
     if sight.shape.active or not leaves:
@@ -66,7 +66,7 @@ def compare(sight: Sight, unlabelled: Iterable[str] = (), *, leaves: bool = Fals
     return tuple(sorted(differences))
 
 
-def _address_types(sight: Sight) -> Iterator[Difference]:
+def _address_types(sight: Sight) -> Iterator[SliceDifference]:
     """A type without any slice, and slices of a type that the service does not have."""
     shape = sight.shape
     there: dict[str, int] = {}
@@ -76,13 +76,13 @@ def _address_types(sight: Sight) -> Iterator[Difference]:
             there[stored.address_type] = there.get(stored.address_type, 0) + len(stored.content)
     for family in sight.desired:
         if family not in there and not shape.terminating:
-            yield Difference(DifferenceKind.ADDRESS_TYPE, family, "", family, NOTHING)
+            yield SliceDifference(DifferenceKind.ADDRESS_TYPE, family, "", family, NOTHING)
     for other, count in there.items():
         if other not in sight.desired:
-            yield Difference(DifferenceKind.ADDRESS_TYPE, other, "", NOTHING, f"{other} with {count} endpoints")
+            yield SliceDifference(DifferenceKind.ADDRESS_TYPE, other, "", NOTHING, f"{other} with {count} endpoints")
 
 
-def _metadata(sight: Sight, family: str, slices: Iterable[Stored]) -> Iterator[Difference]:
+def _metadata(sight: Sight, family: str, slices: Iterable[Stored]) -> Iterator[SliceDifference]:
     shape = sight.shape
     for stored in slices:
         subject = f"EndpointSlice {stored.meta.name}"
@@ -90,18 +90,18 @@ def _metadata(sight: Sight, family: str, slices: Iterable[Stored]) -> Iterator[D
         wanted = {k: v for k, v in shape.labels.items() if k not in _SUBSET_LABELS}
         if labels != wanted:
             keys = [key for key in sorted({*labels, *wanted}) if labels.get(key) != wanted.get(key)]
-            yield Difference(
+            yield SliceDifference(
                 DifferenceKind.LABELS, family, subject, labels_text(wanted, keys), labels_text(labels, keys)
             )
         owners = stored.meta.owner_references
         if not shape.owns(owners):
             shown = ", ".join(sorted(f"{o.kind} {o.name} uid={o.uid}" for o in owners or ())) or NOTHING
-            yield Difference(DifferenceKind.OWNER, family, subject, f"Service {shape.name} uid={shape.uid}", shown)
+            yield SliceDifference(DifferenceKind.OWNER, family, subject, f"Service {shape.name} uid={shape.uid}", shown)
 
 
 def _endpoints(
     sight: Sight, family: str, desired: Mapping[str, Desired], slices: Sequence[Stored]
-) -> Iterator[Difference]:
+) -> Iterator[SliceDifference]:
     shown: dict[str, list[_Shown]] = {}
     for stored in slices:
         for identity, body in stored.content.items():
@@ -121,10 +121,10 @@ def _endpoints(
             yield from _judge(sight, family, pod, wanted, candidates)
     for pod, stale in shown.items():
         text = "; ".join(sorted({addresses_text(_read(shown_endpoint.body)) for shown_endpoint in stale}))
-        yield Difference(DifferenceKind.ENDPOINT_STALE, family, f"Pod {pod}", NOTHING, text, pod)
+        yield SliceDifference(DifferenceKind.ENDPOINT_STALE, family, f"Pod {pod}", NOTHING, text, pod)
 
 
-def _stray(family: str, stray: _Shown, namespace: str, shown: dict[str, list[_Shown]]) -> Iterator[Difference]:
+def _stray(family: str, stray: _Shown, namespace: str, shown: dict[str, list[_Shown]]) -> Iterator[SliceDifference]:
     """An endpoint of no pod of the namespace; or one that its slice has twice."""
     endpoint = _read(stray.body)
     target = endpoint.target_ref
@@ -132,7 +132,7 @@ def _stray(family: str, stray: _Shown, namespace: str, shown: dict[str, list[_Sh
         shown.setdefault(target.name, []).append(stray)
         return
     addresses = addresses_text(endpoint)
-    yield Difference(
+    yield SliceDifference(
         DifferenceKind.ENDPOINT_STALE,
         family,
         f"address {addresses}",
@@ -141,12 +141,14 @@ def _stray(family: str, stray: _Shown, namespace: str, shown: dict[str, list[_Sh
     )
 
 
-def _missing(family: str, pod: str, wanted: Desired) -> Difference:
+def _missing(family: str, pod: str, wanted: Desired) -> SliceDifference:
     text = addresses_text(_read(wanted.body))
-    return Difference(DifferenceKind.ENDPOINT_MISSING, family, f"Pod {pod}", text, NOTHING, pod)
+    return SliceDifference(DifferenceKind.ENDPOINT_MISSING, family, f"Pod {pod}", text, NOTHING, pod)
 
 
-def _judge(sight: Sight, family: str, pod: str, wanted: Desired, candidates: Sequence[_Shown]) -> Iterator[Difference]:
+def _judge(
+    sight: Sight, family: str, pod: str, wanted: Desired, candidates: Sequence[_Shown]
+) -> Iterator[SliceDifference]:
     """The endpoint is there, maybe more than once; the one most like ours counts."""
     best = min(
         candidates, key=lambda shown: (shown.ports != wanted.group.ports, shown.body != wanted.body, shown.slice)
@@ -154,25 +156,27 @@ def _judge(sight: Sight, family: str, pod: str, wanted: Desired, candidates: Seq
     subject = f"Pod {pod}"
     if len(candidates) > 1:
         where = "in " + ", ".join(sorted(shown.slice for shown in candidates))
-        yield Difference(DifferenceKind.ENDPOINT_DUPLICATE, family, subject, "once", where, pod)
+        yield SliceDifference(DifferenceKind.ENDPOINT_DUPLICATE, family, subject, "once", where, pod)
     if best.ports != wanted.group.ports:
-        yield Difference(
+        yield SliceDifference(
             DifferenceKind.PORTS, family, subject, ports_text(wanted.group.ports), ports_text(best.ports), pod
         )
     if best.body == wanted.body:
         return
-    ours, theirs = _read(wanted.body), _read(best.body)
+    ours = _read(wanted.body)
+    theirs = _read(best.body)
     for kind, left, right in _fields(ours, theirs):
         if left != right:
-            yield Difference(kind, family, subject, left, right, pod)
+            yield SliceDifference(kind, family, subject, left, right, pod)
     if ours.conditions.ready is not False:
         difference = _hints(ours, theirs, exact=sight.shape.hints is not HintMode.AUTO)
         if difference is not None:
-            yield Difference(difference, family, subject, hints_text(ours.hints), hints_text(theirs.hints), pod)
+            yield SliceDifference(difference, family, subject, hints_text(ours.hints), hints_text(theirs.hints), pod)
 
 
 def _fields(ours: Endpoint, theirs: Endpoint) -> Iterator[tuple[DifferenceKind, str, str]]:
-    mine, other = ours.conditions, theirs.conditions
+    mine = ours.conditions
+    other = theirs.conditions
     yield DifferenceKind.ADDRESSES, addresses_text(ours), addresses_text(theirs)
     # what is not said is what consumers assume
     yield DifferenceKind.READY, truth(mine.ready is not False), truth(other.ready is not False)
@@ -186,7 +190,8 @@ def _fields(ours: Endpoint, theirs: Endpoint) -> Iterator[tuple[DifferenceKind, 
 
 
 def _hints(ours: Endpoint, theirs: Endpoint, *, exact: bool) -> DifferenceKind | None:
-    left, right = hints_text(ours.hints), hints_text(theirs.hints)
+    left = hints_text(ours.hints)
+    right = hints_text(theirs.hints)
     if left == right:
         return None
     if right == NOTHING:

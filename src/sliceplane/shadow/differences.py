@@ -36,7 +36,7 @@ class DifferenceKind(StrEnum):
     ADDRESS_TYPE = "address-type"
 
 
-class Difference(NamedTuple):
+class SliceDifference(NamedTuple):
     """One difference of one service.  ``pod`` is the pod that it is about, ``subject`` what it is about in words:
     ``Pod NAME``, ``EndpointSlice NAME``, ``address ADDRESS`` or "" for the service.  ``desired`` is our side."""
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
-from sliceplane.shadow.differences import Difference, DifferenceKind
+from sliceplane.shadow.differences import DifferenceKind, SliceDifference
 
 #: of one service, so many differences are kept; the rest is counted
 DIFFERENCES_PER_SERVICE_MAX: Final = 1000
@@ -24,7 +24,7 @@ class StandingDifference(NamedTuple):
     """A confirmed difference of service ``key``, since when it has been seen (seconds since the epoch)."""
 
     key: str
-    difference: Difference
+    difference: SliceDifference
     since: float
 
 
@@ -42,8 +42,8 @@ class DifferenceLedger:
     def __init__(self, grace_s: float) -> None:
         assert grace_s >= 0, f"grace {grace_s} s is negative"
         self.grace_s: Final = grace_s
-        self._pending: dict[str, dict[Difference, float]] = {}
-        self._standing: dict[str, dict[Difference, float]] = {}
+        self._pending: dict[str, dict[SliceDifference, float]] = {}
+        self._standing: dict[str, dict[SliceDifference, float]] = {}
         #: services with more differences than are kept -> how many more
         self._beyond: dict[str, int] = {}
         self._news: deque[News] = deque(maxlen=NEWS_MAX)
@@ -66,12 +66,13 @@ class DifferenceLedger:
     # -- for the controller -----------------------------------------------------------------------------
 
     def observe(
-        self, key: str, found: Sequence[Difference], restless: Collection[str], *, unrest: bool, now: float
+        self, key: str, found: Sequence[SliceDifference], restless: Collection[str], *, unrest: bool, now: float
     ) -> None:
         """*found* are all differences of *key*.  *restless*: pods that changed since the last call; *unrest*: all may
         have changed."""
         self.compared += 1
-        pending, standing = self._pending.pop(key, {}), self._standing.get(key, {})
+        pending = self._pending.pop(key, {})
+        standing = self._standing.get(key, {})
         kept = found
         self._beyond.pop(key, None)
         if len(found) > DIFFERENCES_PER_SERVICE_MAX:
@@ -92,7 +93,7 @@ class DifferenceLedger:
         if waiting:
             self._pending[key] = waiting
 
-    def due(self, key: str, now: float) -> tuple[Difference, ...]:
+    def due(self, key: str, now: float) -> tuple[SliceDifference, ...]:
         """Differences of *key* that are old enough to be confirmed: all whose time by ``next_due`` has come."""
         return tuple(d for d, since in self._pending.get(key, {}).items() if now >= since + self.grace_s)
 
@@ -101,7 +102,7 @@ class DifferenceLedger:
         since = min(self._pending.get(key, {}).values(), default=None)
         return None if since is None else since + self.grace_s
 
-    def confirm(self, key: str, differences: Iterable[Difference], now: float) -> None:
+    def confirm(self, key: str, differences: Iterable[SliceDifference], now: float) -> None:
         """Those that are still pending stand."""
         pending = self._pending.get(key, {})
         for difference in differences:
@@ -119,7 +120,9 @@ class DifferenceLedger:
         for difference, since in self._standing.pop(key, {}).items():
             self._tell("resolved", key, difference, since, now)
 
-    def _tell(self, what: Literal["appeared", "resolved"], key: str, each: Difference, since: float, at: float) -> None:
+    def _tell(
+        self, what: Literal["appeared", "resolved"], key: str, each: SliceDifference, since: float, at: float
+    ) -> None:
         self._news.append(News(what, at, StandingDifference(key, each, since)))
         self.version += 1
 
@@ -131,7 +134,7 @@ class DifferenceLedger:
         return news
 
     def standing(self) -> Iterator[StandingDifference]:
-        """By service, then as ``Difference`` sorts."""
+        """By service, then as ``SliceDifference`` sorts."""
         for key in sorted(self._standing):
             for difference, since in sorted(self._standing[key].items()):
                 yield StandingDifference(key, difference, since)

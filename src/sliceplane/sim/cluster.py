@@ -142,7 +142,8 @@ class Cluster(Server):
 
     def settle(self, *, limit_s: float = 600.0) -> float:
         """Run until no controller has anything to do before ``now + limit_s``.  Returns how many seconds passed."""
-        began, deadline = self.now, self.now + limit_s
+        began = self.now
+        deadline = self.now + limit_s
         for _ in range(STEPS_MAX):
             if self._work():
                 continue

@@ -20,7 +20,7 @@ from sliceplane.proxy.progress import (
     LEASE_NAMESPACE,
 )
 from sliceplane.sim.roster import ZONES
-from sliceplane.sim.workload import BARE_NODES, POLICIES, Action, Workload
+from sliceplane.sim.workload import BARE_NODES, POLICIES, Action, SimulatedWorkload
 from sliceplane.slices.subsets import ANNOTATION_SUBSETTING
 
 MODE: Final = "service.kubernetes.io/topology-mode"
@@ -44,7 +44,7 @@ _LABEL_ROLE = "node-role.kubernetes.io/control-plane"
 _UID_OF_NO_OBJECT = "00000000-0000-4000-8000-00000000000{}"
 
 
-def begin(workload: Workload) -> None:
+def begin(workload: SimulatedWorkload) -> None:
     """Once, after the workload's own beginning."""
     for which in range(BARE_NODES):
         workload.write("patch", Nodes, "", _node_status("2", ready=True), f"bare-{which}", subresource="status")
@@ -58,26 +58,26 @@ def _node_status(cpu: str, *, ready: bool) -> Document:
     return {"status": {"allocatable": {"cpu": cpu}, "capacity": {"cpu": cpu}, "conditions": [condition]}}
 
 
-def node_turns(workload: Workload) -> None:
+def node_turns(workload: SimulatedWorkload) -> None:
     """Another size, or ready or not."""
     rng = workload.rng
     change = _node_status(CPUS[rng.below(len(CPUS))], ready=rng.below(4) > 0)
     workload.patch(Nodes, workload.pick(Nodes), change, "status")
 
 
-def node_recovers(workload: Workload) -> None:
+def node_recovers(workload: SimulatedWorkload) -> None:
     """All of them, with zones: what hints need."""
     for which, node in enumerate(workload.server.documents(Nodes)):
         workload.patch(Nodes, node, _node_status("2", ready=True), "status")
         workload.patch(Nodes, node, {"metadata": {"labels": {LABEL_ZONE: ZONES[which % len(ZONES)]}}})
 
 
-def node_takes_a_role(workload: Workload) -> None:
+def node_takes_a_role(workload: SimulatedWorkload) -> None:
     role = "" if workload.rng.below(3) == 0 else None
     workload.patch(Nodes, workload.pick(Nodes), {"metadata": {"labels": {_LABEL_ROLE: role}}})
 
 
-def service_asks_for_hints(workload: Workload) -> None:
+def service_asks_for_hints(workload: SimulatedWorkload) -> None:
     rng = workload.rng
     which = rng.below(4)
     if which == 0:
@@ -89,18 +89,18 @@ def service_asks_for_hints(workload: Workload) -> None:
     workload.patch(Services, workload.users_service(), change)
 
 
-def service_asks_for_subsets(workload: Workload) -> None:
+def service_asks_for_subsets(workload: SimulatedWorkload) -> None:
     approach = APPROACHES[workload.rng.below(len(APPROACHES))]
     workload.patch(Services, workload.users_service(), {"metadata": {"annotations": {ANNOTATION_SUBSETTING: approach}}})
 
 
-def pods_come(workload: Workload) -> None:
+def pods_come(workload: SimulatedWorkload) -> None:
     """Enough for a large service."""
     for _ in range(4):
         workload.pod_comes()
 
 
-def proxy_reports(workload: Workload) -> None:
+def proxy_reports(workload: SimulatedWorkload) -> None:
     """A node proxy holds the slices of now, or those of a while ago."""
     rng = workload.rng
     name = f"proxy-{rng.below(BARE_NODES)}"
@@ -124,12 +124,12 @@ def proxy_reports(workload: Workload) -> None:
 # Owners
 
 
-def _things(workload: Workload, namespace: str) -> list[Document]:
+def _things(workload: SimulatedWorkload, namespace: str) -> list[Document]:
     objects = workload.server.documents(ConfigMaps, namespace)
     return [thing for thing in objects if thing["metadata"]["name"].startswith("thing-")]
 
 
-def _owners(workload: Workload, namespace: str) -> list[Document]:
+def _owners(workload: SimulatedWorkload, namespace: str) -> list[Document]:
     """One or two, mostly there; the rest is gone, was never there, or is in another namespace."""
     rng = workload.rng
     here = "" if rng.below(8) == 0 else namespace
@@ -153,7 +153,7 @@ def _owners(workload: Workload, namespace: str) -> list[Document]:
     return list(owners.values())
 
 
-def thing_comes(workload: Workload) -> None:
+def thing_comes(workload: SimulatedWorkload) -> None:
     rng = workload.rng
     namespace = workload.somewhere()
     head: Document = {"name": f"thing-{rng.below(THINGS_MAX)}"}
@@ -162,13 +162,13 @@ def thing_comes(workload: Workload) -> None:
     workload.write("create", ConfigMaps, namespace, {"metadata": head, "data": {"n": str(rng.below(9))}})
 
 
-def thing_goes(workload: Workload) -> None:
+def thing_goes(workload: SimulatedWorkload) -> None:
     thing = workload.choose(_things(workload, ""))
     if thing is not None:
         workload.delete(ConfigMaps, thing, propagationPolicy=POLICIES[workload.rng.below(3)])
 
 
-def owners_change(workload: Workload) -> None:
+def owners_change(workload: SimulatedWorkload) -> None:
     """Of a thing, a bare Pod, a Service or another's slice; they may own each other."""
     rng = workload.rng
     server = workload.server
@@ -187,7 +187,7 @@ def owners_change(workload: Workload) -> None:
     workload.patch(resource, chosen, {"metadata": {"ownerReferences": owners if rng.below(4) else None}})
 
 
-def authority_is_spoiled(workload: Workload) -> None:
+def authority_is_spoiled(workload: SimulatedWorkload) -> None:
     objects = workload.server.documents(ConfigMaps)
     chosen = workload.choose([item for item in objects if item["metadata"]["name"] == "kube-root-ca.crt"])
     if chosen is None:
@@ -202,14 +202,14 @@ def authority_is_spoiled(workload: Workload) -> None:
 # Quotas
 
 
-def quota_binds(workload: Workload) -> None:
+def quota_binds(workload: SimulatedWorkload) -> None:
     """No further slices in namespace shop: for a while, or until it is opened by another deed."""
     few = workload.rng.below(SLICES_FEW_MAX)
     if _limit_slices(workload, few) and workload.rng.below(3):
         workload.agenda.after(workload.rng.uniform(0.0, _OPENED_MAX_S), lambda: quota_opens(workload))
 
 
-def quota_opens(workload: Workload) -> None:
+def quota_opens(workload: SimulatedWorkload) -> None:
     """After a long time without success a controller waits for a change, so people make one."""
     if _limit_slices(workload, SLICES_MANY):
         for service in workload.server.documents(Services, "shop"):
@@ -217,7 +217,7 @@ def quota_opens(workload: Workload) -> None:
             workload.patch(Services, service, note)
 
 
-def _limit_slices(workload: Workload, most: int) -> bool:
+def _limit_slices(workload: SimulatedWorkload, most: int) -> bool:
     quota = workload.server.find(ResourceQuotas, "shop", "limits")
     return workload.patch(ResourceQuotas, quota, {"spec": {"hard": {QUOTA_SLICES: str(most)}}})
 

@@ -277,7 +277,9 @@ def _deployments(world: World) -> None:
                 sets.setdefault(owner_reference.uid, []).append(item)
     for record in view.server.records(Deployments):
         deployment: Deployment = decode(record.body, Deployment)
-        meta, status, wanted = deployment.metadata, deployment.status, deployment.spec.replicas or 0
+        meta = deployment.metadata
+        status = deployment.status
+        wanted = deployment.spec.replicas or 0
         if meta.deletion_timestamp is not None or meta.namespace not in view.namespaces:
             continue
         mine = sets.get(meta.uid, [])

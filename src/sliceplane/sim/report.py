@@ -97,7 +97,8 @@ def shrink(verdict: RunVerdict, run: Callable[[Options], RunVerdict] | None = No
     assert verdict.violation is not None, f"seed {verdict.options.seed} does not fail"
     run = run or (lambda options: Simulation(options).run())
     best = verdict
-    low = runs = 0
+    low = 0
+    runs = 0
     high = verdict.steps
 
     def fails(steps: int) -> bool:

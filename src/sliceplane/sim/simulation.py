@@ -32,7 +32,7 @@ from sliceplane.sim.roster import ROSTER, WORKLOADS, Setup, draw_setup
 from sliceplane.sim.server import Server
 from sliceplane.sim.steady import Broken, Steady
 from sliceplane.sim.view import View, service_of
-from sliceplane.sim.workload import Workload
+from sliceplane.sim.workload import SimulatedWorkload
 from sliceplane.store.types import StoreEvent
 
 START: Final = 1_800_000_000.0
@@ -116,7 +116,7 @@ class Simulation:
         self.network = Network(self.agenda, self.server, self.faults, self.trace, rng.fork())
         self._gaps = rng.fork()
         self._rng = rng.fork()
-        self.workload = Workload(
+        self.workload = SimulatedWorkload(
             self.agenda,
             self.server,
             self.trace,
@@ -131,7 +131,9 @@ class Simulation:
         self._leaving: list[Process] = []
         self._lives = 0
         self._last_commit = START
-        self._steps_of_last_round = self._writes_of_last_round = self._faults_of_last_round = 0
+        self._steps_of_last_round = 0
+        self._writes_of_last_round = 0
+        self._faults_of_last_round = 0
         self._commits = 0
         self._slowest = 0.0
         self._checked: dict[str, int] = dict.fromkeys(INVARIANTS, 0)

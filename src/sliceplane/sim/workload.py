@@ -49,11 +49,11 @@ _FINISH_MAX_S: Final = 15.0
 
 
 #: weight, action, whether it needs the controllers of Deployments
-Action = tuple[int, Callable[["Workload"], None], bool]
+Action = tuple[int, Callable[["SimulatedWorkload"], None], bool]
 
 
 @dataclass(slots=True)
-class Workload:
+class SimulatedWorkload:
     """Owned by one simulation, which calls ``begin`` once and ``step`` often."""
 
     agenda: Agenda
@@ -303,21 +303,21 @@ class Workload:
 
 
 _ACTIONS: Final[tuple[Action, ...]] = (
-    (12, Workload.pod_comes, False),
-    (20, Workload.pod_turns, False),
-    (3, Workload.pod_fails, False),
-    (10, Workload.pod_goes, False),
-    (5, Workload.pod_relabelled, False),
-    (6, Workload.pod_gets_readiness, True),
-    (5, Workload.service_comes, False),
-    (12, Workload.service_changes, False),
-    (3, Workload.service_goes, False),
-    (4, Workload.deployment_comes, True),
-    (10, Workload.deployment_scales, True),
-    (6, Workload.deployment_rolls, True),
-    (2, Workload.deployment_goes, True),
-    (2, Workload.namespace_comes_or_goes, False),
-    (4, Workload.node_moves, False),
-    (4, Workload.node_goes_or_returns, False),
-    (4, Workload.foreign_slice, False),
+    (12, SimulatedWorkload.pod_comes, False),
+    (20, SimulatedWorkload.pod_turns, False),
+    (3, SimulatedWorkload.pod_fails, False),
+    (10, SimulatedWorkload.pod_goes, False),
+    (5, SimulatedWorkload.pod_relabelled, False),
+    (6, SimulatedWorkload.pod_gets_readiness, True),
+    (5, SimulatedWorkload.service_comes, False),
+    (12, SimulatedWorkload.service_changes, False),
+    (3, SimulatedWorkload.service_goes, False),
+    (4, SimulatedWorkload.deployment_comes, True),
+    (10, SimulatedWorkload.deployment_scales, True),
+    (6, SimulatedWorkload.deployment_rolls, True),
+    (2, SimulatedWorkload.deployment_goes, True),
+    (2, SimulatedWorkload.namespace_comes_or_goes, False),
+    (4, SimulatedWorkload.node_moves, False),
+    (4, SimulatedWorkload.node_goes_or_returns, False),
+    (4, SimulatedWorkload.foreign_slice, False),
 )

@@ -21,7 +21,7 @@ from sliceplane.api.own_writes import Unseen
 from sliceplane.heuristics.asking import Find
 from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.slices.facts import NodeFacts
-from sliceplane.slices.members import Effect, Members
+from sliceplane.slices.members import Effect, SliceMembers
 from sliceplane.slices.pod_routes import UNTOUCHED, PodRoutes, Touched, touched
 from sliceplane.slices.service import ServiceState, Sight, SliceTotals
 from sliceplane.slices.shape import HintMode, ServiceShape, shape_of
@@ -169,7 +169,8 @@ class SliceEngine:
 
     def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> Keys:
         """A slice can come to us and leave us by its labels; slices of others tell at most that ours are not needed."""
-        before, after = self._service_of(old), self._service_of(new)
+        before = self._service_of(old)
+        after = self._service_of(new)
         touched: dict[str, None] = {}
         if old is not None and before and before != after:
             service = self._services.get(before)
@@ -314,7 +315,7 @@ class SliceEngine:
             service.check()
 
 
-def _members(service: ServiceState) -> Members:
+def _members(service: ServiceState) -> SliceMembers:
     assert service.members is not None, f"{service.key} is filed under a selector and has no members"
     return service.members
 

@@ -17,7 +17,7 @@ from sliceplane.api.core import Node, Pod
 from sliceplane.api.discovery import LABEL_REGION, LABEL_ZONE
 from sliceplane.api.meta import ObjectReference
 from sliceplane.api.quantity import amount
-from sliceplane.heuristics.types import EndpointView
+from sliceplane.heuristics.types import EndpointPlace
 from sliceplane.kit.ip import Family, canonical_with_family
 
 _CONTROL_PLANE_LABELS = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
@@ -64,7 +64,9 @@ class PodFacts:
 
     def __init__(self, pod: Pod, known: PodFacts | None = None) -> None:
         """*known* are the facts of an earlier version, whose pieces serve again where they are the same."""
-        meta, spec, status = pod.metadata, pod.spec, pod.status
+        meta = pod.metadata
+        spec = pod.spec
+        status = pod.status
         self.pod: Final = pod
         self.namespace: Final = meta.namespace
         self.name: Final = meta.name
@@ -154,13 +156,14 @@ class NodeFacts:
         labels = node.metadata.labels or {}
         self.name: Final = node.metadata.name
         self.zone: Final = labels.get(LABEL_ZONE, "")
-        self.view: Final = EndpointView(zone=self.zone, region=labels.get(LABEL_REGION, ""), node=self.name)
+        self.view: Final = EndpointPlace(zone=self.zone, region=labels.get(LABEL_REGION, ""), node=self.name)
         ready = any(
             condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions or ()
         )
         self.counted: Final = ready and not any(label in labels for label in _CONTROL_PLANE_LABELS)
         self.cpu_milli: Final = _milli((node.status.allocatable or {}).get("cpu", 0))
-        name, zone = encode(self.name), encode(self.zone)
+        name = encode(self.name)
+        zone = encode(self.zone)
         #: where the endpoint is, without and with the node's name
         self.zone_place: Final = b',"zone":' + zone if self.zone else b""
         self.place: Final = node_place(self.name) + self.zone_place

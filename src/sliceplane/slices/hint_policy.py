@@ -12,8 +12,8 @@ from typing import ClassVar, Final, NamedTuple
 
 import msgspec
 
-from sliceplane.heuristics.types import EndpointView
-from sliceplane.slices.packer import Packer
+from sliceplane.heuristics.types import EndpointPlace
+from sliceplane.slices.packer import SlicePacker
 
 #: a problem that stays is told again by the next sync after this; servers keep Events for an hour
 REPEAT_S: Final = 1800.0
@@ -44,7 +44,7 @@ class HintPolicy(ABC):
         self._told_at = 0.0
 
     @abstractmethod
-    def set(self, pod: str, at: EndpointView | None) -> bytes:
+    def set(self, pod: str, at: EndpointPlace | None) -> bytes:
         """The endpoint of *pod* is ready and there; ``None``: it is not ready, or no endpoint.  Gives its hints' JSON
         piece.  Costs O(zones) at most."""
 
@@ -54,11 +54,11 @@ class HintPolicy(ABC):
         """What is given may stay as it is.  Costs O(zones), more only after a change of zones."""
 
     @abstractmethod
-    def switch(self, packer: Packer) -> tuple[str, ...]:
+    def switch(self, packer: SlicePacker) -> tuple[str, ...]:
         """Begin or cease to give hints, if that has to change; gives the pods concerned."""
 
     @abstractmethod
-    def rebalance(self, packer: Packer) -> tuple[str, ...]:
+    def rebalance(self, packer: SlicePacker) -> tuple[str, ...]:
         """Give as many other hints as must be; gives the pods concerned."""
 
     def inherit(self, earlier: HintPolicy) -> None:
@@ -73,7 +73,9 @@ class HintPolicy(ABC):
             self._told_problem = ""
             return (Notice(False, self.reason_enabled, self._worded(self.enabled_message)),)
         if self.problem and (self.problem != self._told_problem or now - self._told_at >= REPEAT_S):
-            self._told_active, self._told_problem, self._told_at = False, self.problem, now
+            self._told_active = False
+            self._told_problem = self.problem
+            self._told_at = now
             return (Notice(True, self.reason_disabled, self._worded(self.problem)),)
         return ()
 

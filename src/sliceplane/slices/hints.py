@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from sliceplane.heuristics.types import EndpointView
+from sliceplane.heuristics.types import EndpointPlace
 from sliceplane.slices.facts import zone_hint
 from sliceplane.slices.hint_policy import HintPolicy, Notice, zones_shown
 from sliceplane.slices.moves import Movable, choose
-from sliceplane.slices.packer import Packer
+from sliceplane.slices.packer import SlicePacker
 from sliceplane.slices.topology import DISABLED, ENABLED, NO_ZONE, ZoneShares, holds, transfers
 
 REASON_ENABLED: Final = "TopologyAwareHintsEnabled"
@@ -41,7 +41,7 @@ class ZoneHints(HintPolicy):
         self._counts: dict[str, int] = {}
         self._pieces: dict[str, bytes] = {}
 
-    def set(self, pod: str, at: EndpointView | None) -> bytes:
+    def set(self, pod: str, at: EndpointPlace | None) -> bytes:
         zone = None if at is None else at.zone
         own = self._own.get(pod)
         if own == zone:
@@ -80,7 +80,7 @@ class ZoneHints(HintPolicy):
             return bool(problem) and problem == self.problem and not self.active
         return holds(self._counts, allocation.minimum)
 
-    def switch(self, packer: Packer) -> tuple[str, ...]:
+    def switch(self, packer: SlicePacker) -> tuple[str, ...]:
         allocation = self._zones.allocation(len(self._own))
         self.problem = allocation.problem or (NO_ZONE if self._zoneless else "")
         if self.active is not bool(self.problem):
@@ -96,7 +96,7 @@ class ZoneHints(HintPolicy):
                 self._counts[zone] = self._counts.get(zone, 0) + 1
         return tuple(self._own)
 
-    def rebalance(self, packer: Packer) -> tuple[str, ...]:
+    def rebalance(self, packer: SlicePacker) -> tuple[str, ...]:
         """Move hints if a zone falls short.  Costs O(endpoints) then, O(zones) else."""
         shares = self._zones.shares
         minimum = self._zones.allocation(len(self._own)).minimum if self.active else {}

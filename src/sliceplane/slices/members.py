@@ -11,13 +11,13 @@ from typing import Final
 from sliceplane.api.codec import encode
 from sliceplane.api.discovery import EndpointConditions
 from sliceplane.heuristics.asking import Find
-from sliceplane.heuristics.types import EndpointView
+from sliceplane.heuristics.types import EndpointPlace
 from sliceplane.kit.ip import Family
 from sliceplane.slices.content import PortResolver
 from sliceplane.slices.facts import Addresses, NodeFacts, PodFacts, node_place
 from sliceplane.slices.hint_policy import HintPolicy, Notice
 from sliceplane.slices.hints import ZoneHints
-from sliceplane.slices.packer import Desired, Packer
+from sliceplane.slices.packer import Desired, SlicePacker
 from sliceplane.slices.plugin_hints import policy_of
 from sliceplane.slices.shape import HintMode, ServiceShape
 from sliceplane.slices.subsets import NodeZones, ZoneSubsets
@@ -42,7 +42,7 @@ class Effect(IntEnum):
     REMOVAL = 2
 
 
-class Members:
+class SliceMembers:
     """Members of one active service.  Owned by ``ServiceState``; tells the packers what is desired.
 
     A pod on a node that the cache does not have is left out until the node comes (unless unready pods are
@@ -53,13 +53,13 @@ class Members:
         self,
         shape: ServiceShape,
         ports: PortResolver,
-        packers: Mapping[Family, Packer],
+        packers: Mapping[Family, SlicePacker],
         nodes: Mapping[str, NodeFacts],
         *,
         zones: ZoneShares,
         node_zones: NodeZones,
         find: Find,
-        earlier: Members | None,
+        earlier: SliceMembers | None,
     ) -> None:
         self._shape = shape
         self._ports = ports
@@ -72,7 +72,8 @@ class Members:
         if shape.hints is HintMode.AUTO:
             self._policies = {f: ZoneHints(f, zones) for f in packers}
         elif shape.hints is HintMode.PLUGIN:
-            heuristic, view = find(shape.distribution), shape.view
+            heuristic = find(shape.distribution)
+            view = shape.view
             self._policies = {f: policy_of(heuristic, view, f, zones) for f in packers}
         #: of approaches by zone; empty in every other
         self._subsets: dict[Family, ZoneSubsets] = {}
@@ -263,7 +264,8 @@ class Members:
         self.hint_problems = tuple(dict.fromkeys(problems))
 
     def take_notices(self) -> tuple[Notice, ...]:
-        notices, self._notices = tuple(dict.fromkeys(self._notices)), []
+        notices = tuple(dict.fromkeys(self._notices))
+        self._notices = []
         return notices
 
     # -- before a plan ----------------------------------------------------------------------------------
@@ -301,8 +303,8 @@ class Members:
             assert not self.refresh(name), f"{self._shape.key}: the endpoint of {name} was out of date"
 
 
-def _view(facts: PodFacts, node: NodeFacts | None) -> EndpointView:
+def _view(facts: PodFacts, node: NodeFacts | None) -> EndpointPlace:
     """Where an endpoint is, as heuristics see it."""
-    view = EndpointView(node=facts.node_name) if node is None else node.view
+    view = EndpointPlace(node=facts.node_name) if node is None else node.view
     keys = facts.topology_keys
     return replace(view, topology_keys=keys) if keys else view

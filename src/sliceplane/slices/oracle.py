@@ -247,7 +247,8 @@ def check_subsets(what: str, approach: str, slices: Iterable[EndpointSlice], nod
         must = len(endpoints) >= 3 * len(zones) + 3 and all(count[zone] >= 2 for zone in zones)
         may = len(endpoints) > 3 * len(zones) - 3 and all(count[zone] for zone in zones)
         if len(zones) < 2:
-            must = may = False
+            must = False
+            may = False
         assert split or not must, f"{what}: one group for {len(endpoints)} endpoints in {dict(count)}"
         assert may or not split, f"{what}: subsets for {len(endpoints)} endpoints in {dict(count)} of {zones}"
     elif approach != "RequireZone":
@@ -296,7 +297,8 @@ def least_of_zones(total: int, shares: Mapping[str, Fraction]) -> dict[str, int]
 
 def auto_problem(ready: list[Endpoint], nodes: Mapping[str, Node]) -> str:
     """Why *ready* endpoints get no hints; "" if they do.  The Event's message but for the address type."""
-    shares, total = zone_shares(nodes), len(ready)
+    shares = zone_shares(nodes)
+    total = len(ready)
     if not shares:
         return "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes"
     if len(shares) > total:
@@ -384,7 +386,8 @@ def baseline_writes(
         live = [without_hints(endpoint_slice) for endpoint_slice in live]
     pods = list(pods)
     types = address_types(service)
-    creates = updates = 0
+    creates = 0
+    updates = 0
     deletes = sum(endpoint_slice.address_type not in types for endpoint_slice in live)
     for address_type in types:
         mine = [endpoint_slice for endpoint_slice in live if endpoint_slice.address_type == address_type]
@@ -406,7 +409,9 @@ class _Packing:
     ) -> None:
         self._labels = labels_of(service, subsetting)
         self._max = max_endpoints
-        self.creates = self.updates = self.deletes = 0
+        self.creates = 0
+        self.updates = 0
+        self.deletes = 0
         by_ports: dict[PortSet, list[EndpointSlice]] = {}
         for endpoint_slice in owned:
             by_ports.setdefault(port_set(endpoint_slice.ports or ()), []).append(endpoint_slice)

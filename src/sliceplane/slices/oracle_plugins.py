@@ -10,7 +10,7 @@ from sliceplane.api.discovery import LABEL_REGION, LABEL_ZONE, Endpoint, Endpoin
 from sliceplane.api.quantity import amount
 from sliceplane.heuristics.asking import Find
 from sliceplane.heuristics.types import (
-    EndpointView,
+    EndpointPlace,
     Hints,
     LocalHeuristic,
     Portion,
@@ -89,7 +89,7 @@ def check_plugin_hints(
 
 
 def _local(
-    heuristic: LocalHeuristic, service: ServiceView, ready: list[EndpointView], zones: tuple[ZoneView, ...]
+    heuristic: LocalHeuristic, service: ServiceView, ready: list[EndpointPlace], zones: tuple[ZoneView, ...]
 ) -> list[Hints]:
     try:
         return [heuristic.hints(service, endpoint, zones) for endpoint in ready]
@@ -128,11 +128,11 @@ def _zone(endpoint: Endpoint, nodes: Mapping[str, Node]) -> str:
     return (endpoint.zone or "") if endpoint.node_name in nodes else ""
 
 
-def _view(endpoint: Endpoint, pods: Mapping[str, Pod], nodes: Mapping[str, Node]) -> EndpointView:
+def _view(endpoint: Endpoint, pods: Mapping[str, Pod], nodes: Mapping[str, Node]) -> EndpointPlace:
     pod = _pod_of(endpoint, pods)
     node = nodes.get(pod.spec.node_name)
     labels = {} if node is None else node.metadata.labels or {}
-    return EndpointView(
+    return EndpointPlace(
         zone=labels.get(LABEL_ZONE, ""),
         region=labels.get(LABEL_REGION, ""),
         node=pod.spec.node_name,

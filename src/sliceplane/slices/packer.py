@@ -46,7 +46,7 @@ ROOMY_LOOKS: Final = 4
 _Rooms = SortedDict[tuple[int, str], SliceState]
 
 
-class Packer:
+class SlicePacker:
     """Owned by a ``ServiceState``.  Every method but ``check`` costs in proportion to what it changes.
 
     *subsets*: slices are told apart by the subset that they are labelled for.  Otherwise that label is any label.
@@ -112,7 +112,9 @@ class Packer:
                 del self._sizes[wanted.group]
 
     def _place(self, wanted: Desired) -> None:
-        group, identity, body = wanted.group, wanted.identity, wanted.body
+        group = wanted.group
+        identity = wanted.identity
+        body = wanted.body
         home = self._home(wanted) if identity in self._holders else None
         if home is not None:
             home.own_want()[identity] = body
@@ -286,7 +288,8 @@ class Packer:
     def plan(self, labels: dict[str, str]) -> PackPlan:
         """What must be written so that the server holds what is desired, in slices with exactly *labels* (and that
         of their subset)."""
-        added = removed = 0
+        added = 0
+        removed = 0
         for state in self._touched.values():
             removed += len(state.server) - len(state.want)
         for waiting in self._unplaced.values():
@@ -414,7 +417,8 @@ class Packer:
             return None
         fullest_first = rooms.irange(maximum=(self._max - count + 1, ""), reverse=True)
         best: SliceState | None = None
-        least = looked = 0
+        least = 0
+        looked = 0
         for fill, name in fullest_first:
             if best is not None and (fill != len(best.server) or looked == ROOMY_LOOKS):
                 break

@@ -62,7 +62,8 @@ def settle_order(plan: PackPlan, moving: frozenset[str]) -> PackPlan:
         for identity in losing[update.slice.name]:
             shown_by.setdefault(identity, []).append(update.slice.name)
     waiting = {update.slice.name: update for update in dependents}
-    creates, deletes = list(plan.creates), list(plan.deletes)
+    creates = list(plan.creates)
+    deletes = list(plan.deletes)
     ready: list[str] = []
 
     def written(content: Content) -> None:

@@ -18,11 +18,11 @@ from dataclasses import astuple
 from typing import ClassVar, Final
 
 from sliceplane.heuristics.asking import Portions, ask_local, ask_zonal
-from sliceplane.heuristics.types import EndpointView, Heuristic, LocalHeuristic, ServiceView, ZonalHeuristic, ZoneView
+from sliceplane.heuristics.types import EndpointPlace, Heuristic, LocalHeuristic, ServiceView, ZonalHeuristic, ZoneView
 from sliceplane.slices.facts import hint_piece
 from sliceplane.slices.hint_policy import HintPolicy, zones_shown
 from sliceplane.slices.moves import K, Movable, pick
-from sliceplane.slices.packer import Packer
+from sliceplane.slices.packer import SlicePacker
 from sliceplane.slices.topology import ZoneShares
 
 REASON_ENABLED: Final = "TrafficDistributionEnabled"
@@ -75,13 +75,13 @@ class Unsupported(_PluginPolicy):
     def settled(self) -> bool:
         return True
 
-    def set(self, pod: str, at: EndpointView | None) -> bytes:
+    def set(self, pod: str, at: EndpointPlace | None) -> bytes:
         return b""
 
-    def switch(self, packer: Packer) -> tuple[str, ...]:
+    def switch(self, packer: SlicePacker) -> tuple[str, ...]:
         return ()
 
-    def rebalance(self, packer: Packer) -> tuple[str, ...]:
+    def rebalance(self, packer: SlicePacker) -> tuple[str, ...]:
         return ()
 
     def check(self) -> None:
@@ -100,17 +100,17 @@ class LocalHints(_PluginPolicy):
         self._service = service
         self._zones = zones
         self.active = True
-        self._at: dict[str, EndpointView] = {}
+        self._at: dict[str, EndpointPlace] = {}
         #: for each place that has ready endpoints: how many, and the answer, which is hints or a problem
-        self._users: dict[EndpointView, int] = {}
-        self._pieces: dict[EndpointView, bytes] = {}
-        self._faults: dict[EndpointView, str] = {}
+        self._users: dict[EndpointPlace, int] = {}
+        self._pieces: dict[EndpointPlace, bytes] = {}
+        self._faults: dict[EndpointPlace, str] = {}
         #: the zones that the answers are for
         self._asked: tuple[ZoneView, ...] = zones.views
         #: places whose answer changed with the zones, until endpoints were made anew
-        self._changed: dict[EndpointView, None] = {}
+        self._changed: dict[EndpointPlace, None] = {}
 
-    def set(self, pod: str, at: EndpointView | None) -> bytes:
+    def set(self, pod: str, at: EndpointPlace | None) -> bytes:
         known = self._at.get(pod)
         if known != at:
             if known is not None:
@@ -122,7 +122,7 @@ class LocalHints(_PluginPolicy):
                     self._ask(at)
         return self._pieces.get(at, b"") if at is not None and self.active else b""
 
-    def _leave(self, pod: str, known: EndpointView) -> None:
+    def _leave(self, pod: str, known: EndpointPlace) -> None:
         del self._at[pod]
         self._users[known] -= 1
         if not self._users[known]:
@@ -131,7 +131,7 @@ class LocalHints(_PluginPolicy):
             self._faults.pop(known, None)
             self._changed.pop(known, None)
 
-    def _ask(self, at: EndpointView) -> None:
+    def _ask(self, at: EndpointPlace) -> None:
         hints = ask_local(self._heuristic, self._service, at, self._asked)
         self._pieces.pop(at, None)
         self._faults.pop(at, None)
@@ -155,19 +155,20 @@ class LocalHints(_PluginPolicy):
     def _present_problem(self) -> str:
         return self._faults[min(self._faults, key=astuple)] if self._faults else ""
 
-    def switch(self, packer: Packer) -> tuple[str, ...]:
+    def switch(self, packer: SlicePacker) -> tuple[str, ...]:
         self.problem = self._present_problem()
-        changed, self._changed = self._changed, {}
+        changed = self._changed
+        self._changed = {}
         if self.active is bool(self.problem):
             self.active = not self.problem
             return tuple(self._at)
         return tuple(pod for pod, at in self._at.items() if at in changed) if self.active and changed else ()
 
-    def rebalance(self, packer: Packer) -> tuple[str, ...]:
+    def rebalance(self, packer: SlicePacker) -> tuple[str, ...]:
         return ()
 
     def check(self) -> None:
-        users: dict[EndpointView, int] = {}
+        users: dict[EndpointPlace, int] = {}
         for at in self._at.values():
             users[at] = users.get(at, 0) + 1
         assert users == self._users, f"counted {self._users}, there are {users}"
@@ -195,7 +196,7 @@ class ZonalHints(_PluginPolicy):
         self._answer: Portions | str = {}
         self._pieces: dict[_Names, bytes] = {}
 
-    def set(self, pod: str, at: EndpointView | None) -> bytes:
+    def set(self, pod: str, at: EndpointPlace | None) -> bytes:
         zone = None if at is None else at.zone
         own = self._own.get(pod)
         if own == zone:
@@ -253,7 +254,7 @@ class ZonalHints(_PluginPolicy):
             return portions == self.problem and not self.active
         return self.active and portions == self._placed
 
-    def switch(self, packer: Packer) -> tuple[str, ...]:
+    def switch(self, packer: SlicePacker) -> tuple[str, ...]:
         portions = self._ask()
         self.problem = portions if isinstance(portions, str) else ""
         if self.active is not bool(self.problem):
@@ -273,7 +274,7 @@ class ZonalHints(_PluginPolicy):
                 self._place(self._own[pod], portion, 1)
         return tuple(self._own)
 
-    def rebalance(self, packer: Packer) -> tuple[str, ...]:
+    def rebalance(self, packer: SlicePacker) -> tuple[str, ...]:
         """Costs O(endpoints) if endpoints must move, O(zones) else."""
         portions = self._ask()
         if isinstance(portions, str) or portions == self._placed:
@@ -284,7 +285,8 @@ class ZonalHints(_PluginPolicy):
             (getting if more > 0 else giving)[zone, portion] = abs(more)
         movable: dict[str, list[Movable[tuple[str, _Names]]]] = {}
         for pod in sorted(self._own):
-            zone, portion = self._own[pod], self._given[pod]
+            zone = self._own[pod]
+            portion = self._given[pod]
             if (zone, portion) in giving:
                 home = (zone, (zone,))
                 movable.setdefault(packer.home_name(pod), []).append(Movable(pod, home, (zone, portion)))
@@ -303,7 +305,8 @@ class ZonalHints(_PluginPolicy):
     def _differences(self, portions: Portions) -> Iterator[tuple[str, _Names, int]]:
         """Zone, portion, by how many more endpoints shall have it."""
         for zone in self._counts:
-            wanted, placed = portions[zone], self._placed.get(zone, {})
+            wanted = portions[zone]
+            placed = self._placed.get(zone, {})
             for portion in dict.fromkeys((*wanted, *sorted(placed))):
                 more = wanted.get(portion, 0) - placed.get(portion, 0)
                 if more:

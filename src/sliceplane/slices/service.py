@@ -2,7 +2,7 @@
 
 Events change state at once and cost what they change.  ``plan`` reads it; ``succeeded`` and ``failed`` tell how the
 plan's writes went.  Between the two calls events may come in as they like, even those that the plan's own writes
-cause: the state holds only what the server is *known* to hold (``Packer``).
+cause: the state holds only what the server is *known* to hold (``SlicePacker``).
 
 What the server holds is the newer of what the cache shows and what it answered to our own writes
 (``api.own_writes``), so no plan is made on a cache that has not seen them.
@@ -24,8 +24,8 @@ from sliceplane.kit.ip import Family
 from sliceplane.slices.content import Content, PortResolver, Stored, read_slice
 from sliceplane.slices.facts import NodeFacts, PodFacts
 from sliceplane.slices.hint_policy import Notice
-from sliceplane.slices.members import Members
-from sliceplane.slices.packer import Desired, Packer
+from sliceplane.slices.members import SliceMembers
+from sliceplane.slices.packer import Desired, SlicePacker
 from sliceplane.slices.packplan import Update, hold_back
 from sliceplane.slices.shape import ServiceShape
 from sliceplane.slices.subsets import REASON_DISABLED, REASON_INVALID, NodeZones, Subsetting
@@ -96,13 +96,13 @@ class ServiceState:
         #: at the last plan that time had not come
         self._held = False
         self.shape: ServiceShape | None = None
-        self.members: Members | None = None
+        self.members: SliceMembers | None = None
         self._own: OwnWrites[Stored] = OwnWrites(key, unseen, attrgetter("meta"))
         #: slices labelled as ours and not on their way out, by name, whatever their owner
         self.slices: Final = self._own.objects
         #: those among them that have to go: not owned, or of an address type that the service does not have
         self._doomed: dict[str, Stored] = {}
-        self._packers: dict[Family, Packer] = {}
+        self._packers: dict[Family, SlicePacker] = {}
         #: the order in which address types are written; one that failed goes last
         self._order: list[Family] = []
         self._creates_last = False
@@ -151,8 +151,8 @@ class ServiceState:
         ports = PortResolver(shape.ports)
         self._order = list(shape.families)
         subsets = shape.subsetting is not Subsetting.OFF
-        self._packers = {family: Packer(ports, self._max, subsets=subsets) for family in shape.families}
-        self.members = Members(
+        self._packers = {family: SlicePacker(ports, self._max, subsets=subsets) for family in shape.families}
+        self.members = SliceMembers(
             *(shape, ports, self._packers, self._nodes),
             zones=self._zones,
             node_zones=self._node_zones,
@@ -218,7 +218,7 @@ class ServiceState:
         elif stored is not None:
             self._doomed[name] = stored
 
-    def _packer_for(self, stored: Stored) -> Packer | None:
+    def _packer_for(self, stored: Stored) -> SlicePacker | None:
         """The packer of an owned slice; ``None`` for one that has to go (not owned, or of another address type)."""
         if self.shape is None or not self.shape.owns(stored.meta.owner_references):
             return None

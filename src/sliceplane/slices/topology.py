@@ -74,7 +74,8 @@ class ZoneShares:
         return True
 
     def _add_view(self, node: NodeFacts, step: int) -> None:
-        zone, region = node.zone, node.view.region
+        zone = node.zone
+        region = node.view.region
         if not zone:
             return
         self._views = None
@@ -166,7 +167,8 @@ def transfers(counts: Mapping[str, int], minimum: Mapping[str, int], shares: Sha
     A zone without a share gives all that it has.  Where the shares as they are would leave a zone without enough, the
     minimum decides.  Ties go to the least name.
     """
-    all_cpu, total = sum(shares.values()), sum(counts.values())
+    all_cpu = sum(shares.values())
+    total = sum(counts.values())
     #: surplus over what each should have, times all CPU
     surplus = {zone: count * all_cpu for zone, count in sorted(counts.items()) if count and zone not in shares}
     for zone, cpu in shares.items():
@@ -189,7 +191,8 @@ def transfers(counts: Mapping[str, int], minimum: Mapping[str, int], shares: Sha
     while True:
         giver = max(shares, key=lambda zone: surplus[zone])
         receiver = min(shares, key=lambda zone: surplus[zone])
-        most, least = surplus[giver], -surplus[receiver]
+        most = surplus[giver]
+        least = -surplus[receiver]
         if 2 * most < all_cpu or 2 * least < all_cpu or (most < all_cpu and least < all_cpu):
             break
         move(giver, receiver)

@@ -254,7 +254,8 @@ class _Wire:
 
 
 def _line(scope: MutableMapping[str, Any]) -> str:
-    path, query = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1")
+    path = scope["raw_path"].decode("latin-1")
+    query = scope["query_string"].decode("latin-1")
     return f"{scope['method']} {path}?{query}" if query else f"{scope['method']} {path}"
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from sliceplane.heuristics.types import (
     Allocation,
-    EndpointView,
+    EndpointPlace,
     Heuristic,
     HeuristicError,
     Hints,
@@ -61,7 +61,7 @@ def check_heuristic(
 
 
 def _check_local(
-    heuristic: LocalHeuristic, service: ServiceView, endpoint: EndpointView, zones: tuple[ZoneView, ...]
+    heuristic: LocalHeuristic, service: ServiceView, endpoint: EndpointPlace, zones: tuple[ZoneView, ...]
 ) -> None:
     answers: list[Hints | str] = []
     for _ in range(2):
@@ -118,9 +118,9 @@ def random_counts(rng: Rng, zones: tuple[ZoneView, ...]) -> dict[str, int]:
     return {name: _COUNTS[rng.below(len(_COUNTS))] for name in names}
 
 
-def random_endpoint(rng: Rng, zones: tuple[ZoneView, ...]) -> EndpointView:
+def random_endpoint(rng: Rng, zones: tuple[ZoneView, ...]) -> EndpointPlace:
     zone = zones[rng.below(len(zones))] if zones and rng.below(8) else ZoneView(name="")
     keys = tuple(key for key in _KEYS if not rng.below(3))
-    return EndpointView(
+    return EndpointPlace(
         zone=zone.name, region=zone.region, node=f"node-{rng.below(50)}" if rng.below(10) else "", topology_keys=keys
     )

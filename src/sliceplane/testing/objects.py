@@ -45,7 +45,8 @@ class Objects:
         """Server-side apply of each, its status too where it has one."""
         made = []
         for document in documents:
-            resource, body = _resource_of(document), {**document}
+            resource = _resource_of(document)
+            body = {**document}
             where = _namespace(resource, document.get("metadata") or {}, namespace)
             name = str((document.get("metadata") or {}).get("name") or "")
             if not name:
@@ -163,7 +164,8 @@ def documents_of(source: Source) -> tuple[Document, ...]:
 
 
 def _resource_of(document: Document) -> Resource:
-    version, kind = str(document.get("apiVersion", "")), str(document["kind"])
+    version = str(document.get("apiVersion", ""))
+    kind = str(document["kind"])
     resource = by_kind(version, kind)
     if resource is None:
         raise ValueError(f"there is no kind {kind!r} in {version!r} here: see docs/api.md for those that are served")

@@ -108,7 +108,8 @@ class Plane:
 
     def stop(self) -> None:
         """Idempotent.  What ``memory:`` held is gone, its kubeconfig included."""
-        thread, self._thread = self._thread, None
+        thread = self._thread
+        self._thread = None
         if thread is not None:
             self.faults.clear()
             thread.stop()
@@ -224,7 +225,8 @@ class Plane:
                 try:
                     last = await last
                 except AssertionError as error:
-                    last, why = None, error
+                    last = None
+                    why = error
             if last and why is None:
                 return cast("T", last)
             if time.monotonic() > ends:

@@ -95,7 +95,7 @@ class TracedSlice(AnswerPart, frozen=True, kw_only=True):
     why: str = ""
 
 
-class Answer(AnswerPart, frozen=True, kw_only=True):
+class TraceAnswer(AnswerPart, frozen=True, kw_only=True):
     """``targets`` get the connection, ``others`` are the rest of the Service's endpoints; ``chains`` are those of the
     node's table that were decisive, ``element`` is the element that was where no chain is needed (one endpoint)."""
 

@@ -67,7 +67,8 @@ class TracedCluster:
     def roles(self, ip: str, port: int) -> tuple[str, ...]:
         """What *ip* (with *port*) is, in words; nothing: the cluster does not know it."""
         family = family_of(ip)
-        node, pod = self.node_of(ip), self.pod_of(ip)
+        node = self.node_of(ip)
+        pod = self.pod_of(ip)
         roles = [
             f"{role} of Service {key}"
             for key in self.by_key
@@ -103,7 +104,8 @@ class TracedCluster:
         """The Services that can have a part in what becomes of a packet to any of *targets* (address, port): those that
         claim the address, whatever the port, and those that claim the port as a node port.  O(Services)."""
         wanted = list(targets)
-        ips, ports = {ip for ip, _ in wanted}, {port for _, port in wanted}
+        ips = {ip for ip, _ in wanted}
+        ports = {port for _, port in wanted}
         return frozenset(
             key
             for key in self.by_key

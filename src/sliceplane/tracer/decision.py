@@ -87,7 +87,8 @@ class PacketDecision:
         """The one that translated the packet where no chain did, as ``nft`` writes it; "": a chain did, or nothing."""
         if self._decisive or not self._translated:
             return ""
-        before, after = self.inquiry.flight.packet, self.run.trails[0].packet
+        before = self.inquiry.flight.packet
+        after = self.run.trails[0].packet
         key = (before.daddr, before.proto, before.dport)
         return f"{SINGLE_ENDPOINTS.name} {{ {item_text(key, DnatTarget(after.daddr, after.dport))} }}"
 

@@ -106,7 +106,8 @@ def _view(
     verdict: Verdict | None = None,
     masquerade: bool = False,
 ) -> TracedEndpoint:
-    endpoint, source = found.endpoint, found.source
+    endpoint = found.endpoint
+    source = found.source
     target = source.target_ref
     return TracedEndpoint(
         address=endpoint.ip,

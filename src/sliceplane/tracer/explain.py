@@ -10,11 +10,11 @@ from fractions import Fraction
 from sliceplane.nft.layout import CLUSTER_IPS_CHECK
 from sliceplane.tracer import endpoints, reasons
 from sliceplane.tracer.answer import (
-    Answer,
     DestinationView,
     HintsView,
     NodeView,
     SourceView,
+    TraceAnswer,
     TracedEndpoint,
     TracedService,
 )
@@ -22,12 +22,12 @@ from sliceplane.tracer.decision import PacketDecision
 from sliceplane.tracer.inquiry import Inquiry
 
 
-def explain(inquiry: Inquiry) -> Answer:
+def explain(inquiry: Inquiry) -> TraceAnswer:
     """The answer to *inquiry*, for which everything that it wanted was read."""
     return _answer(PacketDecision(inquiry, inquiry.run()))
 
 
-def _answer(decision: PacketDecision) -> Answer:
+def _answer(decision: PacketDecision) -> TraceAnswer:
     flight = decision.inquiry.flight
     packet = decision.inquiry.flight.packet
     targets = endpoints.targets(decision)
@@ -35,7 +35,7 @@ def _answer(decision: PacketDecision) -> Answer:
     if decision.state is not None:
         others = endpoints.others(decision, decision.state, {(target.address, target.port) for target in targets})
     decisive = (decision.check,) if decision.check and decision.check not in decision.chains else ()
-    return Answer(
+    return TraceAnswer(
         verdict=decision.verdict,
         reason=_reason(decision, len(targets)),
         source=SourceView(address=packet.saddr, kind=flight.source_kind, name=flight.source_name),

@@ -82,7 +82,8 @@ def parse_to(text: str, in_namespace: str = NAMESPACE_DEFAULT) -> AddressTarget 
         return AddressTarget(bare, 0)
     host, colon, port = text.rpartition(":")
     if not colon:
-        host, port = text, ""
+        host = text
+        port = ""
     ip = canonical(host.removeprefix("[").removesuffix("]"))
     if ip is not None:
         if not (port.isascii() and port.isdigit() and is_port(int(port))):

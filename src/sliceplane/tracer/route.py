@@ -44,9 +44,12 @@ def resolve(question: Question, cluster: TracedCluster) -> Flight:
     protocol = question.protocol or "TCP"
     if isinstance(question.to, NameTarget):
         port = _port_of(question, question.to, cluster, family)
-        ip, number, protocol = port.cluster_ip, port.port, port.name.protocol  # type: ignore[assignment]  # one of the three
+        ip = port.cluster_ip
+        number = port.port
+        protocol = port.name.protocol  # type: ignore[assignment]  # one of the three
     else:
-        ip, number = question.to.ip, _number(question.to, cluster)
+        ip = question.to.ip
+        number = _number(question.to, cluster)
     if family_of(ip) != family:
         raise Unanswerable(f"{question.source} is {family} and {ip} is {family_of(ip)}: no packet has both")
     _check_known(ip, number, cluster)
@@ -129,17 +132,18 @@ def _check_known(ip: str, port: int, cluster: TracedCluster) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _TracedPlace:
     node: Node
     kind: SourceKind = "other"
     name: str = ""
     notes: tuple[str, ...] = ()
 
 
-def _place(question: Question, ip: str, cluster: TracedCluster) -> _Place:
+def _place(question: Question, ip: str, cluster: TracedCluster) -> _TracedPlace:
     """The node asked for; else that of the sender; else, for a node's own address, that node."""
     source = question.source
-    home, pod = cluster.node_of(source), cluster.pod_of(source)
+    home = cluster.node_of(source)
+    pod = cluster.pod_of(source)
     kind: SourceKind = "Node" if home is not None else "Pod" if pod is not None else "other"
     name = home.metadata.name if home is not None else pod.metadata.key if pod is not None else ""
     lives_on = home.metadata.name if home is not None else pod.spec.node_name if pod is not None else ""
@@ -161,4 +165,4 @@ def _place(question: Question, ip: str, cluster: TracedCluster) -> _Place:
     if addressed is not None and addressed.metadata.name != asked:
         other = addressed.metadata.name
         notes.append(f"{ip} is an address of node {other}: what becomes of the packet there, --node {other} tells")
-    return _Place(node, kind, name, tuple(notes))
+    return _TracedPlace(node, kind, name, tuple(notes))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sliceplane.kit.columns import Row, table
-from sliceplane.tracer.answer import Answer, TracedEndpoint
+from sliceplane.tracer.answer import TraceAnswer, TracedEndpoint
 from sliceplane.tracer.question import joined
 
 #: rows of one table; the JSON output has all
@@ -15,7 +15,7 @@ ROWS_MAX: Final = 50
 _LABEL_WIDTH = 12
 
 
-def as_text(answer: Answer, width: int | None = None) -> str:
+def as_text(answer: TraceAnswer, width: int | None = None) -> str:
     """*width*: columns of the screen; ``None``: lines are as long as they come."""
     return "\n".join(line for part in _lines(answer, width) for line in _wrapped(part, width))
 
@@ -31,9 +31,11 @@ def _wrapped(line: str, width: int | None) -> Iterator[str]:
     )  # fmt: skip
 
 
-def _lines(answer: Answer, width: int | None) -> Iterator[str]:
+def _lines(answer: TraceAnswer, width: int | None) -> Iterator[str]:
     yield _fact("verdict", f"{answer.verdict}: {answer.reason}")
-    source, destination, node = answer.source, answer.destination, answer.node
+    source = answer.source
+    destination = answer.destination
+    node = answer.node
     yield _fact("from", _also(source.address, (f"{source.kind} {source.name}",) if source.name else ()))
     to = f"{joined(destination.address, destination.port)}/{destination.protocol}"
     yield _fact("to", _also(to, destination.is_))

@@ -25,7 +25,7 @@ from sliceplane.shell.node.healthz import health_document
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.node_proxy import NodeProxy
 from sliceplane.shell.node.render import objects_from
-from sliceplane.shell.node.timing import Timing
+from sliceplane.shell.node.timing import ProxyTiming
 from sliceplane.shell.server.plane import Plane, PlaneConfig
 from sliceplane.shell.transport.base import Client
 
@@ -69,7 +69,7 @@ async def older(request: pytest.FixtureRequest) -> AsyncIterator[Older]:
 
 @asynccontextmanager
 async def proxying(client: Any) -> AsyncIterator[NodeProxy]:
-    timing = Timing(absent_kind_period_s=0.02)
+    timing = ProxyTiming(absent_kind_period_s=0.02)
     proxy = NodeProxy("node-1", Nftables(Runner()), families=("IPv4",), timing=timing)
     task = asyncio.create_task(proxy.follow(client, Rng(1)))
     try:

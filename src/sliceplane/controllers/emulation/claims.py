@@ -37,7 +37,8 @@ class Claims(Generic[C]):
     """Owned by the controller of *owners*, which tells of every owner and every child."""
 
     def __init__(self, owners: Resource, children: Resource) -> None:
-        self._owners, self._children = owners, children
+        self._owners = owners
+        self._children = children
         self._selectors: dict[str, tuple[_Place, LabelRequirements]] = {}  # owner key -> where it is filed, selector
         self._filed: dict[_Place, set[str]] = {}  # -> owner keys
         self._orphans: dict[str, C] = {}  # child key -> child without a controlling owner

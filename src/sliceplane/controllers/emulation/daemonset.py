@@ -5,8 +5,9 @@ A Node fits if the template's node selector and affinity want it and its taints 
 ``pkg/controller/daemon/util/daemonset_util.go`` lists.  A Pod is bound to its Node by an affinity to the Node's name,
 which the emulated scheduler obeys.
 
-A plan first makes each Node have the Pods that it should have (``_Plan.place``); only when nothing is to be done there
-does a rollout take its next step (``_Plan.roll``).  A Node whose Pod is missing or not available counts as unavailable.
+A plan first makes each Node have the Pods that it should have (``_DaemonSetPlan.place``); only when nothing is to be
+done there does a rollout take its next step (``_DaemonSetPlan.roll``).  A Node whose Pod is missing or not available
+counts as unavailable.
 """
 
 from __future__ import annotations
@@ -59,20 +60,22 @@ class DaemonSetController(PodOwnerController[DaemonSet]):
         for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.name)):
             placed.setdefault(wanted_node(pod.spec), []).append(pod)
         available = self.available(owner, pods, owner.spec.min_ready_seconds, now)
-        plan = _Plan(owner, self._nodes, placed, available)
+        plan = _DaemonSetPlan(owner, self._nodes, placed, available)
         writes: tuple[Write, ...] = ()
         if owner.metadata.deletion_timestamp is None and not self.held_back(owner, now):
             writes = (plan.place() or plan.roll())[:CREATES_PER_JOB_MAX]
         return writes + plan.status()
 
 
-class _Plan:
+class _DaemonSetPlan:
     """One look at a DaemonSet, the Nodes and its Pods by Node, oldest first."""
 
     def __init__(
         self, owner: DaemonSet, nodes: dict[str, Node], placed: dict[str, list[Pod]], available: set[str]
     ) -> None:
-        self._owner, self._placed, self._available = owner, placed, available
+        self._owner = owner
+        self._placed = placed
+        self._available = available
         self._revision = template_hash(owner.spec.template)
         template: Document = owner.spec.template.get("spec") or {}
         spec = msgspec.convert(template, PodSpec)

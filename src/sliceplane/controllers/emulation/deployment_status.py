@@ -80,7 +80,8 @@ def _pause_or_resume(rollout: Rollout, conditions: _Conditions) -> None:
 
 
 def _estimate_progress(rollout: Rollout, conditions: _Conditions, counts: dict[str, int], now: float) -> None:
-    deployment, newest = rollout.deployment, rollout.newest
+    deployment = rollout.deployment
+    newest = rollout.newest
     what = f'ReplicaSet "{newest.metadata.name}"' if newest else f'Deployment "{deployment.metadata.name}"'
     if counts["replicas"] == counts["updatedReplicas"] and conditions.reason("Progressing") == "NewReplicaSetAvailable":
         return  # that rollout is over; what happens to its Pods later is no progress
@@ -121,7 +122,9 @@ def _is_overdue(deployment: Deployment, conditions: _Conditions, now: float) -> 
 
 
 def _conditions(rollout: Rollout, counts: dict[str, int], now: float, *, creating: bool) -> _Conditions:
-    deployment, newest, replicas = rollout.deployment, rollout.newest, wanted_of(rollout.deployment)
+    deployment = rollout.deployment
+    newest = rollout.newest
+    replicas = wanted_of(rollout.deployment)
     conditions = _Conditions(deployment, now)
     deadline = has_deadline(deployment)
     _pause_or_resume(rollout, conditions)
@@ -161,7 +164,8 @@ def _tell_failure(rollout: Rollout, conditions: _Conditions) -> None:
 
 
 def _counts(rollout: Rollout) -> dict[str, int]:
-    sets, newest = rollout.sets, rollout.newest
+    sets = rollout.sets
+    newest = rollout.newest
     available = sum(item.status.available_replicas for item in sets)
     return {
         "replicas": sum(item.status.replicas for item in sets),

@@ -27,8 +27,10 @@ def is_selected(spec: PodSpec, node: Node) -> bool:
 
 
 def _holds(term: NodeSelectorTerm, node: Node) -> bool:
-    labels, fields = node.metadata.labels or {}, {NODE_NAME_FIELD: node.metadata.name}
-    expressions, field_requirements = term.match_expressions or (), term.match_fields or ()
+    labels = node.metadata.labels or {}
+    fields = {NODE_NAME_FIELD: node.metadata.name}
+    expressions = term.match_expressions or ()
+    field_requirements = term.match_fields or ()
     return bool(expressions or field_requirements) and (
         all(_is_met(requirement, labels) for requirement in expressions)
         and all(_is_met(requirement, fields) for requirement in field_requirements)
@@ -36,7 +38,8 @@ def _holds(term: NodeSelectorTerm, node: Node) -> bool:
 
 
 def _is_met(requirement: NodeSelectorRequirement, labels: dict[str, str]) -> bool:
-    value, wanted = labels.get(requirement.key), requirement.values or ()
+    value = labels.get(requirement.key)
+    wanted = requirement.values or ()
     match requirement.operator:
         case "In":
             return value in wanted
@@ -48,7 +51,8 @@ def _is_met(requirement: NodeSelectorRequirement, labels: dict[str, str]) -> boo
             return value is None
         case "Gt" | "Lt" if value is not None and len(wanted) == 1:
             try:
-                number, bound = parse_int64(value), parse_int64(wanted[0])
+                number = parse_int64(value)
+                bound = parse_int64(wanted[0])
             except NotAnInteger:
                 return False
             return number > bound if requirement.operator == "Gt" else number < bound

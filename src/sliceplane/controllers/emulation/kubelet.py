@@ -72,7 +72,8 @@ class KubeletController(KeyedController):
                 self._nodes.pop(name, None)
             return
         key = f"pod/{change.object.metadata.key}"
-        old, new = change.old, change.new
+        old = change.old
+        new = change.new
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
             self._leave(old.metadata.uid, now)
             for terminating in (False, True):

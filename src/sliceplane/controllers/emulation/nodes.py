@@ -96,7 +96,9 @@ def parse_nodes(entries: Any) -> tuple[EmulatedNode, ...]:
 def _node(name: str, entry: dict[str, Any]) -> EmulatedNode:
     """Raises ``ValueError`` that names the node and the fault."""
     zone, region = (str(entry.get(member) or "") for member in ("zone", "region"))
-    labels, cidrs, address = entry.get("labels") or {}, entry["podCIDRs"], entry["address"]
+    labels = entry.get("labels") or {}
+    cidrs = entry["podCIDRs"]
+    address = entry["address"]
     if not isinstance(labels, dict):
         raise ValueError(f"node {name}: labels: expected a mapping, got {labels!r}")
     labels = {str(key): str(value) for key, value in labels.items()}

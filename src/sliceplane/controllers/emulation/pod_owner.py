@@ -36,7 +36,9 @@ class PodOwnerController(KeyedController, Generic[O]):
         """*component* is what Events name as their source; *more* is watched beside owners and Pods."""
         watches = (Selection(owners), Selection(Pods), *more)
         super().__init__(ControllerInfo(f"{owners.singular}-emulation", watches))
-        self._resource, self._projection, self._component = owners, projection, component
+        self._resource = owners
+        self._projection = projection
+        self._component = component
         self._owners: dict[str, O] = {}
         self._key_of_uid: dict[str, str] = {}
         self._pods: dict[str, dict[str, Pod]] = {}  # owner uid -> pod key -> Pod
@@ -176,11 +178,14 @@ class PodOwnerController(KeyedController, Generic[O]):
         failed = done.job.writes[len(done.results)]
         if not _scales(failed) or is_namespace_terminating(done.error):
             return
-        message, name, reason = done.error.message, failed.name, "FailedDelete"
+        message = done.error.message
+        name = failed.name
+        reason = "FailedDelete"
         if failed.verb == "create":
             wanted = decode(failed.body, Object).metadata
             made = (done.error.details or {}).get("name", "")
-            name, reason = wanted.name, "FailedCreate"
+            name = wanted.name
+            reason = "FailedCreate"
             if wanted.generate_name and made.startswith(wanted.generate_name):
                 # The prefix in the place of the name that was made for this try: Events of one cause are one.
                 message = message.replace(f'"{made}"', f'"{wanted.generate_name}"')

@@ -24,7 +24,8 @@ class Readiness:
     message: str = ""
 
     def is_shown(self, pod: Pod) -> bool:
-        ready, containers = pod_condition(pod, "Ready"), pod_condition(pod, "ContainersReady")
+        ready = pod_condition(pod, "Ready")
+        containers = pod_condition(pod, "ContainersReady")
         if ready is None or containers is None or (containers.status == "True") != self.containers:
             return False
         return (ready.status == "True", ready.reason, ready.message) == (self.ready, self.reason, self.message)

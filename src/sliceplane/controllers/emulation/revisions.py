@@ -75,7 +75,8 @@ def _sizes(deployment: Deployment) -> dict[str, str]:
 
 def resize(deployment: Deployment, item: ReplicaSet, replicas: int) -> tuple[Step, ...]:
     """The set gets this size and remembers what the Deployment wants; nothing if it does already."""
-    annotations, said = _sizes(deployment), item.metadata.annotations or {}
+    annotations = _sizes(deployment)
+    said = item.metadata.annotations or {}
     before = replicas_of(item)
     if before == replicas and annotations.items() <= said.items():
         return ()

@@ -67,7 +67,7 @@ class StatefulSetController(PodOwnerController[StatefulSet]):
 
     def decide(self, owner: StatefulSet, pods: list[Pod], now: float) -> tuple[Write, ...]:
         available = self.available(owner, pods, owner.spec.min_ready_seconds, now)
-        plan = _Plan(owner, pods, self._templates[owner.metadata.uid], available)
+        plan = _StatefulSetPlan(owner, pods, self._templates[owner.metadata.uid], available)
         writes: tuple[Write, ...] = ()
         if owner.metadata.deletion_timestamp is None and not self.held_back(owner, now):
             writes = tuple(plan.writes())[:CREATES_PER_JOB_MAX]
@@ -78,13 +78,16 @@ class StatefulSetController(PodOwnerController[StatefulSet]):
         assert self._templates.keys() == set(self._key_of_uid), "templates of what is gone are remembered"
 
 
-class _Plan:
+class _StatefulSetPlan:
     """One look at a StatefulSet and its Pods."""
 
     def __init__(
         self, owner: StatefulSet, pods: list[Pod], templates: dict[str, Document], available: set[str]
     ) -> None:
-        self._owner, self._pods, self._templates, self._available = owner, pods, templates, available
+        self._owner = owner
+        self._pods = pods
+        self._templates = templates
+        self._available = available
         self._newest = _revision(owner)
         self._current = owner.status.current_revision or self._newest
         self._first = owner.spec.ordinals.start
@@ -152,7 +155,8 @@ class _Plan:
         return []
 
     def _create(self, ordinal: int) -> Write:
-        owner, revision = self._owner, self._newest
+        owner = self._owner
+        revision = self._newest
         rolling = owner.spec.update_strategy.rolling_update
         kept = self._partition if rolling is not None else self._first + owner.status.current_replicas
         if self._rolls and ordinal < kept and self._current in self._templates:
@@ -174,7 +178,8 @@ class _Plan:
         return not is_going(pod) and pod.metadata.uid in self._available
 
     def status(self) -> tuple[Write, ...]:
-        owner, meta = self._owner, self._owner.metadata
+        owner = self._owner
+        meta = self._owner.metadata
         staying = [_revision_of(pod) for pod in self._pods if not is_going(pod)]
         status: Document = {
             "observedGeneration": meta.generation,
@@ -190,7 +195,8 @@ class _Plan:
         if self._rolls and all(
             status[member] == self._replicas for member in ("updatedReplicas", "readyReplicas", "replicas")
         ):
-            status["currentReplicas"], status["currentRevision"] = status["updatedReplicas"], self._newest
+            status["currentReplicas"] = status["updatedReplicas"]
+            status["currentRevision"] = self._newest
         current = msgspec.to_builtins(owner.status)
         if owner.status.collision_count is not None and all(
             current.get(member, 0) == value for member, value in status.items()

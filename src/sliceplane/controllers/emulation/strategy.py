@@ -88,7 +88,8 @@ class Rollout:
 
 
 def next_steps(rollout: Rollout) -> tuple[Step, ...]:
-    deployment, mode = rollout.deployment, rollout.mode
+    deployment = rollout.deployment
+    mode = rollout.mode
     if mode == "deleted":
         return ()
     current: tuple[Step, ...] = ()
@@ -105,7 +106,9 @@ def next_steps(rollout: Rollout) -> tuple[Step, ...]:
 
 
 def _scale(rollout: Rollout) -> tuple[Step, ...]:
-    deployment, active, wanted = rollout.deployment, rollout.active, wanted_of(rollout.deployment)
+    deployment = rollout.deployment
+    active = rollout.active
+    wanted = wanted_of(rollout.deployment)
     if len(active) <= 1:
         only = active or ([rollout.newest] if rollout.newest is not None else rollout.older[-1:])
         return tuple(step for item in only for step in resize(deployment, item, wanted))
@@ -127,7 +130,9 @@ def _is_saturated(deployment: Deployment, newest: ReplicaSet) -> bool:
 
 
 def _roll(rollout: Rollout) -> tuple[Step, ...]:
-    deployment, newest, older = rollout.deployment, rollout.newest, rollout.older
+    deployment = rollout.deployment
+    newest = rollout.newest
+    older = rollout.older
     wanted = wanted_of(deployment)
     surge, unavailable = limits(deployment.spec.strategy, wanted)
     before = [counts(item) for item in older]
@@ -142,7 +147,8 @@ def _roll(rollout: Rollout) -> tuple[Step, ...]:
 
 
 def _recreate(rollout: Rollout) -> tuple[Step, ...]:
-    deployment, newest = rollout.deployment, rollout.newest
+    deployment = rollout.deployment
+    newest = rollout.newest
     standing = [item for item in rollout.older if replicas_of(item)]
     if standing:
         return tuple(step for item in standing for step in resize(deployment, item, 0))

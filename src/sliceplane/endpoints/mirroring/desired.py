@@ -62,7 +62,8 @@ class Mirror(NamedTuple):
 def mirror_of(endpoints: Endpoints, max_per_subset: int) -> Mirror:
     """Costs O(addresses)."""
     groups: list[MirrorGroup] = []
-    skipped = invalid = 0
+    skipped = 0
+    invalid = 0
     for subset in canonical(endpoints.subsets or ()):
         by_family: dict[Family, tuple[Content, list[bytes]]] = {"IPv4": ({}, []), "IPv6": ({}, [])}
         room = max_per_subset

@@ -196,7 +196,8 @@ class _Owner(NamedTuple):
 
 def _owner_of(observed: EndpointSlice | None) -> _Owner:
     labels = {} if observed is None else observed.metadata.labels or {}
-    name, manager = labels.get(LABEL_SERVICE_NAME), labels.get(LABEL_MANAGED_BY)
+    name = labels.get(LABEL_SERVICE_NAME)
+    manager = labels.get(LABEL_MANAGED_BY)
     if observed is None or not name or manager not in (MANAGED_BY_MIRRORING, MANAGED_BY_CONTROLLER):
         return _Owner()
     return _Owner(f"{observed.metadata.namespace}/{name}", manager == MANAGED_BY_MIRRORING)

@@ -50,7 +50,8 @@ class _Bin:
         self.known = known
         self.held = held
         self.inside: list[Identity] = []
-        self.dirty = self.gives = False
+        self.dirty = False
+        self.gives = False
 
     def __len__(self) -> int:
         return len(self.inside)

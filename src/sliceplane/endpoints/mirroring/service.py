@@ -162,7 +162,10 @@ class MirrorState:
         updates: list[PlannedWrite] = []
         last: list[PlannedWrite] = []
         spare: list[EndpointSlice] = []
-        added = updated = removed = slices = 0
+        added = 0
+        updated = 0
+        removed = 0
+        slices = 0
         for group in mirror.groups:
             held = known.pop((group.address_type, group.ports), [])
             arrangement = in_one(group, held, wanted) if per_slice is None else packed(group, held, wanted, per_slice)
@@ -171,7 +174,8 @@ class MirrorState:
             slices += len(arrangement.kept) + len(arrangement.new)
             added += sum(len(group.content) for group in arrangement.new)
             for kept in arrangement.kept:
-                before, after = kept.held, kept.group.content
+                before = kept.held
+                after = kept.group.content
                 if kept.changed:
                     (last if kept.gives else updates).append(update_slice(kept.known, wanted, kept.group))
                 added += len(after.keys() - before.keys())

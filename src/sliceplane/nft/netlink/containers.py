@@ -223,7 +223,10 @@ def _target_packer(family: NftFamily) -> Callable[[Key, DnatTarget], bytes]:
     size = ADDRESS_BYTES[family]
     sample = nest(LIST_ELEMENT, nest(_KEY, value(bytes(4))), nest(_DATA, value(bytes(size + 4))))
     form = struct.Struct(f"=12sI8s{size}s4s")
-    head, middle, pack, pack_port = sample[:12], sample[16:24], form.pack, _PORT.pack
+    head = sample[:12]
+    middle = sample[16:24]
+    pack = form.pack
+    pack_port = _PORT.pack
     assert form.size == len(sample), f"{form.size} bytes are not {len(sample)}"
 
     def packed(key: Key, target: DnatTarget) -> bytes:

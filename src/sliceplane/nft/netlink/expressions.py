@@ -254,7 +254,8 @@ class Expressions:
         return _numgen(len(items)) + _lookup(ANONYMOUS_MAP, into=0, set_id=set_id)
 
     def _address_in(self, field: str, networks: tuple[str, ...], inside: bool) -> bytes:
-        size, how = ADDRESS_BYTES[self._family], _EQUAL if inside else _NOT_EQUAL
+        size = ADDRESS_BYTES[self._family]
+        how = _EQUAL if inside else _NOT_EQUAL
         offset = _SADDR_OFFSET[self._family] + (size if field == "daddr" else 0)
         ranges = _ranges(networks, self._family)
         if len(networks) > 1:

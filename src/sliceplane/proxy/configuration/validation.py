@@ -144,7 +144,8 @@ def _numbers(given: Given) -> Iterator[FieldError]:
                 yield invalid_value(path, format_duration(value), "must be greater than 0")
         elif value < 0:
             yield invalid_value(path, format_duration(value), "must be greater than or equal to 0")
-    period, pause = sectioned(given, "syncPeriod"), sectioned(given, "minSyncPeriod")
+    period = sectioned(given, "syncPeriod")
+    pause = sectioned(given, "minSyncPeriod")
     if pause > period > 0:
         section = next((name for name in ("nftables", "iptables") if f"{name}.minSyncPeriod" in given), DEFAULT_MODE)
         yield invalid_value(

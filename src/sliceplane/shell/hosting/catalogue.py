@@ -43,8 +43,11 @@ def default_controllers(
     *conditions*: Services with trafficDistribution are told what became of it.
     """
     wanted = config or DiscoveryConfig()
-    slices, endpoints, mirroring = wanted.slices, wanted.endpoints, wanted.mirroring
-    first_sync, problems = FirstSync(), HintProblems()
+    slices = wanted.slices
+    endpoints = wanted.endpoints
+    mirroring = wanted.mirroring
+    first_sync = FirstSync()
+    problems = HintProblems()
     entries = [
         reverse_mirror()
         if reverse

@@ -129,7 +129,8 @@ class LeaseCandidate:
         await self._end_work()
 
     async def _end_work(self) -> None:
-        work, self._work = self._work, None
+        work = self._work
+        self._work = None
         if work is None:
             return
         self._tell("stopped leading", "Release")

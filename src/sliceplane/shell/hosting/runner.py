@@ -123,7 +123,8 @@ class ControllerRunner:
             await asyncio.sleep(delay)
 
     async def _live(self) -> None:
-        controller, self._first = self._first or self._factory(), None
+        controller = self._first or self._factory()
+        self._first = None
         life = self._life = Life(
             controller,
             self._client,

@@ -133,7 +133,8 @@ async def reconcile_once(client: Client, entries: tuple[Entry, ...], *, timeout_
     try:
         while True:
             await asyncio.sleep(_LOOK_S)
-            status, spent = host.status(), clock() - began
+            status = host.status()
+            spent = clock() - began
             unfinished = _unfinished(status)
             if not _busy(status) or spent >= timeout_s:
                 return OnceSummary(spent, status, unfinished)

@@ -93,7 +93,8 @@ class ProxyClaims:
         """After a write: which Services do not get what they ask for, that did until now or are new."""
         keys = plane.tracker.take_unserved()
         for key in keys[:TOLD_MAX]:
-            refused, excess = plane.tracker.claims.refusals(key), str(plane.tracker.excess(key))
+            refused = plane.tracker.claims.refusals(key)
+            excess = str(plane.tracker.excess(key))
             why = [str(refusal) for refusal in refused[:1]] + ([excess] if excess else [])
             _log.warning(
                 "a Service does not get all that it asks for",

@@ -93,7 +93,8 @@ class Consequences:
         while self._flows is not None:
             await self._changed.wait()
             self._changed.clear()
-            services, gone = aftermath.take_udp(), aftermath.take_udp_gone()
+            services = aftermath.take_udp()
+            gone = aftermath.take_udp_gone()
             if self._all_flows or gone:
                 self._all_flows = False
                 services = aftermath.udp_services()
@@ -200,7 +201,8 @@ class ServiceHealth:
         from aiohttp import web
 
         check = self._checks.get(key)
-        count, healthy = check.local_endpoints if check is not None else 0, self._healthy()
+        count = check.local_endpoints if check is not None else 0
+        healthy = self._healthy()
         document = {
             "service": {"namespace": key.namespace, "name": key.name},
             "localEndpoints": count,

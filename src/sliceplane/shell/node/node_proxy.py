@@ -49,7 +49,7 @@ from sliceplane.shell.node.inputs import COMMON, Changes, Inputs
 from sliceplane.shell.node.kernel.backend import AnyBackend, KernelError
 from sliceplane.shell.node.kernel.netns import Listen, listening_in
 from sliceplane.shell.node.metrics import ProxyMetrics
-from sliceplane.shell.node.timing import HEALTH_TIMEOUT_S, WHOLE_TABLE_PERIOD_S, Timing
+from sliceplane.shell.node.timing import HEALTH_TIMEOUT_S, WHOLE_TABLE_PERIOD_S, ProxyTiming
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.events import EventRecorder
@@ -122,7 +122,7 @@ class NodeProxy:
         flows: FlowForgetter | None = None,
         host_addresses: Callable[[], Awaitable[tuple[str, ...] | None]] = _no_addresses,
         listen: Listen = listening_in(""),  # noqa: B008  # a function without state
-        timing: Timing = Timing(),  # noqa: B008  # it is frozen
+        timing: ProxyTiming = ProxyTiming(),  # noqa: B008  # it is frozen
         own_ports: tuple[int, ...] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:

@@ -19,7 +19,7 @@ from sliceplane.shell.node.kernel.netns import listening_in
 from sliceplane.shell.node.kernel.sysctls import adjust_oom_score, tune_conntrack
 from sliceplane.shell.node.node_proxy import NodeProxy, available_families
 from sliceplane.shell.node.report import report_progress
-from sliceplane.shell.node.timing import PROBE_TIMEOUT_S, Timing
+from sliceplane.shell.node.timing import PROBE_TIMEOUT_S, ProxyTiming
 from sliceplane.shell.process.interfaces import addresses_of
 from sliceplane.shell.process.pages import serve_pages
 from sliceplane.shell.transport.base import Client
@@ -76,7 +76,7 @@ async def running_proxy(
         host_addresses=partial(addresses_of, netns),
         listen=listening_in(netns),
         # unhealthy after two periods, as kube-proxy is
-        timing=Timing(
+        timing=ProxyTiming(
             look_period_s=settings.sync_period_s,
             health_timeout_s=2 * settings.sync_period_s,
             probe_timeout_s=api_timeout_s,

@@ -33,7 +33,7 @@ FLOWS_RETRY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class ProxyTiming:
     """What a proxy waits for, each as long as the constant that says why; *probe_timeout_s* 0: the server is not asked
     whether it answers."""
 

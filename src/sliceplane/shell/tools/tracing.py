@@ -33,7 +33,7 @@ from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.selections import reads_slices
 from sliceplane.shell.tools.lists import list_whole
 from sliceplane.shell.transport.base import Client
-from sliceplane.tracer.answer import Answer
+from sliceplane.tracer.answer import TraceAnswer
 from sliceplane.tracer.cluster import TracedCluster
 from sliceplane.tracer.explain import explain
 from sliceplane.tracer.inquiry import Inquiry, TracedProxy
@@ -44,7 +44,7 @@ SERVICES_AT_ONCE: Final = 8
 T = TypeVar("T", bound=Object)
 
 
-async def trace(client: Client, question: Question, settings: TracedProxy) -> Answer:
+async def trace(client: Client, question: Question, settings: TracedProxy) -> TraceAnswer:
     """Raises ``tracer.question.Unanswerable``, ``StatusError`` and ``shell.transport.base.Unreachable``."""
     unread: list[str] = []
     services, nodes, pods, ranges = await asyncio.gather(

@@ -58,7 +58,8 @@ class NftRunner:
         self._program = program
         self._netns = netns
         self._programs = _programs(netns, timeout_s)
-        self._running = self._taken = 0
+        self._running = 0
+        self._taken = 0
         self._of_others: int | None = None
         self._messages = Messages(netns)
 
@@ -96,7 +97,8 @@ class NftRunner:
         now = None if self._running else generation(self._netns)
         if now is None:
             return False
-        before, self._of_others = self._of_others, (now - self._taken) % 2**32
+        before = self._of_others
+        self._of_others = (now - self._taken) % 2**32
         return before is not None and before != self._of_others
 
     async def tables(self) -> frozenset[TableRef]:

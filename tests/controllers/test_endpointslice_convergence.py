@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.effort import machine
 from tests.slices.fake_cluster import FakeCluster, make_node, make_pod, make_service, replace
 from tests.slices.heuristics import find
+from tests.slices.packing_from_nothing import baseline_writes
 
 from sliceplane.api.core import Node, Pod, Service, ServicePort
 from sliceplane.api.discovery import (
@@ -257,7 +258,7 @@ class Plane(RuleBasedStateMachine):
         if oracle.approach_of(service, self.subsetting) not in ("", "Original"):
             return
         slices = self.cluster.slices()
-        baseline = oracle.baseline_writes(service, self.pods(), self.nodes(), slices, MAX, subsetting=self.subsetting)
+        baseline = baseline_writes(service, self.pods(), self.nodes(), slices, MAX, subsetting=self.subsetting)
         assert len(job.writes) <= baseline.total, f"{len(job.writes)} writes, packing makes {baseline}"
         creates = sum(write.verb == "create" for write in job.writes)
         assert creates <= baseline.creates, f"{creates} creates, packing makes {baseline}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.sim.cluster import Cluster
 from tests.slices.heuristics import find
 
 from sliceplane.api.codec import decode, decode_document, encode
@@ -28,7 +29,6 @@ from sliceplane.controllers.traffic_distribution import (
     _changes,
 )
 from sliceplane.proxy.progress import IDLE_PERIOD_S, LEASE_DURATION_S, Progress
-from sliceplane.sim.cluster import Cluster
 
 AUTO = "service.kubernetes.io/topology-mode"
 

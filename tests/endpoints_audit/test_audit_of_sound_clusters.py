@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.sim.cluster import Cluster
 
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
@@ -14,7 +15,6 @@ from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController
 from sliceplane.endpoints_audit.audit import Auditor
 from sliceplane.endpoints_audit.judge import FindingKind
-from sliceplane.sim.cluster import Cluster
 
 #: true of every history here: users' Endpoints without Service, Pods without the port that a Service names, and a test
 #: that writes without a manager's name

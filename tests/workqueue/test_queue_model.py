@@ -112,7 +112,6 @@ class QueueAgainstModel(RuleBasedStateMachine):
         assert self.queue.depth == len(self.line)
         assert self.queue.in_progress == len(self.running)
         assert self.queue.delayed == len(self.later)
-        assert self.queue.is_idle() == (not (self.line or self.again or self.running or self.later))
         for key in "abcdef":
             assert self.queue.num_requeues(key) == self.failures.get(key, 0)
 

@@ -99,7 +99,9 @@ def pack(parts: Iterable[Subset[A]], *, ready_wins: bool = False, named: bool = 
     packed = filled if len(filled) <= 1 else _pack(filled, ready_wins=ready_wins)
     if named:
         packed = [Subset(ports, part.ready, part.waiting) for part in packed for ports in _split(part.ports)]
-    return sorted(packed, key=lambda part: [port.order for port in part.ports])
+    if len(packed) > 1:
+        packed = sorted(packed, key=lambda part: [port.order for port in part.ports])
+    return packed
 
 
 def _pack(parts: Sequence[Subset[A]], *, ready_wins: bool) -> list[Subset[A]]:
@@ -188,24 +190,24 @@ def render(
     """
     subsets = pack(parts, ready_wins=ready_wins, named=named)
     sizes = [(len(subset.ready), len(subset.waiting)) for subset in subsets]
-    kept = shares(sizes) if truncate else sizes
-    if kept != sizes:
+    total = sum(map(sum, sizes))
+    if truncate and total > ADDRESSES_MAX:
         # what is left of two subsets may be the same: then they are one
         cut = [
             Subset(subset.ports, _first(subset.ready, ready), _first(subset.waiting, waiting))
-            for subset, (ready, waiting) in zip(subsets, kept, strict=True)
+            for subset, (ready, waiting) in zip(subsets, shares(sizes), strict=True)
         ]
         subsets = pack(cut, named=named)
-    texts = (subset_text(_texts(subset.ready), _texts(subset.waiting), subset.ports) for subset in subsets)
-    return RenderedSubsets(b"[" + b",".join(texts) + b"]", sum(map(sum, sizes)))
+    # values() of a SortedDict is ten times slower than looking each of its keys up
+    texts = (
+        subset_text(map(part.ready.__getitem__, part.ready), map(part.waiting.__getitem__, part.waiting), part.ports)
+        for part in subsets
+    )
+    return RenderedSubsets(b"[" + b",".join(texts) + b"]", total)
 
 
 def _first(addresses: Mapping[AddressKey, bytes], count: int) -> dict[AddressKey, bytes]:
     return {key: addresses[key] for key in islice(addresses, count)}
-
-
-def _texts(addresses: Mapping[AddressKey, bytes]) -> Iterable[bytes]:
-    return map(addresses.__getitem__, addresses)  # values() of a SortedDict is ten times slower
 
 
 def text_of(subsets: Iterable[EndpointSubset], *, named: bool = False) -> bytes:

@@ -8,32 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sliceplane.nft.objects import (
-    AddChain,
-    AddContainer,
-    AddElements,
-    AddRule,
-    AddTable,
-    DeleteTable,
-    Hook,
-    Key,
-    NftContainer,
-    NftRule,
-    Transaction,
-    Value,
-)
+from sliceplane.nft import objects
 
 
 @dataclass(slots=True)
 class ChainContents:
-    hook: Hook | None
-    rules: list[NftRule] = field(default_factory=list)
+    hook: objects.Hook | None
+    rules: list[objects.NftRule] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ContainerContents:
-    definition: NftContainer
-    elements: dict[Key, Value] = field(default_factory=dict)
+    definition: objects.NftContainer
+    elements: dict[objects.Key, objects.Value] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -42,21 +29,21 @@ class TableContents:
     containers: dict[str, ContainerContents] = field(default_factory=dict)
 
 
-def contents_of(transaction: Transaction) -> TableContents:
+def contents_of(transaction: objects.Transaction) -> TableContents:
     """What is in the table of *transaction*, a full one, when the kernel has taken it."""
     assert transaction.full, "a change depends on what was there"
     table = TableContents()
     for command in transaction.commands:
         match command:
-            case AddTable() | DeleteTable():
+            case objects.AddTable() | objects.DeleteTable():
                 assert not table.chains, "a full transaction begins with an empty table"
-            case AddChain(name, hook):
+            case objects.AddChain(name, hook):
                 table.chains.setdefault(name, ChainContents(hook))
-            case AddContainer(container):
+            case objects.AddContainer(container):
                 table.containers.setdefault(container.name, ContainerContents(container))
-            case AddElements(name, items):
+            case objects.AddElements(name, items):
                 table.containers[name].elements.update(items)
-            case AddRule(name, rule):
+            case objects.AddRule(name, rule):
                 table.chains[name].rules.append(rule)
             case _:
                 raise AssertionError(f"{command} in a full transaction")

@@ -16,32 +16,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
+from sliceplane.nft import statements
 from sliceplane.nft.contents import TableContents
 from sliceplane.nft.objects import DnatTarget, Key, NftVerdict
-from sliceplane.nft.statements import (
-    AddressIn,
-    Balance,
-    CtStateNew,
-    CtStatusDnat,
-    Dnat,
-    DnatMap,
-    Drop,
-    Field,
-    FromInterface,
-    Goto,
-    GotoOneOf,
-    InSet,
-    IsOwnAddress,
-    Jump,
-    Masquerade,
-    Reject,
-    Remember,
-    ResetTcp,
-    SetMark,
-    Statement,
-    TakeMark,
-    Vmap,
-)
 
 #: from a process of the host, or from outside
 Path = Literal["local", "forwarded"]
@@ -65,8 +42,8 @@ class Packet:
     #: the chains that it entered, in order
     chains: tuple[str, ...] = ()
 
-    def key(self, fields: tuple[Field, ...]) -> Key:
-        values: dict[Field, str | int] = {
+    def key(self, fields: tuple[statements.Field, ...]) -> Key:
+        values: dict[statements.Field, str | int] = {
             "saddr": self.saddr,
             "daddr": self.daddr,
             "proto": self.proto,
@@ -184,28 +161,28 @@ class _Walk:
         for weight, current in branches:
             yield weight, current, "continue"
 
-    def _rule(self, statements: tuple[Statement, ...], packet: Packet) -> Iterator[_Branch]:
-        if not statements:
+    def _rule(self, parts: tuple[statements.Statement, ...], packet: Packet) -> Iterator[_Branch]:
+        if not parts:
             yield _ONE, packet, "continue"
             return
-        for share, after, flow in self._statement(statements[0], packet):
+        for share, after, flow in self._statement(parts[0], packet):
             if flow == "continue":
-                for rest, final, end in self._rule(statements[1:], after):
+                for rest, final, end in self._rule(parts[1:], after):
                     yield share * rest, final, end
             else:
                 yield share, after, flow
 
-    def _statement(self, statement: Statement, packet: Packet) -> Iterator[_Branch]:
+    def _statement(self, statement: statements.Statement, packet: Packet) -> Iterator[_Branch]:
         match statement:
-            case Jump(chain):
+            case statements.Jump(chain):
                 yield from self._chain(chain, packet)
-            case Goto(chain):
+            case statements.Goto(chain):
                 yield from self._goto(chain, packet)
-            case GotoOneOf(chains):
+            case statements.GotoOneOf(chains):
                 for chain in chains:
                     for share, after, flow in self._goto(chain, packet):
                         yield share / len(chains), after, flow
-            case Vmap(fields, name):
+            case statements.Vmap(fields, name):
                 verdict = self._table.containers[name].elements.get(packet.key(fields))
                 if verdict is None:
                     yield _ONE, packet, "break"
@@ -218,50 +195,50 @@ class _Walk:
                         yield from self._chain(verdict.chain, packet)
                     case "goto":
                         yield from self._goto(verdict.chain, packet)
-            case Balance():
+            case statements.Balance():
                 yield from self._balance(statement, packet)
             case _:
                 after, flow = self._simple(statement, packet)
                 yield _ONE, after, flow
 
-    def _simple(self, statement: Statement, packet: Packet) -> tuple[Packet, _Flow]:
+    def _simple(self, statement: statements.Statement, packet: Packet) -> tuple[Packet, _Flow]:
         """Statements with one way on."""
         match statement:
-            case CtStateNew() | Remember():
+            case statements.CtStateNew() | statements.Remember():
                 return packet, "continue"
-            case CtStatusDnat():
+            case statements.CtStatusDnat():
                 return packet, _matched(packet.dnat)
-            case InSet(fields, name):
+            case statements.InSet(fields, name):
                 return packet, _matched(packet.key(fields) in self._table.containers[name].elements)
-            case AddressIn(field, networks, inside):
+            case statements.AddressIn(field, networks, inside):
                 address = ipaddress.ip_address(packet.saddr if field == "saddr" else packet.daddr)
                 return packet, _matched(any(address in ipaddress.ip_network(network) for network in networks) == inside)
-            case FromInterface(name, inside):
+            case statements.FromInterface(name, inside):
                 prefix, star, _ = name.partition("*")
                 return packet, _matched((packet.iif.startswith(prefix) if star else packet.iif == name) == inside)
-            case IsOwnAddress(field):
+            case statements.IsOwnAddress(field):
                 return packet, _matched(self._is_own(packet.saddr if field == "saddr" else packet.daddr))
-            case SetMark():
+            case statements.SetMark():
                 return replace(packet, mark=True), "continue"
-            case TakeMark():
+            case statements.TakeMark():
                 return replace(packet, mark=False), _matched(packet.mark)
-            case Dnat(protocol, ip, port) if packet.proto == protocol:
+            case statements.Dnat(protocol, ip, port) if packet.proto == protocol:
                 return replace(packet, daddr=ip, dport=port, dnat=True), "done"
-            case Dnat():
+            case statements.Dnat():
                 return packet, "break"
-            case DnatMap(fields, name):
+            case statements.DnatMap(fields, name):
                 target = self._table.containers[name].elements.get(packet.key(fields))
                 if target is None:
                     return packet, "break"
                 assert isinstance(target, DnatTarget), f"{name} answers {target}"
                 return replace(packet, daddr=target.ip, dport=target.port, dnat=True), "done"
-            case Masquerade():
+            case statements.Masquerade():
                 return replace(packet, masquerade=True), "done"
-            case Reject():
+            case statements.Reject():
                 return packet, "reject"
-            case ResetTcp():
+            case statements.ResetTcp():
                 return packet, "reject" if packet.proto == "tcp" else "break"
-            case Drop():
+            case statements.Drop():
                 return packet, "drop"
         raise AssertionError(f"the tracer does not know {statement}")
 
@@ -270,7 +247,7 @@ class _Walk:
         for share, after, flow in self._chain(chain, packet):
             yield share, after, "return" if flow == "continue" else flow
 
-    def _balance(self, statement: Balance, packet: Packet) -> Iterator[_Branch]:
+    def _balance(self, statement: statements.Balance, packet: Packet) -> Iterator[_Branch]:
         if packet.proto != statement.protocol:
             yield _ONE, packet, "break"
             return

@@ -12,6 +12,7 @@ groups are equal exactly if they are the same object.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import msgspec
@@ -67,7 +68,7 @@ class PortGroup:
 def canonical_ports(ports: Iterable[EndpointPort]) -> Ports:
     """The ports of a slice as read, in canonical order."""
     plain = (Port(port.name or "", port.protocol or "TCP", port.port, port.app_protocol) for port in ports)
-    return tuple(sorted(plain, key=lambda port: port.order))
+    return tuple(sorted(plain, key=attrgetter("order")))
 
 
 class PortResolver:
@@ -160,20 +161,20 @@ def slice_body(meta: ObjectMeta, address_type: str, endpoints: Iterable[bytes], 
     )
 
 
-def read_slice(observed: EndpointSlice, *guesses: Content) -> Stored:
+def read_slice(observed: EndpointSlice, *guesses: Content | None) -> Stored:
     """*guesses*: what the slice may well hold, such as what is being written to it.  One that is right is used as it
     is, which costs a third of reading every endpoint."""
     endpoints = observed.endpoints or ()
-    content = _recognised(endpoints, guesses) or _read(endpoints, observed.metadata.namespace)
-    return Stored(observed.metadata, observed.address_type, canonical_ports(observed.ports or ()), content)
-
-
-def _recognised(endpoints: tuple[Endpoint, ...], guesses: tuple[Content, ...]) -> Content | None:
-    likely = [guess for guess in guesses if len(guess) == len(endpoints)]
-    if not likely:
-        return None
-    raw = encode(endpoints)
-    return next((guess for guess in likely if b"[%b]" % b",".join(guess.values()) == raw), None)
+    content: Content | None = None
+    raw = b""
+    for guess in guesses:
+        if content is None and guess is not None and len(guess) == len(endpoints):
+            raw = raw or encode(endpoints)
+            content = guess if b"[%b]" % b",".join(guess.values()) == raw else None
+    ports = canonical_ports(observed.ports or ())
+    return Stored(
+        observed.metadata, observed.address_type, ports, content or _read(endpoints, observed.metadata.namespace)
+    )
 
 
 def _read(endpoints: tuple[Endpoint, ...], namespace: str) -> Content:

@@ -186,8 +186,7 @@ class ServiceState:
         """The watch is often faster than the answer to our own write: what is being written is likely to be there."""
         name = observed.metadata.name
         known = self.slices.get(name)
-        guesses = (self._writing.get(name), None if known is None else known.content)
-        return read_slice(observed, *(guess for guess in guesses if guess is not None))
+        return read_slice(observed, self._writing.get(name), None if known is None else known.content)
 
     def on_slice_gone(self, name: str, uid: str) -> bool:
         """The cache lost a slice, or it is on its way out, or not labelled as ours any more.  False: that was known."""
@@ -355,7 +354,7 @@ class ServiceState:
             return AT_ONCE
         unseen = self._own.deadline()
         waiting = self._hold_until if self._held and self.slices else None
-        return min((time for time in (unseen, waiting) if time is not None), default=None)
+        return waiting if unseen is None else unseen if waiting is None else min(unseen, waiting)
 
     def succeeded(self, write: SliceWrite, answer: bytes, now: float) -> None:
         """The server performed *write* and answered with the object (anything, for a delete)."""

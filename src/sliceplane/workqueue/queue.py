@@ -119,7 +119,11 @@ class WorkQueue(Generic[K]):
 
     def get(self, now: float) -> K | None:
         """The next key to work on, which then must be ``done``; ``None`` if there is none now."""
-        self._admit(now)
+        while self._heap and self._heap[0][0] <= now:
+            when, number, key = heapq.heappop(self._heap)
+            if self._delayed.get(key) == (when, number):
+                del self._delayed[key]
+                self.add(key, now)
         if not self._line:
             return None
         key = self._line.popleft()
@@ -136,13 +140,6 @@ class WorkQueue(Generic[K]):
             self.worked.observe(max(now - began, 0.0))
         if key in self._dirty:
             self._line.append(key)
-
-    def _admit(self, now: float) -> None:
-        while self._heap and self._heap[0][0] <= now:
-            when, number, key = heapq.heappop(self._heap)
-            if self._delayed.get(key) == (when, number):
-                del self._delayed[key]
-                self.add(key, now)
 
     def next_deadline(self) -> float | None:
         """When the next delayed key joins the line.  What is in the line already is ``depth``."""
@@ -164,14 +161,6 @@ class WorkQueue(Generic[K]):
     @property
     def delayed(self) -> int:
         return len(self._delayed)
-
-    def is_idle(self) -> bool:
-        """Nothing waits, nothing is processed, nothing is held back."""
-        return not (self._dirty or self._processing or self._delayed)
-
-    def longest_waiting_s(self, now: float) -> float:
-        """How long the first key of the line has been waiting.  O(1)."""
-        return max(now - self._dirty[self._line[0]], 0.0) if self._line else 0.0
 
     def longest_running_s(self, now: float) -> float:
         """O(1): ``get`` stamps keys in order."""

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from sliceplane.nft import objects
 from sliceplane.nft.netlink import containers
 from sliceplane.nft.netlink.expressions import NFPROTO, Expressions
 from sliceplane.nft.netlink.messages import (
@@ -23,23 +24,6 @@ from sliceplane.nft.netlink.messages import (
     nest,
     number,
     text,
-)
-from sliceplane.nft.objects import (
-    AddChain,
-    AddContainer,
-    AddElements,
-    AddRule,
-    AddTable,
-    Command,
-    DeleteChain,
-    DeleteContainer,
-    DeleteElements,
-    DeleteTable,
-    FlushChain,
-    FlushContainer,
-    Hook,
-    NftRule,
-    Transaction,
 )
 
 # Types of messages: NFNL_MSG_BATCH_*, and of the subsystem nftables NFT_MSG_*.
@@ -67,7 +51,7 @@ class MessageBatch:
     last: int
 
 
-def encode(transaction: Transaction) -> MessageBatch:
+def encode(transaction: objects.Transaction) -> MessageBatch:
     """Raises ``Inexpressible``.  Nothing is ever left out."""
     try:
         return _Encoder(transaction).run()
@@ -78,7 +62,7 @@ def encode(transaction: Transaction) -> MessageBatch:
 class _Encoder:
     """Messages in the making, and the numbers given to sets."""
 
-    def __init__(self, transaction: Transaction) -> None:
+    def __init__(self, transaction: objects.Transaction) -> None:
         self._transaction = transaction
         self._table = transaction.table.name
         self._text_family = transaction.table.family
@@ -101,33 +85,33 @@ class _Encoder:
         self._data += boundary(_END, self._sequence + 1, _SUBSYSTEM)
         return MessageBatch(self._data, self._sequence)
 
-    def _add(self, command: Command) -> None:
+    def _add(self, command: objects.Command) -> None:
         table = self._table
         match command:
-            case AddTable():
+            case objects.AddTable():
                 self._put(_NEW_TABLE, text(_TABLE_NAME, table) + number(_TABLE_FLAGS, 0))
-            case DeleteTable():
+            case objects.DeleteTable():
                 self._put(_DELETE_TABLE, text(_TABLE_NAME, table))
-            case AddChain(name, hook):
+            case objects.AddChain(name, hook):
                 body = self._head + text(_CHAIN_NAME, name)
                 self._put(_NEW_CHAIN, body + (b"" if hook is None else _attached(hook)), CREATE)
-            case FlushChain(name):
+            case objects.FlushChain(name):
                 self._put(_DELETE_RULE, self._head + text(_RULE_CHAIN, name))
-            case DeleteChain(name):
+            case objects.DeleteChain(name):
                 self._put(_DELETE_CHAIN, self._head + text(_CHAIN_NAME, name))
-            case AddRule(chain, rule):
+            case objects.AddRule(chain, rule):
                 self._add_rule(chain, rule)
-            case AddContainer(container):
+            case objects.AddContainer(container):
                 self._sets += 1
                 self._put(_NEW_SET, containers.definition(table, container, self._text_family, self._sets), CREATE)
-            case DeleteContainer(container):
+            case objects.DeleteContainer(container):
                 self._put(_DELETE_SET, containers.reference(table, container.name))
-            case FlushContainer(container):
+            case objects.FlushContainer(container):
                 self._put(_DELETE_ELEMENTS, containers.reference(table, container.name))
-            case AddElements(name, items):
+            case objects.AddElements(name, items):
                 for body in containers.element_lists(table, name, containers.elements(items, self._text_family)):
                     self._put(_NEW_ELEMENTS, body, CREATE)
-            case DeleteElements(name, keys):
+            case objects.DeleteElements(name, keys):
                 for body in containers.element_lists(table, name, containers.keys(keys, self._text_family)):
                     self._put(_DELETE_ELEMENTS, body)
 
@@ -135,7 +119,7 @@ class _Encoder:
         self._last = len(self._data)
         self._data += message(kind, flags, self._sequence, self._family, body)
 
-    def _add_rule(self, chain: str, rule: NftRule) -> None:
+    def _add_rule(self, chain: str, rule: objects.NftRule) -> None:
         if self._expressions is None:
             self._expressions = Expressions(self._table, self._text_family, self._make_set)
         expressions = self._expressions.encode(rule.statements)  # makes sets first, where it needs them
@@ -150,7 +134,7 @@ class _Encoder:
         return self._sets
 
 
-def _attached(hook: Hook) -> bytes:
+def _attached(hook: objects.Hook) -> bytes:
     """Its policy is accept, the kernel's own default."""
     where = number(_HOOK_NUMBER, _HOOKS[hook.point]) + number(_HOOK_PRIORITY, hook.priority)
     return text(_CHAIN_TYPE, hook.type) + nest(_CHAIN_HOOK, where)

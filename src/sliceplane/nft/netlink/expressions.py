@@ -9,6 +9,7 @@ import ipaddress
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+from sliceplane.nft import statements
 from sliceplane.nft.netlink import containers
 from sliceplane.nft.netlink.containers import (
     ADDRESS_BYTES,
@@ -25,42 +26,16 @@ from sliceplane.nft.netlink.containers import (
 )
 from sliceplane.nft.netlink.messages import LIST_ELEMENT, Inexpressible, attribute, host_number, nest, number, text
 from sliceplane.nft.objects import goto
-from sliceplane.nft.statements import (
-    MASQUERADE_MARK,
-    AddressIn,
-    Balance,
-    CtStateNew,
-    CtStatusDnat,
-    Dnat,
-    DnatMap,
-    Drop,
-    Field,
-    FromInterface,
-    Goto,
-    GotoOneOf,
-    InSet,
-    IsOwnAddress,
-    Jump,
-    Masquerade,
-    NftFamily,
-    Reject,
-    Remember,
-    ResetTcp,
-    SetMark,
-    Statement,
-    TakeMark,
-    Vmap,
-)
 
-NFPROTO: dict[NftFamily, int] = {"ip": 2, "ip6": 10}
-_SADDR_OFFSET: dict[NftFamily, int] = {"ip": 12, "ip6": 8}
+NFPROTO: dict[statements.NftFamily, int] = {"ip": 2, "ip6": 10}
+_SADDR_OFFSET: dict[statements.NftFamily, int] = {"ip": 12, "ip6": 8}
 _NETWORK_HEADER, _TRANSPORT_HEADER = 1, 2
 _EQUAL, _NOT_EQUAL = 0, 1
 _META_MARK, _META_IIFNAME, _META_L4PROTO = 3, 6, 16
 _CT_STATE, _CT_STATUS = 0, 2
 _STATE_NEW, _STATUS_DNAT = 8, 32
 _FIB_TYPE, _FIB_SADDR, _FIB_DADDR, _RTN_LOCAL = 3, 1, 2, 2
-_PORT_UNREACHABLE: dict[NftFamily, int] = {"ip": 3, "ip6": 4}
+_PORT_UNREACHABLE: dict[statements.NftFamily, int] = {"ip": 3, "ip6": 4}
 _REJECT_ICMP, _REJECT_RESET = 0, 1
 _NUMGEN_RANDOM, _NAT_DNAT, _DYNSET_UPDATE = 1, 1, 1
 _FULLY_RANDOM, _PORT_SPECIFIED = 0x10, 0x2
@@ -134,7 +109,7 @@ def _numgen(count: int, offset: int = 0) -> bytes:
 
 
 @_remembered
-def _nat(family: NftFamily, port_word: int, flags: int = 0) -> bytes:
+def _nat(family: statements.NftFamily, port_word: int, flags: int = 0) -> bytes:
     parts = [number(1, _NAT_DNAT), number(2, NFPROTO[family]), number(3, register(0)), number(5, register(port_word))]
     return _make("nat", *parts, *([number(7, flags)] if flags else []))
 
@@ -149,12 +124,12 @@ def _has_bit(load: bytes, bit: int) -> bytes:
 
 
 def _flip_mark(mask: int) -> bytes:
-    changed = _bitwise(host_number(mask), host_number(MASQUERADE_MARK))
+    changed = _bitwise(host_number(mask), host_number(statements.MASQUERADE_MARK))
     return _meta(_META_MARK) + changed + _set_meta(_META_MARK)
 
 
 @_remembered
-def _load(fields: tuple[Field, ...], family: NftFamily) -> bytes:
+def _load(fields: tuple[statements.Field, ...], family: statements.NftFamily) -> bytes:
     """The fields, one after the other, each from the begin of a register on."""
     parts = []
     word = 0
@@ -177,70 +152,70 @@ def _load(fields: tuple[Field, ...], family: NftFamily) -> bytes:
 class Expressions:
     """Statements of one family's rules to expressions; sets that belong to a rule alone are made by *make_set*."""
 
-    def __init__(self, table: str, family: NftFamily, make_set: SetMaker) -> None:
+    def __init__(self, table: str, family: statements.NftFamily, make_set: SetMaker) -> None:
         self._table = table
         self._family = family
         self._make_set = make_set
 
-    def encode(self, statements: Sequence[Statement]) -> bytes:
+    def encode(self, parts: Sequence[statements.Statement]) -> bytes:
         """Raises ``ValueError`` for what cannot be said."""
-        return b"".join(map(self._encode, statements))
+        return b"".join(map(self._encode, parts))
 
-    def _encode(self, statement: Statement) -> bytes:
+    def _encode(self, statement: statements.Statement) -> bytes:
         family = self._family
         match statement:
-            case CtStateNew():
+            case statements.CtStateNew():
                 return _has_bit(_make("ct", number(2, _CT_STATE), number(1, register(0))), _STATE_NEW)
-            case CtStatusDnat():
+            case statements.CtStatusDnat():
                 return _has_bit(_make("ct", number(2, _CT_STATUS), number(1, register(0))), _STATUS_DNAT)
-            case InSet(fields, name):
+            case statements.InSet(fields, name):
                 return _load(fields, family) + _lookup(name)
-            case Vmap(fields, name):
+            case statements.Vmap(fields, name):
                 return _load(fields, family) + _lookup(name, into=0)
-            case AddressIn(field, networks, inside):
+            case statements.AddressIn(field, networks, inside):
                 return self._address_in(field, networks, inside)
-            case FromInterface(name, inside):
+            case statements.FromInterface(name, inside):
                 return _from_interface(name, inside)
-            case IsOwnAddress(field):
+            case statements.IsOwnAddress(field):
                 which = _FIB_SADDR if field == "saddr" else _FIB_DADDR
                 load = _make("fib", number(3, which), number(2, _FIB_TYPE), number(1, register(0)))
                 return load + _compare(_EQUAL, host_number(_RTN_LOCAL))
-            case TakeMark():
-                return _has_bit(_meta(_META_MARK), MASQUERADE_MARK) + _flip_mark(_ALL_BITS)
+            case statements.TakeMark():
+                return _has_bit(_meta(_META_MARK), statements.MASQUERADE_MARK) + _flip_mark(_ALL_BITS)
         return self._act(statement)
 
-    def _act(self, statement: Statement) -> bytes:
+    def _act(self, statement: statements.Statement) -> bytes:
         family = self._family
         match statement:
-            case Jump(chain):
+            case statements.Jump(chain):
                 return _decide(JUMP_CODE, chain)
-            case Goto(chain):
+            case statements.Goto(chain):
                 return _decide(GOTO_CODE, chain)
-            case Drop():
+            case statements.Drop():
                 return _decide(DROP_CODE)
-            case Reject():
+            case statements.Reject():
                 return _make("reject", number(1, _REJECT_ICMP), attribute(2, bytes((_PORT_UNREACHABLE[family],))))
-            case ResetTcp():
+            case statements.ResetTcp():
                 return _is_protocol("tcp") + _make("reject", number(1, _REJECT_RESET), attribute(2, bytes(1)))
-            case Masquerade():
+            case statements.Masquerade():
                 return _make("masq", number(1, _FULLY_RANDOM))
-            case SetMark():
-                return _flip_mark(_ALL_BITS & ~MASQUERADE_MARK)
-            case Remember(name):
+            case statements.SetMark():
+                return _flip_mark(_ALL_BITS & ~statements.MASQUERADE_MARK)
+            case statements.Remember(name):
                 return _load(("saddr",), family) + _make(
                     "dynset", number(4, register(0)), number(3, _DYNSET_UPDATE), text(1, name)
                 )
-            case Balance(protocol, count, offset, name):
+            case statements.Balance(protocol, count, offset, name):
                 draw = _numgen(count, offset) + _lookup(name, into=register(0))
                 return _is_protocol(protocol) + draw + _nat(family, ADDRESS_BYTES[family] // 4)
-            case DnatMap(fields, name):
+            case statements.DnatMap(fields, name):
                 return (
                     _load(fields, family) + _lookup(name, into=register(0)) + _nat(family, ADDRESS_BYTES[family] // 4)
                 )
-            case Dnat(protocol, ip, to_port):
+            case statements.Dnat(protocol, ip, to_port):
                 where = _immediate(0, address(ip, family)) + _immediate(4, port(to_port)[:2])
                 return _is_protocol(protocol) + where + _nat(family, 4, _PORT_SPECIFIED)
-            case GotoOneOf(chains):
+            case statements.GotoOneOf(chains):
                 return self._goto_one_of(chains)
         raise Inexpressible(f"{statement}")
 
@@ -290,7 +265,7 @@ def _from_interface(name: str, inside: bool) -> bytes:
     return _meta(_META_IIFNAME) + _compare(how, data)
 
 
-def _ranges(networks: tuple[str, ...], family: NftFamily) -> list[tuple[int, int]]:
+def _ranges(networks: tuple[str, ...], family: statements.NftFamily) -> list[tuple[int, int]]:
     """First and last address of each, sorted."""
     kind = ipaddress.IPv4Network if family == "ip" else ipaddress.IPv6Network
     parsed = [kind(network) for network in networks]

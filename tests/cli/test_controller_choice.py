@@ -6,7 +6,7 @@ import pytest
 
 from sliceplane.cli.controller_choice import choose
 from sliceplane.shell.hosting.catalogue import DiscoveryConfig, default_controllers
-from sliceplane.shell.hosting.host import Entry
+from sliceplane.shell.hosting.host import ControllerEntry
 
 ALL = (
     *("endpointslice-controller", "endpoints-controller", "endpointslice-mirroring-controller"),
@@ -15,7 +15,7 @@ ALL = (
 )
 
 
-def entries() -> tuple[Entry, ...]:
+def entries() -> tuple[ControllerEntry, ...]:
     return default_controllers(DiscoveryConfig())
 
 

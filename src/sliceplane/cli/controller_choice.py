@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from sliceplane.shell.hosting.host import Entry
+    from sliceplane.shell.hosting.host import ControllerEntry
 
 #: all that are on by default
 ALL = "*"
@@ -24,8 +24,8 @@ controllers_option = click.option(
 
 
 def choose(
-    text: str, make_entries: Callable[[], tuple[Entry, ...]], defaults: Collection[str] | None = None
-) -> tuple[Entry, ...]:
+    text: str, make_entries: Callable[[], tuple[ControllerEntry, ...]], defaults: Collection[str] | None = None
+) -> tuple[ControllerEntry, ...]:
     """The controllers among those of *make_entries* that *text* asks for, in their order.
 
     *make_entries* is called twice: controllers that are made to be asked for their names are not those that run.

@@ -25,7 +25,7 @@ from sliceplane.cli.values import DurationType, SwitchType
 if TYPE_CHECKING:
     from sliceplane.controllers.election import ElectionConfig
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
-    from sliceplane.shell.hosting.host import Entry
+    from sliceplane.shell.hosting.host import ControllerEntry
     from sliceplane.shell.hosting.standalone import OnceSummary
     from sliceplane.shell.transport.kubeconfig import Connection
 
@@ -133,7 +133,7 @@ def _election(flags: dict[str, Any]) -> ElectionConfig | None:
         raise click.UsageError(str(error)) from error
 
 
-def _entries(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> tuple[Entry, ...]:
+def _entries(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> tuple[ControllerEntry, ...]:
     """The controllers of the flags.  Raises ``click.BadParameter`` for a name that none has."""
     from sliceplane.shell.hosting.catalogue import default_controllers, reverse_mirror
     from sliceplane.shell.hosting.heuristics import InstalledHeuristics
@@ -149,7 +149,7 @@ def _entries(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> tuple[Entr
 
 async def _serve(
     connection: Connection,
-    entries: tuple[Entry, ...],
+    entries: tuple[ControllerEntry, ...],
     election: ElectionConfig | None,
     flags: dict[str, Any],
 ) -> None:
@@ -185,7 +185,9 @@ async def _say_ready(waiting: Any) -> None:
     say_ready(await waiting)
 
 
-async def _once(connection: Connection, entries: tuple[Entry, ...], flags: dict[str, Any], timeout_s: float) -> int:
+async def _once(
+    connection: Connection, entries: tuple[ControllerEntry, ...], flags: dict[str, Any], timeout_s: float
+) -> int:
     """The exit code: 0 if everything is as it should be."""
     from sliceplane.shell.hosting.standalone import reconcile_once
 

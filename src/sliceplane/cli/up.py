@@ -20,7 +20,7 @@ from sliceplane.cli.values import SwitchType
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
     from sliceplane.proxy.configuration.settings import ProxySettings
-    from sliceplane.shell.hosting.host import Entry
+    from sliceplane.shell.hosting.host import ControllerEntry
     from sliceplane.shell.transport.service import PlaneService
 
 
@@ -71,7 +71,7 @@ def command(
     gates = gates_of(flags["feature_gates"], flags["emulated_version"])
     check_slice_options(flags, gates)
 
-    def entries() -> tuple[Entry, ...]:
+    def entries() -> tuple[ControllerEntry, ...]:
         from sliceplane.shell.hosting.catalogue import default_controllers, emulation_controllers
         from sliceplane.shell.hosting.heuristics import InstalledHeuristics
 

@@ -17,7 +17,7 @@ from sliceplane.controllers.resource_quota import ResourceQuotaController
 from sliceplane.controllers.service_claims import ServiceClaimsController
 from sliceplane.controllers.service_syncs import FirstSync, HintProblems
 from sliceplane.controllers.traffic_distribution import TrafficDistributionController
-from sliceplane.shell.hosting.host import Entry
+from sliceplane.shell.hosting.host import ControllerEntry
 
 if TYPE_CHECKING:
     from sliceplane.controllers.emulation.nodes import EmulationConfig
@@ -34,7 +34,7 @@ class DiscoveryConfig:
 
 def default_controllers(
     config: DiscoveryConfig | None = None, *, conditions: bool = True, reverse: bool = False
-) -> tuple[Entry, ...]:
+) -> tuple[ControllerEntry, ...]:
     """What every plane runs; without the feature gate EndpointSlice, slices stay as they are (KEP-0752).
 
     With *reverse* the reverse mirror makes Endpoints, in place of the Endpoints controller.
@@ -51,32 +51,41 @@ def default_controllers(
     entries = [
         reverse_mirror()
         if reverse
-        else Entry(lambda: EndpointsController(endpoints, first_sync), endpoints.concurrent_endpoint_syncs)
+        else ControllerEntry(lambda: EndpointsController(endpoints, first_sync), endpoints.concurrent_endpoint_syncs)
     ]
     if slices.gates.enabled(ENDPOINT_SLICE):
-        mirror = Entry(
+        mirror = ControllerEntry(
             lambda: EndpointSliceMirroringController(mirroring, first_sync),
             mirroring.concurrent_service_endpoint_syncs,
         )
         entries.append(mirror)
         entries.insert(
-            0, Entry(lambda: EndpointSliceController(slices, problems), slices.concurrent_service_endpoint_syncs)
+            0,
+            ControllerEntry(
+                lambda: EndpointSliceController(slices, problems), slices.concurrent_service_endpoint_syncs
+            ),
         )
-    entries += [Entry(GarbageCollector, 20), Entry(NamespaceController), Entry(ResourceQuotaController)]
-    entries += [Entry(ServiceAccountController), Entry(ServiceClaimsController)]
+    entries += [
+        ControllerEntry(GarbageCollector, 20),
+        ControllerEntry(NamespaceController),
+        ControllerEntry(ResourceQuotaController),
+    ]
+    entries += [ControllerEntry(ServiceAccountController), ControllerEntry(ServiceClaimsController)]
     if conditions:
-        entries.append(Entry(lambda: TrafficDistributionController(slices.find_heuristic, problems, slices.gates)))
+        entries.append(
+            ControllerEntry(lambda: TrafficDistributionController(slices.find_heuristic, problems, slices.gates))
+        )
     return tuple(entries)
 
 
-def reverse_mirror(*, cleanup: bool = False) -> Entry:
+def reverse_mirror(*, cleanup: bool = False) -> ControllerEntry:
     """For who asks for it: slices to Endpoints.  With *cleanup* it takes away what it made, and makes no more."""
     from sliceplane.controllers.reverse_mirroring import ReverseMirrorController
 
-    return Entry(lambda: ReverseMirrorController(cleanup=cleanup))
+    return ControllerEntry(lambda: ReverseMirrorController(cleanup=cleanup))
 
 
-def emulation_controllers(config: EmulationConfig) -> tuple[Entry, ...]:
+def emulation_controllers(config: EmulationConfig) -> tuple[ControllerEntry, ...]:
     """What ``--emulate`` adds."""
     from sliceplane.controllers.emulation.daemonset import DaemonSetController
     from sliceplane.controllers.emulation.deployment import DeploymentController
@@ -85,10 +94,10 @@ def emulation_controllers(config: EmulationConfig) -> tuple[Entry, ...]:
     from sliceplane.controllers.emulation.statefulset import StatefulSetController
 
     return (
-        Entry(DeploymentController),
-        Entry(ReplicaSetController),
-        Entry(lambda: ReplicaSetController(ReplicationControllers)),
-        Entry(DaemonSetController),
-        Entry(StatefulSetController),
-        Entry(lambda: KubeletController(config), 20),
+        ControllerEntry(DeploymentController),
+        ControllerEntry(ReplicaSetController),
+        ControllerEntry(lambda: ReplicaSetController(ReplicationControllers)),
+        ControllerEntry(DaemonSetController),
+        ControllerEntry(StatefulSetController),
+        ControllerEntry(lambda: KubeletController(config), 20),
     )

@@ -17,7 +17,7 @@ from sliceplane.kit.metrics import Family
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.hosting.election import LeaseCandidate
 from sliceplane.shell.hosting.freshness import stale, unfilled
-from sliceplane.shell.hosting.host import ControllerHost, Entry, make_host
+from sliceplane.shell.hosting.host import ControllerEntry, ControllerHost, make_host
 from sliceplane.shell.hosting.monitoring import leader_family, staleness_family
 from sliceplane.shell.transport.base import FencedClient
 from sliceplane.shell.transport.reflect import loop_clock
@@ -36,7 +36,7 @@ class ControllerService:
 
     name = "controllers"
 
-    def __init__(self, entries: tuple[Entry, ...], *, elect: bool = False) -> None:
+    def __init__(self, entries: tuple[ControllerEntry, ...], *, elect: bool = False) -> None:
         """*elect*: other servers run the same controllers, and one of them at a time works."""
         self._entries = entries
         self._elect = elect
@@ -48,7 +48,7 @@ class ControllerService:
 
     async def start(self, context: ServiceContext) -> None:
         client = context.client(USER_NAME, FIELD_MANAGER)
-        entries = (*self._entries, Entry(lambda: RootCaPublisher(context.authority)))
+        entries = (*self._entries, ControllerEntry(lambda: RootCaPublisher(context.authority)))
         rng = Rng(int.from_bytes(os.urandom(8), "big"))
         context.add_readiness("informer-sync", self._filling)
         context.add_readiness("controllers", self._complaint)

@@ -32,7 +32,7 @@ _log = get_logger("host")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ControllerEntry:
     """One controller: how to make it (again, after a fault) and how many of its jobs may run side by side."""
 
     make: Factory
@@ -147,7 +147,7 @@ class ControllerHost:
 
 def make_host(
     client: Client,
-    entries: tuple[Entry, ...],
+    entries: tuple[ControllerEntry, ...],
     rng: Rng,
     clock: Callable[[], float] | None = None,
     recorder: Recorder | None = None,

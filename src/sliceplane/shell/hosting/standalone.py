@@ -18,7 +18,7 @@ from sliceplane.kit.metrics import Family
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.hosting.election import LeaseCandidate
 from sliceplane.shell.hosting.freshness import complaint
-from sliceplane.shell.hosting.host import ControllerHost, Entry, HostStatus, make_host
+from sliceplane.shell.hosting.host import ControllerEntry, ControllerHost, HostStatus, make_host
 from sliceplane.shell.hosting.informers import check_readable
 from sliceplane.shell.hosting.monitoring import health_pages, leader_family
 from sliceplane.shell.hosting.runner import ControllerStatus
@@ -38,7 +38,7 @@ class Standalone:
     def __init__(
         self,
         client: Client,
-        entries: tuple[Entry, ...],
+        entries: tuple[ControllerEntry, ...],
         election: ElectionConfig | None,
         *,
         election_client: Client | None = None,
@@ -123,7 +123,7 @@ class OnceSummary:
     unfinished: tuple[str, ...]
 
 
-async def reconcile_once(client: Client, entries: tuple[Entry, ...], *, timeout_s: float) -> OnceSummary:
+async def reconcile_once(client: Client, entries: tuple[ControllerEntry, ...], *, timeout_s: float) -> OnceSummary:
     """Run until every controller is at rest, or for *timeout_s*.  Raises ``CannotRead`` and ``Unreachable`` before."""
     await check_readable(client, [watched for entry in entries for watched in entry.make().info.watches])
     clock = loop_clock(time.time())

@@ -9,7 +9,7 @@ from tests.slices.fake_cluster import make_node, make_pod, make_service, replace
 
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Container, ContainerPort, Pod, PodIP, PodSpec, PodStatus, ServicePort
-from sliceplane.api.meta import ObjectMeta
+from sliceplane.api.meta import Condition, ObjectMeta
 from sliceplane.kit.times import format_nano_time
 from sliceplane.slices import oracle
 from sliceplane.slices.content import Port, PortResolver, read_slice, resolve_ports
@@ -17,7 +17,7 @@ from sliceplane.slices.engine import SliceEngine
 from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.pod_routes import PodIndex, SelectorIndex
 from sliceplane.slices.shape import HintMode, families_of, hint_mode, shape_of, slice_labels
-from sliceplane.slices.writes import earliest_change, parse_nanoseconds
+from sliceplane.slices.writes import MemberChanges, parse_nanoseconds
 
 WEB = {"kubernetes.io/service-name": "web", "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}
 
@@ -143,10 +143,23 @@ def test_times_keep_nanoseconds() -> None:
     assert format_nano_time(parse_nanoseconds("2026-11-21T10:00:00.123456789Z")) == "2026-11-21T10:00:00.123456789Z"
     assert format_nano_time(parse_nanoseconds("2026-11-21T12:00:00.5+02:00")) == "2026-11-21T10:00:00.5Z"
     assert parse_nanoseconds("no time") == parse_nanoseconds(None) == 0
-    assert (
-        earliest_change([(None, "1970-01-01T00:00:09Z"), ("1970-01-01T00:00:01Z", "1970-01-01T00:00:05Z")]) == 5 * 10**9
-    )
-    assert earliest_change([("1970-01-01T00:00:09Z", "1970-01-01T00:00:05Z"), ("x", None)]) == 0
+
+
+def test_the_earliest_change_of_a_member_counts_and_none_that_goes_back() -> None:
+    def version(second: int) -> PodFacts:
+        ready = Condition(type="Ready", status="True", last_transition_time=f"1970-01-01T00:00:0{second}Z")
+        return PodFacts(Pod(status=PodStatus(conditions=(ready,))))
+
+    changes = MemberChanges(None)
+    assert changes.take({}.get) == 0
+    changes.note("a", None)
+    changes.note("b", version(1))
+    changes.note("b", version(4))
+    changes.note("gone", version(1))
+    assert changes.take({"a": version(9), "b": version(5)}.get) == 5 * 10**9
+    assert changes.take({"a": version(9), "b": version(5)}.get) == 0, "told already"
+    changes.note("a", version(9))
+    assert changes.take({"a": version(5)}.get) == 0
 
 
 def test_read_slice_knows_what_no_pod_made() -> None:

@@ -18,7 +18,7 @@ from sliceplane.kit.ip import family, parse_lenient
 from sliceplane.slices.content import PortGroup, PortResolver, Ports
 from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.members import Effect
-from sliceplane.slices.writes import earliest_change
+from sliceplane.slices.writes import MemberChanges
 
 
 @dataclass(slots=True, eq=False)
@@ -47,22 +47,17 @@ class EndpointsMembers:
         self._resolver = PortResolver(shape.ports)
         self._groups: dict[PortGroup, AddressGroup] = {}
         self._placed: dict[str, _Placed] = {}
-        #: Pods that changed since the last trigger time was taken, as they were then
-        self._changed: dict[str, PodFacts | None] = {}
-        #: False until the first trigger time is taken: there is nothing to compare with before
-        self._tracking: bool = earlier is not None and earlier._tracking
+        self._changes = MemberChanges(None)
         if earlier is not None:
-            # a Pod that was a member before has not changed because the Service has
-            self._changed.update((name, placed.facts) for name, placed in earlier._placed.items())
-            self._changed.update(earlier._changed)
+            members = ((name, placed.facts) for name, placed in earlier._placed.items())
+            self._changes = MemberChanges(earlier._changes, members)
         for facts in pods:
             self.set(facts)
 
     def set(self, facts: PodFacts) -> Effect:
         """The Pod is a member in this version."""
         old = self._placed.get(facts.name)
-        if self._tracking:
-            self._changed.setdefault(facts.name, None if old is None else old.facts)
+        self._changes.note(facts.name, None if old is None else old.facts)
         group, key, text = self._place(facts)
         ready = group is not None and (self._shape.publish_not_ready or facts.serving)
         self._placed[facts.name] = _Placed(facts, group, key, ready)
@@ -86,8 +81,7 @@ class EndpointsMembers:
         old = self._placed.pop(pod, None)
         if old is None:
             return Effect.NONE
-        if self._tracking:
-            self._changed.setdefault(pod, old.facts)
+        self._changes.note(pod, old.facts)
         if old.group is None:
             return Effect.NONE
         self._take_out(old)
@@ -136,14 +130,11 @@ class EndpointsMembers:
 
     def take_trigger_time(self) -> int:
         """The earliest time at which a member changed since the last call; 0 for none.  Nanoseconds."""
-        self._tracking = True
-        pairs = [
-            (None if old is None else old.transition, self._placed[name].facts.transition)
-            for name, old in self._changed.items()
-            if name in self._placed
-        ]
-        self._changed.clear()
-        return earliest_change(pairs)
+        return self._changes.take(self._facts)
+
+    def _facts(self, pod: str) -> PodFacts | None:
+        placed = self._placed.get(pod)
+        return None if placed is None else placed.facts
 
     def check(self) -> None:
         """Every address follows from its Pod's newest version, and no other is there."""

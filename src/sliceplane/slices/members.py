@@ -22,7 +22,7 @@ from sliceplane.slices.plugin_hints import policy_of
 from sliceplane.slices.shape import HintMode, ServiceShape
 from sliceplane.slices.subsets import NodeZones, ZoneSubsets
 from sliceplane.slices.topology import ZoneShares
-from sliceplane.slices.writes import earliest_change
+from sliceplane.slices.writes import MemberChanges
 
 _BOOLEANS = (False, True)
 _CONDITIONS: Final = {
@@ -87,25 +87,19 @@ class SliceMembers:
         #: pods that terminate are endpoints
         self._terminating = shape.all_conditions or shape.publish_not_ready
         self._pods: dict[str, PodFacts] = {}
-        #: pods that changed since the last plan, as they were at that plan
-        self._changed: dict[str, PodFacts | None] = {}
         self._skipped: dict[str, str] = {}
         #: skipped pods that were already told of
         self._told: dict[str, str] = {}
-        #: False until the first trigger time is taken: there is nothing to compare with before
-        self._tracking: bool = earlier is not None and earlier._tracking
+        #: since the last plan
+        self._changes = MemberChanges(None)
         if earlier is not None:
-            # a pod that was a member before has not changed because the service has
-            self._changed.update(earlier._before())
+            self._changes = MemberChanges(earlier._changes, earlier._pods.items())
             self._told = earlier._told
             for family, policy in earlier._policies.items():
                 if earlier._hints is not shape.hints:
                     self._notices += policy.farewell()
                 elif family in self._policies:
                     self._policies[family].inherit(policy)
-
-    def _before(self) -> dict[str, PodFacts | None]:
-        return {**self._pods, **self._changed}
 
     def __contains__(self, pod: str) -> bool:
         return pod in self._pods
@@ -117,8 +111,7 @@ class SliceMembers:
         """The pod is a member in this version."""
         name = facts.name
         old = self._pods.get(name)
-        if self._tracking:
-            self._changed.setdefault(name, old)
+        self._changes.note(name, old)
         self._pods[name] = facts
         was_left_out = name in self._skipped
         if not self._place(facts):
@@ -145,8 +138,7 @@ class SliceMembers:
         old = self._pods.pop(pod, None)
         if old is None:
             return Effect.NONE
-        if self._tracking:
-            self._changed.setdefault(pod, old)
+        self._changes.note(pod, old)
         self._skipped.pop(pod, None)
         return Effect.REMOVAL if self._want(pod, None) else Effect.NONE
 
@@ -272,14 +264,7 @@ class SliceMembers:
 
     def take_trigger_time(self) -> int:
         """The earliest time at which a member changed since the last call; 0 for none.  Nanoseconds."""
-        self._tracking = True
-        pairs = [
-            (None if old is None else old.transition, self._pods[name].transition)
-            for name, old in self._changed.items()
-            if name in self._pods
-        ]
-        self._changed.clear()
-        return earliest_change(pairs)
+        return self._changes.take(self._pods.get)
 
     def take_problems(self) -> tuple[str, ...]:
         """A sentence for each pod that is newly left out because its node is not known."""

@@ -10,7 +10,7 @@ are whole nanoseconds since the epoch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.own_writes import PlannedWrite
 from sliceplane.kit.times import format_nano_time, parse_time
 from sliceplane.slices.content import Content, PortGroup, Ports, Stored, slice_body
+from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.shape import ServiceShape
 from sliceplane.slices.subsets import with_subset
@@ -41,16 +42,40 @@ def parse_nanoseconds(text: str | None) -> int:
     return int(seconds) * _NANOSECONDS + int(digits[:9].ljust(9, "0") if digits else "0")
 
 
-def earliest_change(pairs: Iterable[tuple[str | None, str | None]]) -> int:
-    """The least of the new times that are later than the old ones beside them; 0 if there is none."""
-    earliest = 0
-    for old, new in pairs:
-        if new is None or new == old:
-            continue
-        time = parse_nanoseconds(new)
-        if time > parse_nanoseconds(old) and (not earliest or time < earliest):
-            earliest = time
-    return earliest
+class MemberChanges:
+    """Which members of a Service changed since a trigger time was taken last, and as what they were known then."""
+
+    __slots__ = ("_before", "_tracking")
+
+    def __init__(self, earlier: MemberChanges | None, members: Iterable[tuple[str, PodFacts]] = ()) -> None:
+        """*earlier* and *members*: of the Service as it was.  A Pod that was a member has not changed because the
+        Service has."""
+        self._before: dict[str, PodFacts | None] = dict(members)
+        #: False until the first trigger time is taken: there is nothing to compare with before
+        self._tracking = False
+        if earlier is not None:
+            self._before.update(earlier._before)
+            self._tracking = earlier._tracking
+
+    def note(self, pod: str, old: PodFacts | None) -> None:
+        """*pod* is something else than *old* from now on."""
+        if self._tracking:
+            self._before.setdefault(pod, old)
+
+    def take(self, newest: Callable[[str], PodFacts | None]) -> int:
+        """The earliest time at which readiness of a member changed since the last call; 0 for none.  Nanoseconds."""
+        self._tracking = True
+        earliest = 0
+        for pod, old in self._before.items():
+            facts = newest(pod)
+            new_text = None if facts is None else facts.transition
+            old_text = None if old is None else old.transition
+            if new_text is not None and new_text != old_text:
+                time = parse_nanoseconds(new_text)
+                if time > parse_nanoseconds(old_text) and (not earliest or time < earliest):
+                    earliest = time
+        self._before.clear()
+        return earliest
 
 
 class TriggerTime:

@@ -7,6 +7,7 @@ Run from the root of the repository: ``PYTHONPATH=src:. .venv/bin/python tools/m
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import tests.explain.faults
@@ -64,10 +65,15 @@ def _page(code: str, cause: Cause) -> str:
     ]
     example = next((fault for fault in PLANTED if fault.code == code), None)
     if example is not None:
-        lines += ["```console", _command(example), *as_text(example.answer(), WIDTH).splitlines(), "```", ""]
+        lines += ["```console", _command(example), *_transcript(example).splitlines(), "```", ""]
     if cause.sources:
         lines += ["Where it happened, or is specified:", "", *(f"- {_link(source)}" for source in cause.sources), ""]
     return "\n".join(lines)
+
+
+def _transcript(fault: Fault) -> str:
+    """Without the links that are well: those are the others, and more with every link that joins the chain."""
+    return as_text(replace(fault.answer(), well=()), WIDTH)
 
 
 def _command(fault: Fault) -> str:
@@ -79,7 +85,7 @@ def _command(fault: Fault) -> str:
     words += ["--port", question.port] if question.port else []
     words += ["--protocol", question.protocol] if question.protocol else []
     if question.client is not None:
-        words += ["--from", f"{question.client.kind}/{question.client.name}"]
+        words += ["--from", str(question.client)]
     return " ".join(words)
 
 

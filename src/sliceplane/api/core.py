@@ -39,6 +39,7 @@ class ServiceSpec(Projection, frozen=True, kw_only=True):
     internal_traffic_policy: str | None = None
     external_traffic_policy: str = ""
     health_check_node_port: int = 0
+    load_balancer_class: str = ""
     load_balancer_source_ranges: tuple[str, ...] | None = None
     publish_not_ready_addresses: bool = False
     traffic_distribution: str | None = None

@@ -33,7 +33,8 @@ _KINDS = {
 @click.option("--port", default="", metavar="PORT", help="The port that clients dial, by number or by name.")
 @click.option("--protocol", type=click.Choice(("TCP", "UDP", "SCTP"), case_sensitive=False), default=None,
     help="What they dial it with.")  # fmt: skip
-@click.option("--from", "client", default="", metavar="pod/NAME|node/NAME|zone/NAME", help="Where the client is.")
+@click.option("--from", "client", default="", metavar="pod/NAME|node/NAME|zone/NAME|ADDRESS",
+    help="Where the client is; ADDRESS: outside the cluster.")  # fmt: skip
 @output_option
 @cluster_options
 def command(*, what: tuple[str, ...], output: Form, **flags: Any) -> None:
@@ -90,13 +91,16 @@ def _kind_and_name(what: tuple[str, ...]) -> tuple[QuestionKind, str]:
 
 def _place(text: str, namespace: str) -> ClientPlace | None:
     from sliceplane.explain.question import ClientPlace
+    from sliceplane.kit.ip import parse_strict
 
     if not text:
         return None
+    if parse_strict(text) is not None:
+        return ClientPlace("address", text)
     kind, _, name = text.partition("/")
     place = _KINDS.get(kind)
     if place in (None, "service") or not name:
-        raise click.UsageError(f"--from {text}: say pod/NAME, node/NAME or zone/NAME")
+        raise click.UsageError(f"--from {text}: say pod/NAME, node/NAME, zone/NAME or an IP address")
     if place != "pod":
         return ClientPlace(cast("Any", place), name)
     client_namespace, _, pod = name.rpartition("/")

@@ -37,6 +37,8 @@ class ClientCase:
         self.node: Node | None = facts.get(NODES, "", node_name) if node_name else None
         zone = client.name if client.kind == "zone" else zone_of(self.node)
         self.place = Locality(node_name, zone)
+        pod_address = next(iter(self.pod.addresses), "") if self.pod is not None else ""
+        self.address = client.name if client.kind == "address" else pod_address
 
 
 class PodsCase:

@@ -19,6 +19,7 @@ from sliceplane.explain.checks import (
     ports,
     rollouts,
     services,
+    serving,
     slices,
     traffic_policies,
     zone_shares,
@@ -80,7 +81,17 @@ class Link:
 
 
 CHAIN: Final[tuple[Link, ...]] = (
-    Link("name", services.NAME_CHECKS, services.wants, of_endpoints=False),
+    Link(
+        "name",
+        services.NAME_CHECKS,
+        services.wants,
+        pod_checks=(services.no_such_pod,),
+        pod_wants=services.pod_wants,
+        node_checks=(services.no_such_node,),
+        node_wants=services.node_wants,
+        of_endpoints=False,
+    ),
+    Link("Service", serving.CHECKS, serving.wants, of_endpoints=False),
     Link("ports", ports.CHECKS, slices.wants),
     Link("slices", slices.CHECKS, slices.wants),
     Link("other slices", foreign_slices.CHECKS, foreign_slices.wants),

@@ -5,7 +5,7 @@ Caches of controllers do not decode these: probes, states of containers and temp
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -75,8 +75,16 @@ class Lifecycle(Projection, frozen=True, kw_only=True):
     pre_stop: LifecycleHandler | None = None
 
 
+class EnvVar(Projection, frozen=True, kw_only=True):
+    value: str = ""
+
+
 class FullContainer(Container, frozen=True, kw_only=True):
+    command: tuple[str, ...] | None = None
+    args: tuple[str, ...] | None = None
+    env: tuple[EnvVar, ...] | None = None
     readiness_probe: Probe | None = None
+    startup_probe: Probe | None = None
     lifecycle: Lifecycle | None = None
 
 
@@ -288,6 +296,14 @@ class IngressSpec(Projection, frozen=True, kw_only=True):
 
 class FullIngress(Object, frozen=True, kw_only=True):
     spec: IngressSpec = IngressSpec()
+
+    @property
+    def backends(self) -> Iterator[ServiceBackend]:
+        """Those that are Services, as often as they are named."""
+        paths = [path.backend for rule in self.spec.rules or () if rule.http for path in rule.http.paths or ()]
+        for backend in (self.spec.default_backend, *paths):
+            if backend is not None and backend.service is not None:
+                yield backend.service
 
 
 class FullConfigMap(Object, frozen=True, kw_only=True):

@@ -12,14 +12,17 @@ QuestionKind = Literal["service", "pod", "node", "zone", "everything"]
 
 @dataclass(frozen=True, slots=True)
 class ClientPlace:
-    """``--from``: a Pod (``namespace`` and ``name``), a Node, or a zone."""
+    """``--from``: a Pod (``namespace`` and ``name``), a Node, a zone, or an address outside the cluster."""
 
-    kind: Literal["pod", "node", "zone"]
+    kind: Literal["pod", "node", "zone", "address"]
     name: str
     namespace: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
+        """As the command line takes it."""
+        if self.kind == "address":
+            return self.name
+        return f"{self.kind}/{self.namespace}/{self.name}" if self.namespace else f"{self.kind}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from sliceplane.kit.times import parse_time
 
 #: names that a sentence has at most
 NAMES_MAX: Final = 3
+#: characters of a message that is quoted
+MESSAGE_MAX: Final = 160
 #: of 1: how alike a name must be to be the one that was meant (one wrong letter of three, two of eight)
 _ALIKE_MIN: Final = 0.66
 
@@ -26,6 +28,12 @@ def count(number: int, one: str, many: str = "") -> str:
     if number == 0:
         return f"no {one}"
     return f"1 {one}" if number == 1 else f"{number:,} {many or one + 's'}"
+
+
+def clipped(text: str, most: int = MESSAGE_MAX) -> str:
+    """Of a message of somebody else's the beginning, in one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 3].rstrip() + "..."
 
 
 def lasting(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The Service itself: is there one of that name, does it have the port, will a node serve it."""
+"""The names: is there a Service, a Pod or a Node of that name, and does the Service have the port."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from sliceplane.api.core import ServicePort
+from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
-from sliceplane.explain.case import ServiceCase
-from sliceplane.explain.objects import NAMESPACES, SERVICES
+from sliceplane.explain.case import NodeCase, PodCase, PodsCase, ServiceCase
+from sliceplane.explain.objects import NAMESPACES, NODES, PODS, SERVICES
 from sliceplane.explain.wording import nearest, some
 from sliceplane.findings.finding import Finding
 
@@ -24,32 +25,69 @@ def no_such_service(case: ServiceCase) -> Iterable[Finding]:
     """S1"""
     if case.service is not None or not case.was_read(SERVICES.named(case.namespace, case.name)):
         return
-    key = f"{case.namespace}/{case.name}"
-    services = case.facts.of(SERVICES)
-    elsewhere = [service.metadata.key for service in services if service.metadata.name == case.name]
-    here = nearest(
-        case.name, [service.metadata.name for service in services if service.metadata.namespace == case.namespace]
-    )
-    meant = elsewhere + [f"{case.namespace}/{name}" for name in here]
-    sentence = f"no Service {key}"
-    remedy = f"kubectl -n {case.namespace} get services"
+    yield _unknown(case, "S1", case.facts.of(SERVICES), "the name does not resolve, no node serves it")
+
+
+def pod_wants(case: PodCase) -> Iterator[Selection]:
+    yield PODS.named(case.namespace, case.name)
+    if case.pod is None and case.was_read(PODS.named(case.namespace, case.name)):
+        yield PODS.in_namespace(case.namespace)
+        yield NAMESPACES.everywhere()
+        # Of the same name elsewhere; not every Pod of the cluster.
+        yield Selection(PODS.resource, field_selector=f"metadata.name={case.name}")
+
+
+def no_such_pod(case: PodCase) -> Iterable[Finding]:
+    """S12"""
+    if case.pod is None and case.was_read(PODS.named(case.namespace, case.name)):
+        yield _unknown(case, "S12", case.facts.of(PODS), "a Pod that was replaced comes back under another name")
+
+
+def _unknown(case: PodsCase, code: str, known: Iterable[Object], effect: str) -> Finding:
+    kind = case.subject.kind
+    elsewhere = [item.metadata.key for item in known if item.metadata.name == case.name]
+    names = [item.metadata.name for item in known if item.metadata.namespace == case.namespace]
+    meant = elsewhere + [f"{case.namespace}/{name}" for name in nearest(case.name, names)]
+    sentence = f"no {kind} {case.namespace}/{case.name}"
+    remedy = f"kubectl -n {case.namespace} get {kind.lower()}s"
+    namespaces = [namespace.metadata.name for namespace in case.facts.of(NAMESPACES)]
+    if namespaces and case.namespace not in namespaces:
+        sentence += f": there is no namespace {case.namespace}"
+        meant = meant or [f"{namespace}/{case.name}" for namespace in nearest(case.namespace, namespaces)[:1]]
+        remedy = "kubectl get namespaces"
+    elif not names:
+        sentence += f"; namespace {case.namespace} has no {kind}"
     if meant:
-        sentence += f"; there is {some(meant)}"
+        sentence += f"; there is {some(meant)}" if elsewhere or names else f"; was {meant[0]} meant"
         namespace, _, name = meant[0].partition("/")
-        remedy = f"sliceplane explain service -n {namespace} {name}"
-    yield Finding(
-        code="S1",
-        subject=case.subject,
-        sentence=sentence,
-        effect="the name does not resolve, no node serves it",
-        remedy=remedy,
-    )
+        remedy = f"sliceplane explain {kind.lower()} -n {namespace} {name}"
+    return Finding(code=code, subject=case.subject, sentence=sentence, effect=effect, remedy=remedy)
+
+
+def node_wants(case: NodeCase) -> Iterator[Selection]:
+    yield NODES.named("", case.name)
+    if case.node is None:
+        yield NODES.everywhere()
+
+
+def no_such_node(case: NodeCase) -> Iterable[Finding]:
+    """S12"""
+    if case.node is None and case.facts.was_read(NODES.everywhere()):
+        nodes = [node.metadata.name for node in case.facts.of(NODES)]
+        near = nearest(case.name, nodes)
+        yield Finding(
+            code="S12",
+            subject=case.subject,
+            sentence=f"no Node {case.name}; there is {some(near or nodes) or 'none at all'}",
+            effect="nothing can be said of it",
+            remedy=f"sliceplane explain node {near[0]}" if near else "kubectl get nodes",
+        )
 
 
 def no_such_port(case: ServiceCase) -> Iterable[Finding]:
-    """S2, S3"""
+    """S2, S3.  Names without a cluster IP lead to the addresses themselves, where any port may listen."""
     dialled, protocol = case.question.port, case.question.protocol
-    if case.service is None or not dialled:
+    if case.service is None or not dialled or not case.has_endpoints or case.is_headless:
         return
     ports = case.service.spec.ports or ()
     same = [port for port in ports if dialled in (str(port.port), port.name)]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.running import ROOT, running_plane
+from tests.e2e.running import ROOT, Plane, running_plane
 
 NOWHERE = """
 apiVersion: v1
@@ -82,18 +83,24 @@ def test_once_where_no_server_is_fails_soon(more: tuple[str, ...], tmp_path: Pat
     assert done.stderr == "Error: http://127.0.0.1:1: connection refused\n"
 
 
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    with running_plane(tmp_path_factory.mktemp("plane"), data_dir="memory:") as running:
+        yield running
+
+
 @pytest.mark.parametrize("more", [(), ("--shadow",)])
-def test_once_where_rights_are_missing_names_them_all_at_once(more: tuple[str, ...], tmp_path: Path) -> None:
-    with running_plane(tmp_path, data_dir="memory:") as plane:
-        kubeconfig = tmp_path / "kubeconfig"
-        kubeconfig.write_text(NOWHERE.replace("SERVER", plane.url))
-        done = run("controllers", "--once", *more, "--kubeconfig", str(kubeconfig))
+def test_once_where_rights_are_missing_names_them_all_at_once(
+    plane: Plane, more: tuple[str, ...], tmp_path: Path
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(NOWHERE.replace("SERVER", plane.url))
+    done = run("controllers", "--once", *more, "--kubeconfig", str(kubeconfig))
     assert done.returncode == (2 if more else 1)
     assert "endpointslices, nodes, pods, services (get, list and watch)" in done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
-def test_a_packet_of_a_pod_that_is_not_there(tmp_path: Path) -> None:
-    with running_plane(tmp_path, data_dir="memory:") as plane:
-        done = run("trace", "--from", "web-1", "-n", "shop", "--to", "api", KUBECONFIG=plane.kubeconfig)
+def test_a_packet_of_a_pod_that_is_not_there(plane: Plane) -> None:
+    done = run("trace", "--from", "web-1", "-n", "shop", "--to", "api", KUBECONFIG=plane.kubeconfig)
     assert (done.returncode, done.stderr) == (2, "Error: --from: there is no Pod shop/web-1\n")

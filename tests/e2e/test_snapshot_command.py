@@ -30,9 +30,10 @@ PYTHON = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 MAPS = "/api/v1/namespaces/default/configmaps"
 
 
-@pytest.fixture
-def plane(tmp_path: Path) -> Iterator[Plane]:
-    with running_plane(tmp_path, command="apiserver") as running:
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    """For all tests: who saves it changes nothing."""
+    with running_plane(tmp_path_factory.mktemp("plane"), command="apiserver") as running:
         yield running
 
 

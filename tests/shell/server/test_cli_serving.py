@@ -78,8 +78,10 @@ def ready(kubeconfig: Path) -> bool:
         return False
 
 
-@pytest.mark.parametrize("command", ["up", "apiserver"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [("up", signal.SIGTERM), ("up", signal.SIGINT), ("up", signal.SIGHUP), ("apiserver", signal.SIGTERM)],
+)
 def test_ready_serve_and_stop(tmp_path: Path, command: str, number: signal.Signals) -> None:
     data = tmp_path / "data"
     with running(command, "--data-dir", str(data), "--secure-port", "0") as (process, url, kubeconfig):
@@ -129,39 +131,29 @@ def test_memory_leaves_nothing_behind() -> None:
     assert not kubeconfig.parent.exists()
 
 
-def test_objects_and_credentials_survive_a_restart(tmp_path: Path) -> None:
+def test_what_survives_a_restart_and_what_a_new_authority_is_told(tmp_path: Path) -> None:
+    """Objects and credentials are there after a restart; an authority that had to be replaced is told of."""
     kubectl = shutil.which("kubectl", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    flags = ("--data-dir", str(tmp_path / "data"), "--secure-port", "0")
     seen = []
-    for _ in range(2):
-        flags = ("--data-dir", str(tmp_path / "data"), "--secure-port", "0")
-        with running("up", *flags) as (process, _, kubeconfig):
-            pki = {path.name: path.read_bytes() for path in (kubeconfig.parent / "pki").iterdir()}
-            base = [str(kubectl), "--kubeconfig", str(kubeconfig), "--cache-dir", str(tmp_path / "cache")]
-            get = subprocess.run([*base, "get", "ns", "-o", "name"], capture_output=True, text=True, check=True)
-            uid = subprocess.run(
-                [*base, "get", "ns", "default", "-o", "jsonpath={.metadata.uid}"],
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            seen.append((pki, get.stdout, uid.stdout))
-            process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=60)
-    assert seen[0] == seen[1]
-    assert "namespace/kube-system" in seen[0][1]
-
-
-def test_a_new_authority_in_place_of_an_old_one_is_told(tmp_path: Path) -> None:
-    flags = ("up", "--data-dir", str(tmp_path / "data"), "--secure-port", "0")
     told = []
     for damage in (False, False, True):
         if damage:
             (tmp_path / "data" / "pki" / "ca.crt").write_bytes(b"junk")
-        with running(*flags) as (process, url, kubeconfig):
+        with running("up", *flags) as (process, url, kubeconfig):
             assert healthy(url, kubeconfig)
+            pki = {path.name: path.read_bytes() for path in (kubeconfig.parent / "pki").iterdir()}
+            base = [str(kubectl), "--kubeconfig", str(kubeconfig), "--cache-dir", str(tmp_path / "cache")]
+            columns = "custom-columns=NAME:.metadata.name,UID:.metadata.uid"
+            get = subprocess.run([*base, "get", "ns", "-o", columns], capture_output=True, text=True, check=True)
+            seen.append((pki, get.stdout))
             process.send_signal(signal.SIGTERM)
             told.append("copies of older kubeconfigs do not work any more" in process.communicate(timeout=60)[1])
+    assert seen[0] == seen[1]
+    assert "kube-system" in seen[0][1]
     assert told == [False, False, True]
+    assert seen[2][0]["ca.crt"] not in (seen[0][0]["ca.crt"], b"junk")
+    assert seen[2][1] == seen[0][1]
 
 
 def test_port_in_use(tmp_path: Path) -> None:

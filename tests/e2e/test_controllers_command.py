@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from tests.e2e.running import ROOT, Plane, running_plane
 from tests.e2e.test_kill9 import Api
+
+from sliceplane.cli.main import main
 
 NAMESPACE = "/api/v1/namespaces/default"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
@@ -31,6 +34,13 @@ TIMES = ("--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s",
 @pytest.fixture
 def plane(tmp_path: Path) -> Iterator[Plane]:
     with running_plane(tmp_path, command="apiserver") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    """For tests that leave each other's Services alone and need no election that is still open."""
+    with running_plane(tmp_path_factory.mktemp("shared"), command="apiserver") as running:
         yield running
 
 
@@ -113,8 +123,8 @@ def holder(api: Api) -> str:
     return str(spec.get("holderIdentity", "")) if code == 200 else ""
 
 
-def test_once_reconciles_and_then_has_nothing_to_do(plane: Plane) -> None:
-    api = Api(plane)
+def test_once_reconciles_and_then_has_nothing_to_do(shared: Plane) -> None:
+    plane, api = shared, Api(shared)
     assert api.call("POST", "/api/v1/nodes", {"metadata": {"name": "n1"}})[0] == 201
     make_service(api, "web", 3)
     first = once(plane)
@@ -209,13 +219,22 @@ def test_a_leader_that_was_stopped_wakes_as_a_standby_and_can_lead_again(plane: 
     api.close()
 
 
-def test_pages_tell_standby_from_leading(plane: Plane) -> None:
-    api = Api(plane)
-    make_service(api, "web", 1)
+def test_without_an_election_it_works_at_once(shared: Plane) -> None:
+    """And leaves no Lease."""
+    api = Api(shared)
+    with instance(shared, "--leader-elect=false") as process:
+        assert ready_line(process) == "ready leading"
+        assert api.call("GET", LEASE)[0] == 404
+    api.close()
+
+
+def test_pages_tell_standby_from_leading(shared: Plane) -> None:
+    plane, api = shared, Api(shared)
+    make_service(api, "shown", 1)
     flags = ("--healthz-bind-address=127.0.0.1:18287", "--metrics-bind-address=127.0.0.1:18288")
     with instance(plane, *flags) as process:
         assert ready_line(process) == "ready leading"
-        until(lambda: len(slices_of(api, "web")) == 1, 10)
+        until(lambda: len(slices_of(api, "shown")) == 1, 10)
         code, figures = page("metrics", 18288)
         assert code == 200
         for line in (
@@ -261,22 +280,8 @@ def page(name: str, port: int = 18287) -> tuple[int, str]:
     ],
 )
 def test_wrong_usage_is_told_in_a_line(flags: tuple[str, ...], text: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "sliceplane", "controllers", *flags],
-        env=PYTHON | {"HOME": "/nonexistent", "KUBECONFIG": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode != 0
+    # In this process, since nothing is started.
+    done = CliRunner().invoke(main, ["controllers", *flags], env={"HOME": "/nonexistent", "KUBECONFIG": ""})
+    assert done.exit_code != 0
+    assert isinstance(done.exception, SystemExit), done.exception
     assert text in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_without_an_election_it_works_at_once(plane: Plane) -> None:
-    """And leaves no Lease."""
-    api = Api(plane)
-    with instance(plane, "--leader-elect=false") as process:
-        assert ready_line(process) == "ready leading"
-        assert api.call("GET", LEASE)[0] == 404
-    api.close()

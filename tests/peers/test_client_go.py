@@ -169,7 +169,7 @@ def compacted_past(plane: Plane, revision: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slices", "changes"), [(1_000, 500), pytest.param(10_000, 5_000, marks=pytest.mark.peer)], ids=["small", "large"]
+    ("slices", "changes"), [(300, 200), pytest.param(10_000, 5_000, marks=pytest.mark.peer)], ids=["small", "large"]
 )
 def test_caches_equal_lists(peer: str, server: Server, slices: int, changes: int) -> None:
     begin = time.monotonic()

@@ -38,7 +38,7 @@ def test_go(tmp_path: Path) -> None:
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     settings = {"GOTOOLCHAIN": "local", "GOFLAGS": "-buildvcs=false", "CGO_ENABLED": "0", "PATH": path}
     done = subprocess.run(
-        [go(), "test", "-count=1", "./..."],
+        [go(), "test", "-count=1", "-ldflags=-s -w", "./..."],
         cwd=EXAMPLES / "go",
         env={**environment(tmp_path), **settings},
         capture_output=True,

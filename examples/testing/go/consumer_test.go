@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	listers "k8s.io/client-go/listers/discovery/v1"
+	"k8s.io/client-go/util/retry"
 )
 
 // readyAddresses is what is tested here: the ready addresses of a Service, sorted, from an informer's cache.
@@ -46,12 +47,18 @@ func TestScalingDownIsSeen(t *testing.T) {
 	factory.Start(ctx.Done())
 	eventually(t, ctx, func() bool { return len(readyAddresses(lister, "default", "web")) == 3 })
 
-	scale, err := client.AppsV1().Deployments("default").GetScale(ctx, "web", metav1.GetOptions{})
+	deployments := client.AppsV1().Deployments("default")
+	// The Deployment's status may be written between the two requests.
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		scale, err := deployments.GetScale(ctx, "web", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		scale.Spec.Replicas = 1
+		_, err = deployments.UpdateScale(ctx, "web", scale, metav1.UpdateOptions{})
+		return err
+	})
 	if err != nil {
-		t.Fatal(err)
-	}
-	scale.Spec.Replicas = 1
-	if _, err := client.AppsV1().Deployments("default").UpdateScale(ctx, "web", scale, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, ctx, func() bool { return len(readyAddresses(lister, "default", "web")) == 1 })

@@ -131,8 +131,8 @@ def test_memory_leaves_nothing_behind() -> None:
     assert not kubeconfig.parent.exists()
 
 
-def test_what_survives_a_restart_and_what_a_new_authority_is_told(tmp_path: Path) -> None:
-    """Objects and credentials are there after a restart; an authority that had to be replaced is told of."""
+def test_objects_and_credentials_survive_a_restart(tmp_path: Path) -> None:
+    """Until an authority must be replaced, which is told of."""
     kubectl = shutil.which("kubectl", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     flags = ("--data-dir", str(tmp_path / "data"), "--secure-port", "0")
     seen = []

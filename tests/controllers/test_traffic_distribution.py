@@ -20,6 +20,7 @@ from sliceplane.controllers.node_progress import STOPPED_KEPT_S
 from sliceplane.controllers.service_syncs import HintProblems
 from sliceplane.controllers.traffic_distribution import (
     ACCEPTED,
+    CACHE_DIFFERS,
     GRACE_S,
     HONORED,
     PERIOD_S,
@@ -28,7 +29,9 @@ from sliceplane.controllers.traffic_distribution import (
     WantedCondition,
     _changes,
 )
-from sliceplane.proxy.progress import IDLE_PERIOD_S, LEASE_DURATION_S, Progress
+from sliceplane.informer.cache import Change, Mark
+from sliceplane.proxy.progress import ANNOTATION_PROGRESS, IDLE_PERIOD_S, LEASE_DURATION_S, Progress
+from sliceplane.proxy.selections import ALL
 
 AUTO = "service.kubernetes.io/topology-mode"
 
@@ -58,6 +61,7 @@ class Plane:
     def settle(self, seconds: float = 5.0) -> None:
         """Everything until *seconds* from now."""
         end = self.cluster.now + seconds
+        self.cluster.bookmark()
         self.cluster.settle(limit_s=seconds)
         self.cluster.now = max(self.cluster.now, end)
         for controller in self.cluster.controllers:
@@ -94,20 +98,29 @@ class Plane:
     def status_writes(self) -> int:
         return sum(write.resource is Services for _, write in self.cluster.writes)
 
-    def report(self, node: str, revision: int | None = None) -> None:
-        """What the proxy of *node* writes: by default, that it holds everything.  It knows its Node if there is one."""
-        progress = self.proxies.setdefault(node, Progress(node, ("IPv4",)))
+    def report(self, node: str, revision: int | None = None, *, lost: str = "") -> None:
+        """What the proxy of *node* writes: by default, that it holds everything, but for the slice *lost*.  It knows
+        its Node if there is one.  With *revision* it is of a release that told nothing but that."""
+        progress = self.proxies[node] = Progress(node, ("IPv4",))
         if node in ("node-0", "node-1"):
-            progress.on_object(decode(encode(self.cluster.get(Nodes, node)), Node))
+            known = decode(encode(self.cluster.get(Nodes, node)), Node)
+            progress.on_change(Change(Nodes.key, None, known), ALL, self.cluster.now)
+        for listed in self.cluster.list(EndpointSlices):
+            seen = decode(encode(listed), EndpointSlice)
+            if seen.metadata.name != lost:
+                progress.on_change(Change(EndpointSlices.key, None, seen), ALL, self.cluster.now)
         newest = str(self.cluster.store.revision if revision is None else revision)
-        progress.on_object(EndpointSlice(metadata=ObjectMeta(resource_version=newest)))
+        progress.on_mark(EndpointSlices.key, ALL, Mark(EndpointSlices.key, newest))
         progress.on_idle("IPv4")
         report = decode_document(progress.take_report(self.cluster.now))
+        if revision is not None:
+            report["metadata"]["annotations"] |= {ANNOTATION_PROGRESS: None}
         try:
             self.cluster.patch(Leases, progress.name, report, namespace="kube-node-lease")
         except StatusError as error:
             if error.reason != "NotFound":
                 raise
+            report["metadata"]["annotations"].pop(ANNOTATION_PROGRESS if revision is not None else "", None)
             self.cluster.create(Leases, report, "kube-node-lease")
 
     def report_all(self, *nodes: str) -> None:
@@ -339,7 +352,7 @@ def test_a_proxy_that_was_taken_away_is_forgotten_after_a_day() -> None:
     plane.report_all("node-0", "node-1")
     plane.ready(0, status="False")
     lag = plane.cluster.controllers[1]._progress.lag
-    newest = plane.cluster.store.revision
+    newest = {ALL: plane.cluster.store.revision}
     day = plane.cluster.now + STOPPED_KEPT_S
     assert lag(newest, day).nodes == 2
     assert lag(newest, day + LEASE_DURATION_S + 1).nodes == 0
@@ -356,6 +369,60 @@ def test_nodes_that_are_gone_do_not_count() -> None:
     assert plane.told()["Honored"] == ("True", "NodesUpToDate"), "n2 was not heard of"
     plane.settle(LEASE_DURATION_S + PERIOD_S)
     assert plane.told()["Honored"] == ("Unknown", "NoReports")
+
+
+def test_a_node_whose_cache_lost_an_event_holds_nothing_until_it_listed_anew() -> None:
+    plane = Plane()
+    plane.report_all("node-0", "node-1")
+    plane.settle(12)
+    assert plane.told()["Honored"] == ("True", "NodesUpToDate")
+    (lost,) = (listed["metadata"]["name"] for listed in plane.cluster.list(EndpointSlices))
+    plane.ready(0, status="False")
+    plane.settle(2)
+    for _ in range(4):
+        plane.report("node-0")
+        plane.report("node-1", lost=lost)
+        plane.settle(12)
+    found = plane.conditions()[HONORED]
+    assert (found["status"], found["reason"]) == ("False", "NodesBehind")
+    assert found["message"].endswith(" yet: node-1 (its cache lost an event)")
+    (note,) = (note for note in plane.cluster.notes if note.reason == CACHE_DIFFERS)
+    assert (note.regarding.metadata.name, note.type) == ("node-1", "Warning")
+    assert note.regarding.metadata.uid == plane.cluster.get(Nodes, "node-1")["metadata"]["uid"]
+    assert states(plane) == {"cache_differs": 1, "current": 1}
+    plane.report_all("node-0", "node-1")
+    plane.settle(12)
+    assert plane.told()["Honored"] == ("True", "NodesUpToDate")
+    assert states(plane) == {"current": 2}
+
+
+def states(plane: Plane) -> dict[str, float]:
+    families = {family.name: family for family in plane.cluster.controllers[1].samples(plane.cluster.now)}
+    samples = families["sliceplane_node_proxies"].samples
+    return {sample.labels[0]: sample.value for sample in samples if sample.value}
+
+
+def test_an_endpoint_that_went_with_its_slice_must_be_gone_from_nodes() -> None:
+    plane = Plane()
+    foreign = {
+        "metadata": {"name": "more", "labels": {"kubernetes.io/service-name": "web"}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.0.9.9"], "hints": {"forZones": [{"name": "zone-a"}]}}],
+    }
+    plane.cluster.create(EndpointSlices, foreign)
+    plane.settle()
+    before = plane.cluster.store.revision
+    plane.report("n1", before)
+    plane.settle(15)
+    assert plane.told()["Honored"] == ("True", "NodesUpToDate")
+    plane.cluster.delete(EndpointSlices, "more")
+    for _ in range(5):
+        plane.report("n1", before)
+        plane.settle(12)
+    assert plane.told()["Honored"] == ("False", "NodesBehind"), "the kernel of n1 still sends to 10.0.9.9"
+    plane.report("n1")
+    plane.settle(12)
+    assert plane.told()["Honored"] == ("True", "NodesUpToDate")
 
 
 def test_another_wish_is_not_honored_before_nodes_say_so() -> None:

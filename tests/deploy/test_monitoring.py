@@ -164,6 +164,7 @@ def test_what_an_alert_asks_of_a_program_is_served_by_that_program(served: dict[
 
 _API = 'job="sliceplane-apiserver",instance="a"'
 _PROXY = 'job="sliceplane-proxy",instance="n1"'
+_CONTROLLERS = 'job="sliceplane-controllers",instance="c"'
 _QUEUE = 'job="sliceplane-controllers",instance="c",name="endpoint"'
 _PROGRAMMED = f'kubeproxy_network_programming_duration_seconds_bucket{{{_PROXY},ip_family="IPv4",le='
 _QUIET = "0x60"
@@ -200,6 +201,10 @@ PLANTED: dict[str, dict[str, str]] = {
     "SliceplaneQueueStuck": {
         f"workqueue_longest_running_processor_seconds{{{_QUEUE}}}": _QUIET,
         f"workqueue_depth{{{_QUEUE}}}": "500x29 0x60"},
+    "SliceplaneNodesBehind": {f"sliceplane_node_proxies_behind_seconds{{{_CONTROLLERS}}}": "0+60x29 0x60"},
+    "SliceplaneNodeStopped": {f'sliceplane_node_proxies{{{_CONTROLLERS},state="stopped"}}': "1x29 0x60"},
+    "SliceplaneNodeCacheDiffers": {f'sliceplane_node_proxies{{{_CONTROLLERS},state="cache_differs"}}': "1x29 0x60"},
+    "SliceplaneNodeRulesDamaged": {f'sliceplane_node_proxies{{{_CONTROLLERS},state="rules_damaged"}}': "2x29 0x60"},
     "SliceplaneRulesRefused": {
         f'kubeproxy_sync_proxy_rules_nftables_sync_failures_total{{{_PROXY},ip_family="IPv4"}}': "0+2x29 58x60"},
     "SliceplaneRulesLate": {

@@ -15,7 +15,7 @@ from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, ServiceCIDRs, Services
-from sliceplane.informer.cache import Change
+from sliceplane.informer.cache import Change, Mark
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.kit.rng import Rng
 from sliceplane.nft.layout import CLUSTER_IPS_CHECK
@@ -454,6 +454,7 @@ async def test_the_lease_does_not_tell_of_what_is_left_for_the_next_write(monkey
         big = codec.decode(codec.encode({"metadata": {"namespace": "ns", "name": "big"}, "spec": spec}), Service)
         proxy.on_change(Change(Services.key, None, big))
         proxy.on_change(Change(EndpointSlices.key, None, codec.decode(codec.encode(rows), EndpointSlice)))
+        proxy.on_mark(EndpointSlices.key, "", Mark(EndpointSlices.key, "77"))
         told = []
         (plane,) = proxy._planes
         while not told or plane.tracker.portions.behind or plane.schedule.freshness.pending_since is not None:

@@ -17,17 +17,39 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import forbidden, not_found
 from sliceplane.api.meta import ObjectMeta, revision_of
 from sliceplane.api.requests import Write
-from sliceplane.api.scheme import EndpointSlices
-from sliceplane.informer.cache import Change
+from sliceplane.api.scheme import EndpointSlices, Nodes, Services
+from sliceplane.informer.cache import Change, Mark
+from sliceplane.informer.digest import digest_of
 from sliceplane.kit.rng import Rng
-from sliceplane.proxy.progress import ANNOTATION_REVISION, CHANGED_PERIOD_S, IDLE_PERIOD_S, Progress
+from sliceplane.proxy.progress import (
+    ANNOTATION_PROGRESS,
+    ANNOTATION_REPORT,
+    ANNOTATION_REVISION,
+    CHANGED_PERIOD_S,
+    IDLE_PERIOD_S,
+    Progress,
+    read_report,
+)
+from sliceplane.proxy.selections import ALL, SHARED
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.node_proxy import NodeProxy
 from sliceplane.shell.node.report import report_progress
 
+SERVED = (EndpointSlices.key, ALL)
 
-def slice_of(revision: int) -> EndpointSlice:
-    return EndpointSlice(metadata=ObjectMeta(namespace="ns", name="s", resource_version=str(revision)))
+
+def slice_of(revision: int, name: str = "s", **annotations: str) -> EndpointSlice:
+    meta = ObjectMeta(namespace="ns", name=name, resource_version=str(revision), annotations=annotations or None)
+    return EndpointSlice(metadata=meta)
+
+
+def mark(revision: int) -> Mark:
+    return Mark(EndpointSlices.key, str(revision))
+
+
+def seen(progress: Progress, revision: int) -> None:
+    """Everything up to *revision* was told."""
+    progress.on_mark(*SERVED, mark(revision))
 
 
 def told(progress: Progress, now: float) -> Any:
@@ -39,9 +61,9 @@ def told(progress: Progress, now: float) -> Any:
 
 def test_a_transaction_carries_what_was_seen_when_it_began() -> None:
     progress = Progress("n1", ("IPv4",))
-    progress.on_object(slice_of(7))
+    seen(progress, 7)
     progress.on_taken("IPv4")
-    progress.on_object(slice_of(9))
+    seen(progress, 9)
     assert progress.revision == 0
     progress.on_written("IPv4")
     assert progress.revision == 7
@@ -54,19 +76,56 @@ def test_a_transaction_carries_what_was_seen_when_it_began() -> None:
 
 def test_the_slower_family_counts() -> None:
     progress = Progress("n1", ("IPv4", "IPv6"))
-    progress.on_object(slice_of(7))
+    seen(progress, 7)
     progress.on_idle("IPv4")
     assert progress.revision == 0
     progress.on_idle("IPv6")
     assert progress.revision == 7
 
 
-def test_revisions_do_not_go_back() -> None:
+def test_the_slowest_reading_counts_and_each_is_told() -> None:
     progress = Progress("n1", ("IPv4",))
-    progress.on_object(slice_of(7))
-    progress.on_object(slice_of(3))
+    progress.on_change(Change(EndpointSlices.key, None, slice_of(5)), SHARED, 0.0)
+    progress.on_mark(EndpointSlices.key, SHARED, mark(9))
+    progress.on_mark(EndpointSlices.key, "zone=a", None)
+    progress.on_mark(Services.key, ALL, Mark(Services.key, "6"))
     progress.on_idle("IPv4")
+    assert progress.revision == 0, "the zone's slices were not listed yet"
+    progress.on_mark(EndpointSlices.key, "zone=a", mark(8))
+    assert progress.revision == 0
+    progress.on_idle("IPv4")
+    assert progress.revision == 8
+    report = read_report(told(progress, 1000.0)["metadata"]["annotations"][ANNOTATION_PROGRESS])
+    assert report is not None
+    assert report.endpointslices == {SHARED: (9, digest_of([slice_of(5)])), "zone=a": (8, digest_of([]))}
+    assert report.services == {ALL: (6, digest_of([]))}
+    progress.on_dropped(EndpointSlices.key, "zone=a")
+    progress.on_idle("IPv4")
+    assert progress.revision == 9
+
+
+def test_the_digest_is_of_the_version_that_is_held() -> None:
+    progress = Progress("n1", ("IPv4",))
+    progress.on_change(Change(EndpointSlices.key, None, slice_of(5)), ALL, 0.0)
+    seen(progress, 5)
+    progress.on_taken("IPv4")
+    progress.on_change(Change(EndpointSlices.key, slice_of(5), slice_of(6)), ALL, 0.0)
+    seen(progress, 6)
+    progress.on_written("IPv4")
+    place = (EndpointSlices.plural, ALL)
+    assert progress.held == {place: (5, digest_of([slice_of(5)]))}
+    progress.on_idle("IPv4")
+    assert progress.held == {place: (6, digest_of([slice_of(6)]))}
+
+
+def test_a_server_that_was_restored_from_a_backup_takes_the_version_back() -> None:
+    progress = Progress("n1", ("IPv4",))
+    seen(progress, 7)
+    progress.on_idle("IPv4")
+    seen(progress, 3)
     assert progress.revision == 7
+    progress.on_idle("IPv4")
+    assert progress.revision == 3, "a slice that is written at 5 now is not held"
     assert [revision_of(text) for text in ("12", "", "x", "-1", "²")] == [12, 0, 0, 0, 0]
 
 
@@ -75,27 +134,78 @@ def test_it_is_told_soon_after_a_change_and_now_and_then() -> None:
     assert progress.next_deadline() <= 1000.0
     told(progress, 1000.0)
     assert progress.next_deadline() == 1000.0 + IDLE_PERIOD_S
-    progress.on_object(slice_of(7))
+    progress.on_change(Change(EndpointSlices.key, None, slice_of(7)), ALL, 1000.0)
+    seen(progress, 7)
     assert progress.next_deadline() == 1000.0 + IDLE_PERIOD_S, "the kernel does not hold it yet"
     progress.on_idle("IPv4")
     assert progress.next_deadline() == 1000.0 + CHANGED_PERIOD_S
     told(progress, 1010.0)
     progress.on_failure()
     assert progress.next_deadline() == 1010.0 + CHANGED_PERIOD_S
+    told(progress, 1020.0)
+    seen(progress, 99)  # a bookmark, as there is one every minute
+    progress.on_idle("IPv4")
+    assert progress.next_deadline() == 1020.0 + IDLE_PERIOD_S
+    progress.on_problems(("IPv4 rules are not written: no buffer space",))
+    assert progress.next_deadline() == 1020.0 + CHANGED_PERIOD_S
+
+
+def test_a_slice_that_asks_for_a_report_gets_one_when_the_kernel_has_it() -> None:
+    progress = Progress("n1", ("IPv4",))
+    asks = slice_of(5, **{ANNOTATION_REPORT: "before/0"})
+    progress.on_change(Change(EndpointSlices.key, None, asks), ALL, 900.0)
+    assert not progress.asked, "at the start everything is told anyway"
+    told(progress, 1000.0)
+    again = slice_of(7, **{ANNOTATION_REPORT: "drain-1/0"})
+    progress.on_change(Change(EndpointSlices.key, asks, again), ALL, 1001.0)
+    seen(progress, 7)
+    assert progress.asked
+    assert progress.asked_deadline() is None, "the kernel does not have it"
+    progress.on_taken("IPv4")
+    progress.on_written("IPv4")
+    assert progress.asked_deadline() == 1001.0
+    told(progress, 1001.0)
+    assert not progress.asked
+    same = slice_of(8, **{ANNOTATION_REPORT: "drain-1/0"})
+    progress.on_change(Change(EndpointSlices.key, again, same), ALL, 1002.0)
+    assert not progress.asked, "another change of the slice asks for nothing"
+
+
+def test_nodes_spread_their_answers_and_each_answers_at_its_own_time() -> None:
+    def due(node: str, asked: str) -> float:
+        progress = Progress(node, ("IPv4",))
+        told(progress, 0.0)
+        progress.on_change(Change(EndpointSlices.key, None, slice_of(7, **{ANNOTATION_REPORT: asked})), ALL, 100.0)
+        seen(progress, 7)
+        progress.on_idle("IPv4")
+        deadline = progress.asked_deadline()
+        assert deadline is not None
+        return deadline - 100.0
+
+    spread = sorted(due(f"node-{number}", "a/10") for number in range(1000))
+    assert 0 <= spread[0] < 0.1 < 9.9 < spread[-1] <= 10, (spread[0], spread[-1])
+    assert max(sum(second <= value < second + 1 for value in spread) for second in range(10)) < 150
+    assert due("n1", "a/10") == due("n1", "a/10") != due("n1", "b/10")
+    assert due("n1", "a/9999") <= 30
+    assert max(due("n1", asked) for asked in ("a", "a/x", "a/-1")) <= 1
 
 
 def test_the_lease() -> None:
     progress = Progress("n1", ("IPv4",))
-    progress.on_object(Node(metadata=ObjectMeta(name="n1", uid="u1")))
-    progress.on_object(Node(metadata=ObjectMeta(name="n2", uid="u2")))
-    progress.on_object(slice_of(7))
+    for number in (1, 2):
+        node = Node(metadata=ObjectMeta(name=f"n{number}", uid=f"u{number}"))
+        progress.on_change(Change(Nodes.key, None, node), ALL, 0.0)
+    seen(progress, 7)
     progress.on_idle("IPv4")
     found = told(progress, 1_800_000_000.0)
     assert found["metadata"] == {
         "name": "sliceplane-proxy-n1",
         "namespace": "kube-node-lease",
         "labels": {"sliceplane.dev/component": "node-proxy"},
-        "annotations": {ANNOTATION_REVISION: "7"},
+        "annotations": {
+            ANNOTATION_REVISION: "7",
+            ANNOTATION_PROGRESS: '{"endpointslices":{"all":[7,"0000000000000000"]}}',
+        },
         "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u1"}],
     }
     assert found["spec"] == {
@@ -154,6 +264,7 @@ async def test_rules_that_the_kernel_holds_are_told() -> None:
     async with reporting(server, runner) as proxy:
         proxy.on_change(added())
         proxy.on_change(Change(EndpointSlices.key, None, slice_of(5)))
+        proxy.on_mark(EndpointSlices.key, "", mark(5))
         await asyncio.sleep(600)
         assert server.requests == [], "nothing is told before the first rules"
         synced(proxy)
@@ -161,13 +272,33 @@ async def test_rules_that_the_kernel_holds_are_told() -> None:
         assert server.requests[:2] == ["patch", "create"]
         runner.open.clear()
         proxy.on_change(added(2))
-        proxy.on_change(Change(EndpointSlices.key, None, slice_of(8)))
+        proxy.on_change(Change(EndpointSlices.key, None, slice_of(8, "t")))
+        proxy.on_mark(EndpointSlices.key, "", mark(8))
         await asyncio.sleep(600)
         assert server.revision() == "5", "the kernel has not taken it yet"
         runner.open.set()
         await until_revision(server, "8")
-        proxy.on_change(Change(EndpointSlices.key, slice_of(8), slice_of(11)))
+        proxy.on_change(Change(EndpointSlices.key, slice_of(8, "t"), slice_of(11, "t")))
+        proxy.on_mark(EndpointSlices.key, "", mark(11))
         await until_revision(server, "11")
+        proxy.on_mark(EndpointSlices.key, "", mark(12))
+        await until_revision(server, "12")
+
+
+@pytest.mark.looptime
+async def test_a_report_on_demand_does_not_wait_for_the_beat() -> None:
+    server, runner = Server(), Runner()
+    async with reporting(server, runner) as proxy:
+        proxy.on_change(added())
+        synced(proxy)
+        proxy.on_mark(EndpointSlices.key, "", mark(4))
+        await eventually(lambda: server.leases, bool)
+        asks = slice_of(5, **{ANNOTATION_REPORT: "now/0"})
+        proxy.on_change(Change(EndpointSlices.key, None, asks))
+        proxy.on_mark(EndpointSlices.key, "", mark(5))
+        began = asyncio.get_running_loop().time()
+        await until_revision(server, "5")
+        assert asyncio.get_running_loop().time() - began < 1, "the beat is 10 s"
 
 
 @pytest.mark.looptime

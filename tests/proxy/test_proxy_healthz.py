@@ -9,9 +9,9 @@ import aiohttp
 import pytest
 
 from sliceplane.proxy.schedule import Freshness
+from sliceplane.shell.node.health import ProxyHealth
 from sliceplane.shell.node.healthz import health_pages, metrics_pages
 from sliceplane.shell.node.metrics import ProxyMetrics
-from sliceplane.shell.node.node_proxy import ProxyHealth
 from sliceplane.shell.process.pages import serve_pages
 
 GOOD = ProxyHealth(True, True, (("IPv4", Freshness(1000.0, None, None, 0)), ("IPv6", Freshness(None, None, 1100.0, 0))))

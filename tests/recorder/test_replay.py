@@ -66,11 +66,11 @@ def turns(recording: Recording) -> list[Turned]:
 
 
 def test_a_planted_regression_is_found_at_its_first_differing_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = record(3)
+    sound = record(4)
     with monkeypatch.context() as planted:
         # Endpoints never join a slice that has room.
         planted.setattr(SlicePacker, "_roomy", lambda *_: None)
-        faulty = record(3)
+        faulty = record(4)
         report = replay(sound)
     # Both runs are alike until the fault shows: the first turn in which they are not is where it must be found.
     first = next(pair for pair in zip(turns(sound), turns(faulty), strict=False) if pair[0] != pair[1])

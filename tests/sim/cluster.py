@@ -14,8 +14,8 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.requests import Verb, Write
 from sliceplane.api.scheme import Resource, by_storage_key
-from sliceplane.controllers.base import Controller, Done, EventNote, Job, as_told
-from sliceplane.informer.cache import Change
+from sliceplane.controllers.base import Controller, Done, EventNote, Job, MarkReader, as_told
+from sliceplane.informer.cache import Change, Mark
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.types import ListOptions, Target
@@ -59,6 +59,7 @@ class Cluster(Server):
                 for record in self.records(selection.resource):
                     new: Object = decode(record.body, projection)
                     controller.on_change(Change(selection.resource.key, None, new), self.now)
+                self._mark(controller, Mark(selection.resource.key, str(self.store.revision), listed=True))
             controller.on_synced(self.now)
 
     # The user's side
@@ -117,13 +118,20 @@ class Cluster(Server):
         projection = resource.projection
         for controller in watching:
             last: Object = decode(event.record.body, projection)
-            if event.type is EventType.DELETED:
-                # An informer has the last version with the deletion's own resourceVersion.
-                change = Change(resource.key, last, None)
-            else:
-                old = decode(event.previous.body, projection) if event.previous else None
-                change = Change(resource.key, old, last)
-            controller.on_change(change, self.now)
+            old: Object | None = decode(event.previous.body, projection) if event.previous else None
+            new = None if event.type is EventType.DELETED else last
+            controller.on_change(Change(resource.key, old, new), self.now)
+            self._mark(controller, Mark(resource.key, str(event.revision)))
+
+    def bookmark(self) -> None:
+        """Every watch says how far it is, as servers do once a minute."""
+        for controller in self.controllers:
+            for selection in controller.info.watches:
+                self._mark(controller, Mark(selection.resource.key, str(self.store.revision)))
+
+    def _mark(self, controller: Controller, mark: Mark) -> None:
+        if isinstance(controller, MarkReader):
+            controller.on_mark(mark, self.now)
 
     def _run(self, controller: Controller, job: Job) -> None:
         results: list[bytes] = []

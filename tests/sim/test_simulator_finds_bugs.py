@@ -5,6 +5,7 @@ Every mutation is a mistake that somebody made before.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -18,9 +19,11 @@ from sliceplane.controllers.ownership import OwnershipGraph
 from sliceplane.endpoints.mirroring import service as mirroring
 from sliceplane.endpoints.mirroring.desired import Mirror
 from sliceplane.endpoints.service import EndpointsState
-from sliceplane.informer.cache import Cache
+from sliceplane.informer.cache import Cache, Mark
 from sliceplane.informer.reflector import Reflector
+from sliceplane.proxy.progress import Progress
 from sliceplane.sim.faults import parse_faults
+from sliceplane.sim.proxies import SimulatedProxy, SliceHistory
 from sliceplane.sim.roster import CLASSIC
 from sliceplane.sim.simulation import Options, Simulation
 from sliceplane.slices import packer as packing
@@ -142,3 +145,68 @@ def test_endpoints_are_written_once_and_never_again(monkeypatch: pytest.MonkeyPa
 def test_nothing_is_mirrored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirroring, "mirror_of", lambda endpoints, most: Mirror())
     assert found("none", steps=100, first=2, controllers=OLDER) == {"mirror-true"}
+
+
+def found_by_proxies() -> set[str]:
+    """As ``found``, in the full workload, where there are node proxies; few controllers, since it is not about them."""
+    chosen = parse_faults("normal")
+    names = ("endpointslice", "kubelet", "replicaset", "deployment", "traffic-distribution")
+    for seed in range(1, 7):
+        options = Options(seed=seed, steps=50, faults=chosen, controllers=names, workload="full")
+        violation = Simulation(options).run().violation
+        if violation is not None:
+            return {violation.invariant}
+    return set()
+
+
+def test_a_version_is_told_that_came_while_rules_were_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_written(self: Progress, family: Any) -> None:
+        self._held[family] = dict(self._seen)
+
+    monkeypatch.setattr(Progress, "on_written", on_written)
+    assert found_by_proxies() == {"mark-never-early"}
+
+
+def test_the_greatest_version_of_all_readings_is_told_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one watch showed says nothing of another."""
+    original = Progress.on_mark
+
+    def on_mark(self: Progress, resource: str, reading: str, mark: Mark | None) -> None:
+        original(self, resource, reading, mark)
+        newest = max(held.revision for held in self._seen.values())
+        self._seen = {place: held._replace(revision=newest) for place, held in self._seen.items()}
+
+    monkeypatch.setattr(Progress, "on_mark", on_mark)
+    assert found_by_proxies() <= {"mark-never-early", "mark-digest-true"}
+
+
+def test_a_lost_event_is_named_by_its_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = SimulatedProxy._on_changes
+    seen = Counter[str]()
+
+    def on_changes(self: SimulatedProxy, name: str, changes: Any) -> None:
+        seen[self.actor] += 1
+        original(self, name, () if seen[self.actor] == 20 else changes)
+
+    monkeypatch.setattr(SimulatedProxy, "_on_changes", on_changes)
+    monkeypatch.setattr(SimulatedProxy, "_check", lambda self, told: None)  # the simulator knows it sooner
+    assert found_by_proxies() == {"no-false-alarm"}, "the controllers name it, and this time they are right"
+
+
+def test_bookmarks_are_not_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice of another zone is deleted: only a bookmark says that this concerns nothing that is read here."""
+    original = Reflector.on_watch_event
+
+    def on_watch_event(self: Reflector[Any], kind: str, body: bytes, now: float) -> None:
+        reached = self.reached
+        original(self, kind, body, now)
+        if kind == "BOOKMARK":
+            self.reached = reached
+
+    def last(self: SliceHistory, reading: str) -> int:
+        return max((commits[-1].revision for commits in self._commits.values()), default=0)
+
+    monkeypatch.setattr(SliceHistory, "last", last)
+    assert found_by_proxies() == set(), "bookmarks raise every reading to the last commit of all"
+    monkeypatch.setattr(Reflector, "on_watch_event", on_watch_event)
+    assert found_by_proxies() == {"mark-reaches-all"}

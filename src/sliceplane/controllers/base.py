@@ -24,7 +24,7 @@ from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.own_writes import delete_options
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import Resource
-from sliceplane.informer.cache import Change
+from sliceplane.informer.cache import Change, Mark
 from sliceplane.kit.metrics import Family
 from sliceplane.kit.names import GENERATED_ALPHABET, GENERATED_BASE_MAX, GENERATED_SUFFIX_LENGTH
 
@@ -34,6 +34,7 @@ __all__ = [
     "Done",
     "EventNote",
     "Job",
+    "MarkReader",
     "Measured",
     "Selection",
     "Work",
@@ -162,3 +163,11 @@ class Measured(Protocol):
 
     def samples(self, now: float) -> tuple[Family, ...]:
         """Frozen, as they are now.  Costs O(figures), and only when asked."""
+
+
+@runtime_checkable
+class MarkReader(Protocol):
+    """A controller that wants to know how far its caches are, and not only what changed in them."""
+
+    def on_mark(self, mark: Mark, now: float) -> None:
+        """After the changes that lead there."""

@@ -1,10 +1,14 @@
-"""Which nodes hold a revision: the Leases of node proxies (``proxy.progress``), read together.
+"""Which nodes hold a version: the Leases of node proxies (``proxy.progress``), read together.
 
 Clocks of machines differ, so a Lease lives as long as it says from the moment at which *we* saw it change.
 
+**Which slices concern a node?**  Those that it reads (``proxy.selections``), and for each reading the node tells a
+version of its own; so what is asked for is a version for each reading.  A proxy of an older release tells one version
+for all.  A node whose cache lost an event (``controllers.node_caches``) holds no version, whatever it says.
+
 **Stopped or removed?**  A Lease that ran out is of a proxy that stopped, or of a node that is gone.  A proxy lets its
 Node own the Lease, so the garbage collector takes the Lease with the Node: one that ran out, has such an owner and is
-still there, is of a node whose rules stay as the proxy left them.  That node counts, with the revision that it had, for
+still there, is of a node whose rules stay as the proxy left them.  That node counts, with the version that it had, for
 ``STOPPED_KEPT_S``; an operator who takes proxies away deletes the Leases, or waits for so long.  Without an owner (a
 proxy on a machine that is no Node) it cannot be told, and it counts no more.
 """
@@ -12,24 +16,39 @@ proxy on a machine that is no Node) it cannot be told, and it counts no more.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from sliceplane.api.core import Lease
-from sliceplane.api.meta import revision_of
+from sliceplane.api.meta import Object, OwnerReference, revision_of
+from sliceplane.api.scheme import EndpointSlices
+from sliceplane.controllers.node_caches import NodeCaches, Verdict
+from sliceplane.informer.cache import Change, Mark
+from sliceplane.kit.metrics import Metrics
 from sliceplane.proxy.progress import (
+    ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
     COMPONENT,
     LABEL_COMPONENT,
     LEASE_DURATION_S,
     LEASE_PREFIX,
+    Report,
+    read_report,
 )
 
-#: the sorted list of all revisions is made anew at most so often: thousands of nodes, and as many Services that ask
+#: the sorted lists of all revisions are made anew at most so often: thousands of nodes, and as many Services that ask
 REFRESH_S: Final = 1.0
 #: a proxy that has not reported for so long was taken away on purpose
 STOPPED_KEPT_S: Final = 86_400.0
+#: a node that has not told for so long that it holds a change is behind: its beat, and some for the ways
+BEHIND_S: Final = 15.0
 #: nodes that a sentence names
 NAMED_MAX: Final = 3
+#: what metrics call the states of nodes; the first that fits counts
+STATES: Final = ("stopped", "cache_differs", "rules_damaged", "behind", "current")
+#: the reading of a proxy that tells one version for all
+_EVERY: Final = ""
 
 
 class Lag(NamedTuple):
@@ -48,47 +67,156 @@ class Lag(NamedTuple):
         return ", ".join(self.examples) + (f" and {more} more" if more else "")
 
 
+class Differing(NamedTuple):
+    """A node whose cache turned out to differ."""
+
+    node: str
+    owner: OwnerReference | None
+    verdict: Verdict
+
+
 class _Node(NamedTuple):
     name: str
-    revision: int
+    owner: OwnerReference | None
+    #: by reading
+    revisions: dict[str, int]
+    problems: tuple[str, ...]
     until: float
     kept: float
-
-    def shown(self, now: float) -> str:
-        return self.name if self.until > now else f"{self.name} (its proxy stopped reporting)"
 
 
 class NodeProgress:
     """Owned by ``TrafficDistributionController``."""
 
     def __init__(self) -> None:
+        #: by the name of the Lease
         self._nodes: dict[str, _Node] = {}
-        self._sorted: list[tuple[int, str]] = []
+        self._caches = NodeCaches()
+        #: by reading: version and Lease of every node that has it, the lowest first
+        self._sorted: dict[str, list[tuple[int, str]]] = {}
         self._sorted_at = float("-inf")
         self._reporting = 0
 
-    def on_lease(self, name: str, new: Lease | None, now: float) -> bool:
-        """True: this is the first node, or the last one went."""
+    def on_change(self, change: Change[Object]) -> None:
+        """Of slices and Services; others are passed over."""
+        self._caches.on_change(change)
+
+    def on_mark(self, mark: Mark, now: float) -> tuple[Differing, ...]:
+        return tuple(self._differing(name) for name in self._caches.on_mark(mark, now))
+
+    def on_lease(self, name: str, new: Lease | None, now: float) -> tuple[bool, tuple[Differing, ...]]:
+        """True: this is the first node, or the last one went.  And whose cache turned out to differ."""
         before = bool(self._nodes)
+        differs = False
         if new is None or (new.metadata.labels or {}).get(LABEL_COMPONENT) != COMPONENT:
-            self._nodes.pop(name, None)
+            self._forget(name)
         else:
-            revision = revision_of((new.metadata.annotations or {}).get(ANNOTATION_REVISION, ""))
-            until = now + (new.spec.lease_duration_seconds or LEASE_DURATION_S)
-            owned = any(owner.kind == "Node" for owner in new.metadata.owner_references or ())
-            node = new.spec.holder_identity or name.removeprefix(LEASE_PREFIX)
-            self._nodes[name] = _Node(node, revision, until, until + STOPPED_KEPT_S if owned else until)
+            annotations = new.metadata.annotations or {}
+            report = read_report(annotations.get(ANNOTATION_PROGRESS, ""))
+            self._nodes[name] = _node_of(name, new, report, annotations.get(ANNOTATION_REVISION, ""), now)
+            differs = self._caches.on_report(name, report, now)
         if before is not bool(self._nodes):
             self._sorted_at = float("-inf")
-        return before is not bool(self._nodes)
+        return before is not bool(self._nodes), (self._differing(name),) if differs else ()
 
-    def lag(self, revision: int, now: float) -> Lag:
-        """Which of the nodes do not hold *revision*.  O(log nodes), O(nodes) once in ``REFRESH_S``."""
-        if now - self._sorted_at >= REFRESH_S:
-            self._nodes = {name: node for name, node in self._nodes.items() if node.kept > now}
-            self._sorted = sorted((node.revision, name) for name, node in self._nodes.items())
-            self._reporting = sum(node.until > now for node in self._nodes.values())
-            self._sorted_at = now
-        behind = bisect_left(self._sorted, (revision, ""))
-        examples = [self._nodes[name] for _, name in self._sorted[: min(behind, NAMED_MAX)] if name in self._nodes]
-        return Lag(behind, len(self._sorted), self._reporting, tuple(node.shown(now) for node in examples))
+    def _forget(self, name: str) -> None:
+        self._nodes.pop(name, None)
+        self._caches.on_report(name, None, 0.0)
+
+    def _differing(self, name: str) -> Differing:
+        node = self._nodes[name]
+        return Differing(node.name, node.owner, self._caches.verdict(name))
+
+    def lag(self, wanted: Mapping[str, int], now: float) -> Lag:
+        """Which of the nodes do not hold the versions *wanted*, by reading.  O(readings * log nodes + behind),
+        O(nodes * log nodes) once in ``REFRESH_S``."""
+        self._refresh(now)
+        behind: dict[str, int] = {}
+        for reading, revision in (*wanted.items(), (_EVERY, max(wanted.values(), default=0))):
+            nodes = self._sorted.get(reading, [])
+            for held, name in nodes[: bisect_left(nodes, (revision, ""))]:
+                behind[name] = min(held, behind.get(name, held))
+        for name in self._caches.differing:
+            behind.setdefault(name, 0)
+        furthest = sorted(behind, key=lambda name: (behind[name], name))[:NAMED_MAX]
+        examples = tuple(self._shown(name, now) for name in furthest if name in self._nodes)
+        return Lag(len(behind), len(self._nodes), self._reporting, examples)
+
+    def _refresh(self, now: float) -> None:
+        if now - self._sorted_at < REFRESH_S:
+            return
+        for name in [name for name, node in self._nodes.items() if node.kept <= now]:
+            self._forget(name)
+        self._sorted = {}
+        for name, node in self._nodes.items():
+            for reading, revision in node.revisions.items():
+                self._sorted.setdefault(reading, []).append((revision, name))
+        for nodes in self._sorted.values():
+            nodes.sort()
+        self._reporting = sum(node.until > now for node in self._nodes.values())
+        self._sorted_at = now
+
+    def _shown(self, name: str, now: float) -> str:
+        node = self._nodes[name]
+        if node.until <= now:
+            return f"{node.name} (its proxy stopped reporting)"
+        return f"{node.name} (its cache lost an event)" if name in self._caches.differing else node.name
+
+    # -- metrics ----------------------------------------------------------------------------------------
+
+    def metrics(self, now: float) -> Metrics:
+        """As they are now.  O(nodes)."""
+        states: Counter[str] = Counter()
+        longest_s = 0.0
+        for name, node in self._nodes.items():
+            since = self._caches.behind_since(name)
+            behind_s = 0.0 if since is None or now - since < BEHIND_S else now - since
+            states[self._state(name, node, behind_s, now)] += 1
+            longest_s = max(longest_s, behind_s)
+        metrics = Metrics()
+        metrics.computed(
+            "gauge",
+            "sliceplane_node_proxies",
+            "Node proxies, by what their Leases tell.",
+            lambda: [((state,), states[state]) for state in STATES] if self._nodes else [],
+            "state",
+        )
+        metrics.computed(
+            "gauge",
+            "sliceplane_node_proxies_behind_seconds",
+            "How long the oldest change of EndpointSlices waits that a node has not told it holds.",
+            lambda: longest_s,
+        )
+        return metrics
+
+    def _state(self, name: str, node: _Node, behind_s: float, now: float) -> str:
+        if node.until <= now:
+            return "stopped"
+        if name in self._caches.differing:
+            return "cache_differs"
+        if node.problems:
+            return "rules_damaged"
+        return "behind" if behind_s else "current"
+
+    def check(self) -> None:
+        self._caches.check()
+
+
+def _node_of(name: str, lease: Lease, report: Report | None, revision: str, now: float) -> _Node:
+    until = now + (lease.spec.lease_duration_seconds or LEASE_DURATION_S)
+    owner = next((owner for owner in lease.metadata.owner_references or () if owner.kind == "Node"), None)
+    revisions = {_EVERY: revision_of(revision)}
+    if report is not None:
+        revisions = {
+            reading: held.revision
+            for (resource, reading), held in report.places().items()
+            if resource == EndpointSlices.plural
+        }
+    return _Node(
+        lease.spec.holder_identity or name.removeprefix(LEASE_PREFIX),
+        owner,
+        revisions,
+        report.problems if report is not None else (),
+        until,
+        until + STOPPED_KEPT_S if owner is not None else until,
+    )

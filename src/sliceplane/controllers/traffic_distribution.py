@@ -9,9 +9,11 @@ patches of the status subresource, of our conditions alone, and only where one o
 that move with every Pod, a change is looked at after ``SETTLE_S``, and a node is late only after ``GRACE_S``.  So a
 rolling update of a Service whose hints stay costs no write at all.
 
-*Honored* compares with a **goal**: the newest revision of the Service's slices at some moment.  When all nodes hold it,
-the next goal is set; slices that change all the time do not make it false, nodes that stay behind do.  They are named,
-a few of them; so are those whose proxy stopped (``controllers.node_progress``), for their kernels go on with old rules.
+*Honored* compares with a **goal**: the newest revision of the Service's slices at some moment, for each reading that
+shows them (``proxy.selections``).  When all nodes hold it, the next goal is set; slices that change all the time do not
+make it false, nodes that stay behind do.  They are named, a few of them; so are those whose proxy stopped
+(``controllers.node_progress``), for their kernels go on with old rules, and those whose cache lost an event, which are
+also told of in an Event of the Node.
 """
 
 from __future__ import annotations
@@ -19,26 +21,30 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from sliceplane.api.codec import decode, encode
-from sliceplane.api.core import Lease, Service, ServiceCondition
+from sliceplane.api.core import Lease, Node, Service, ServiceCondition
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.gates import Gates
-from sliceplane.api.meta import Document, Object, is_older
-from sliceplane.api.scheme import EndpointSlices, Leases, Services
-from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
+from sliceplane.api.meta import Document, Object, ObjectMeta, is_older
+from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Services
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Selection, Write
 from sliceplane.controllers.keyed import KeyedController
-from sliceplane.controllers.node_progress import NodeProgress
+from sliceplane.controllers.node_progress import Differing, NodeProgress
 from sliceplane.controllers.service_syncs import HintProblems
 from sliceplane.heuristics.asking import Find
-from sliceplane.informer.cache import Change
+from sliceplane.informer.cache import Change, Mark
+from sliceplane.kit.metrics import Family, merged
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.kit.times import format_time
 from sliceplane.proxy.progress import COMPONENT, LABEL_COMPONENT, LEASE_NAMESPACE
+from sliceplane.proxy.selections import readings_of_slice
 from sliceplane.slices.shape import is_headless, traffic_distribution, wants_annotation_hints
 
 ACCEPTED: Final = "TrafficDistributionAccepted"
 PROGRAMMED: Final = "TrafficDistributionProgrammed"
 HONORED: Final = "TrafficDistributionHonored"
 TYPES: Final = (ACCEPTED, PROGRAMMED, HONORED)
+#: the reason of an Event of a Node
+CACHE_DIFFERS: Final = "CacheDiffers"
 
 #: from a change to the look at it: slices come one by one
 SETTLE_S: Final = 1.0
@@ -68,7 +74,7 @@ class _Endpoints(NamedTuple):
 
 
 class _Goal(NamedTuple):
-    revision: int
+    revisions: dict[str, int]
     since: float
 
 
@@ -94,8 +100,10 @@ class TrafficDistributionController(KeyedController):
         self._services: dict[str, Service] = {}
         #: by service and name, of all services: any of them may get the field
         self._slices: dict[str, dict[str, EndpointSlice]] = {}
-        #: the newest revision of each service's slices, those that went included
-        self._newest: dict[str, int] = {}
+        #: the newest revision of each service's slices, by reading, those that went included
+        self._newest: dict[str, dict[str, int]] = {}
+        #: services and readings of slices that went at a revision which only the next mark tells
+        self._going: set[tuple[str, str]] = set()
         self._counted: dict[str, dict[str, tuple[str, _Endpoints]]] = {}
         self._goals: dict[str, _Goal] = {}
         self._progress = NodeProgress()
@@ -103,18 +111,18 @@ class TrafficDistributionController(KeyedController):
     # -- events -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
+        self._progress.on_change(change)
         match change.object:
             case Service() as service:
                 self._on_service(service, gone=change.new is None, now=now)
             case EndpointSlice():
-                for version, gone in ((change.old, True), (change.new, False)):
-                    if isinstance(version, EndpointSlice):
-                        self._on_slice(version, gone=gone, now=now)
+                self._on_slice(*change.typed(EndpointSlice), now)
             case Lease() as lease:
                 known = None if change.new is None else lease
-                if self._progress.on_lease(lease.metadata.name, known, now):
-                    for key in self._services:
-                        self.enqueue_after(key, SETTLE_S, now)
+                first_or_last, differing = self._progress.on_lease(lease.metadata.name, known, now)
+                self._tell(differing, now)
+                if first_or_last:
+                    self._look_at_all(now)
             case unexpected:
                 raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
 
@@ -130,24 +138,62 @@ class TrafficDistributionController(KeyedController):
             self._services[key] = service
             self.enqueue_after(key, SETTLE_S, now)
 
-    def _on_slice(self, seen: EndpointSlice, *, gone: bool, now: float) -> None:
-        meta = seen.metadata
-        owner = (meta.labels or {}).get(LABEL_SERVICE_NAME)
-        if not owner:
-            return
-        key = f"{meta.namespace}/{owner}"
-        slices = self._slices.setdefault(key, {})
-        if gone:
-            slices.pop(meta.name, None)
-        else:
-            slices[meta.name] = seen
-        if slices:
-            self._newest[key] = max(self._newest.get(key, 0), meta.revision)
-        else:
-            del self._slices[key]
-            self._newest.pop(key, None)
-        if key in self._services:
+    def _on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None, now: float) -> None:
+        before, after = _key_of(old), _key_of(new)
+        if old is not None and before and before != after:
+            slices = self._slices[before]
+            del slices[old.metadata.name]
+            if not slices:
+                del self._slices[before]
+                self._newest.pop(before, None)
+        if new is not None and after:
+            self._slices.setdefault(after, {})[new.metadata.name] = new
+        for key, seen in ((before, old), (after, new)):
+            if key in self._slices:
+                newest = self._newest.setdefault(key, {})
+                for reading in readings_of_slice(seen):
+                    if new is None:
+                        self._going.add((key, reading))
+                    else:
+                        newest[reading] = max(newest.get(reading, 0), new.metadata.revision)
+            if key in self._services:
+                self.enqueue_after(key, SETTLE_S, now)
+
+    def on_mark(self, mark: Mark, now: float) -> None:
+        """A ``controllers.base.MarkReader``."""
+        self._tell(self._progress.on_mark(mark, now), now)
+        if mark.resource == EndpointSlices.key:
+            for key, reading in self._going:
+                if key in self._newest:
+                    self._newest[key][reading] = max(self._newest[key].get(reading, 0), mark.revision)
+            self._going.clear()
+
+    def _look_at_all(self, now: float) -> None:
+        for key in self._services:
             self.enqueue_after(key, SETTLE_S, now)
+
+    def _tell(self, differing: tuple[Differing, ...], now: float) -> None:
+        if differing:
+            self._look_at_all(now)
+        for node, owner, verdict in differing:
+            resource, reading = verdict.place
+            text = (
+                f"the node proxy's cache of {resource} ({reading}) at version {verdict.revision} is not what the server"
+            )
+            self.note(
+                EventNote(
+                    regarding=Node(metadata=ObjectMeta(name=node, uid=owner.uid if owner is not None else node)),
+                    regarding_resource=Nodes,
+                    type="Warning",
+                    reason=CACHE_DIFFERS,
+                    note=f"{text} had then: it lost an event; restart the proxy, which lists anew",
+                    component="sliceplane-controllers",
+                    action="Compare",
+                )
+            )
+
+    def samples(self, now: float) -> tuple[Family, ...]:
+        return merged(super().samples(now), self._progress.metrics(now).families())
 
     # -- work -------------------------------------------------------------------------------------------
 
@@ -247,13 +293,13 @@ class TrafficDistributionController(KeyedController):
 
     def _honored(self, key: str, service: Service, now: float, *, another: bool) -> WantedCondition:
         """*another*: the Service asks for something that it did not ask for before."""
-        newest = self._newest.get(key, 0)
+        newest = self._newest.get(key, {})
         goal = self._goals.get(key)
         if goal is None:
-            goal = self._goals[key] = _Goal(newest, now)
-        lag = self._progress.lag(goal.revision, now)
-        if not lag.behind and newest > goal.revision:
-            goal = self._goals[key] = _Goal(newest, now)
+            goal = self._goals[key] = _Goal(dict(newest), now)
+        lag = self._progress.lag(goal.revisions, now)
+        if not lag.behind and newest != goal.revisions:
+            goal = self._goals[key] = _Goal(dict(newest), now)
             lag = self._progress.lag(newest, now)
         self.enqueue_after(key, BEHIND_PERIOD_S if lag.behind or another else PERIOD_S, now)
         if not lag.reporting or not newest:
@@ -275,10 +321,14 @@ class TrafficDistributionController(KeyedController):
 
     def check(self) -> None:
         super().check()
+        self._progress.check()
         for key, slices in self._slices.items():
             assert slices, f"{key} has no slices"
-            newest = max(endpoint_slice.metadata.revision for endpoint_slice in slices.values())
-            assert self._newest[key] >= newest, f"{key}: {self._newest[key]}, a slice has {newest}"
+            for endpoint_slice in slices.values():
+                for reading in readings_of_slice(endpoint_slice):
+                    known = self._newest[key].get(reading, 0)
+                    newest = endpoint_slice.metadata.revision
+                    assert known >= newest, f"{key} {reading}: {known}, a slice has {newest}"
         assert self._newest.keys() == self._slices.keys(), f"{self._newest.keys() ^ self._slices.keys()} have one only"
         assert self._goals.keys() <= self._services.keys(), "goals of services that are not watched"
         assert self._counted.keys() <= self._services.keys(), "counts of services that are not watched"
@@ -286,6 +336,12 @@ class TrafficDistributionController(KeyedController):
 
 def _ours(service: Service) -> dict[str, ServiceCondition]:
     return {condition.type: condition for condition in service.status.conditions or () if condition.type in TYPES}
+
+
+def _key_of(seen: EndpointSlice | None) -> str:
+    """Of the Service; "": of none."""
+    owner = (seen.metadata.labels or {}).get(LABEL_SERVICE_NAME) if seen is not None else ""
+    return f"{seen.metadata.namespace}/{owner}" if seen is not None and owner else ""
 
 
 def _is_outdated(seen: Service, known: Service) -> bool:

@@ -29,7 +29,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from sliceplane.api import codec
-from sliceplane.api.meta import Object, is_older
+from sliceplane.api.meta import Object, is_older, revision_of
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.containers import SortedDict
 
@@ -63,6 +63,23 @@ class Change(Generic[T_co]):
         assert old is None or isinstance(old, kind), f"{old!r} is no {kind.__name__}"
         assert new is None or isinstance(new, kind), f"{new!r} is no {kind.__name__}"
         return old, new
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Every change of a selection up to *version* has been told: an event, a bookmark or a list says so.
+
+    ``listed``: by a list, so what happened since the mark before is told in its sum and not one by one.  A mark may
+    be lower than the one before: the server was restored from a backup, and says so in a list.
+    """
+
+    resource: str  # Resource.key
+    version: str
+    listed: bool = False
+
+    @property
+    def revision(self) -> int:
+        return revision_of(self.version)
 
 
 class Coalesced(Generic[T]):

@@ -51,7 +51,7 @@ from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.meta import Object, is_older
 from sliceplane.api.scheme import is_done_without
 from sliceplane.informer.answers import bookmark_version, is_bad_version, is_expired, is_overload, status_of
-from sliceplane.informer.cache import Cache, Change, Undecodable, Unreadable
+from sliceplane.informer.cache import Cache, Change, Mark, Undecodable, Unreadable
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.rng import Rng
 
@@ -75,8 +75,6 @@ RETRY_AFTER_MAX_S = 300
 BARREN_WATCHES_MAX = 2
 #: so many expired continue tokens in a row, and the next list is asked for whole
 EXPIRED_PAGES_MAX = 2
-
-
 #: how soon a kind that this cluster does not have is looked for again: it comes with an upgrade, or with a role
 ABSENT_PERIOD_S = 300.0
 
@@ -132,7 +130,8 @@ class Counters:
 class Reflector(Generic[T]):
     """Owns and changes *cache*; driven by one shell (``shell.transport.reflect``, or a simulator).
 
-    After every ``start`` and ``on_...``: perform ``take_actions()`` in order, deliver ``take_changes()``.
+    After every ``start`` and ``on_...``: perform ``take_actions()`` in order, deliver ``take_changes()`` and after
+    them ``take_mark()``.
     Times are seconds since the epoch.
     """
 
@@ -158,6 +157,10 @@ class Reflector(Generic[T]):
         self._absent_period_s = absent_period_s
         self._actions: list[Action] = []
         self._changes: list[Change[T]] = []
+        #: up to where the cache has everything; unlike ``resource_version`` it stays while a list is due
+        self.reached = ""
+        self._mark = Mark(cache.resource.key, "")
+        self._listed = False
         #: where a watch continues; "" means that only a list helps
         self._version = ""
         self._deadline: float | None = None
@@ -189,6 +192,13 @@ class Reflector(Generic[T]):
         """What happened to the cache since the last call, in order."""
         changes, self._changes = tuple(self._changes), []
         return changes
+
+    def take_mark(self) -> Mark | None:
+        """How far the cache is, if that moved since the last call: what ``take_changes`` gave leads there."""
+        if self.reached == self._mark.version and not self._listed:
+            return None
+        self._mark, self._listed = Mark(self.cache.resource.key, self.reached, self._listed), False
+        return self._mark
 
     def next_deadline(self) -> float | None:
         """When to call ``on_deadline``."""
@@ -278,7 +288,8 @@ class Reflector(Generic[T]):
         try:
             if kind == "BOOKMARK":
                 self.counters.bookmarks += 1
-                self._advance(bookmark_version(body), now)
+                if self._advance(bookmark_version(body), now):
+                    self.reached = self._version
                 return
             if kind not in ("ADDED", "MODIFIED", "DELETED"):
                 raise Undecodable(f"unknown event type {kind!r}")
@@ -290,6 +301,7 @@ class Reflector(Generic[T]):
                 key, version = loaded.metadata.key, loaded.metadata.resource_version
             if self._advance(version, now):
                 self._changes.extend(self.cache.remove(key, version) if kind == "DELETED" else self.cache.put(loaded))
+                self.reached = self._version
         except Undecodable as error:
             # An event that cannot be read is an event lost: only a list brings back what it said.
             self._relist(internal(f"a {kind} event cannot be read: {error}"), now)
@@ -369,6 +381,8 @@ class Reflector(Generic[T]):
         self._pages = []
         self._expired_pages = self._barren = self._silent = 0
         self._version, self._list_version, self._list_token = self._list_version, "", ""
+        self.reached = self._version
+        self._listed = True
         self.synced = True
         self.last_error = self.absent = None
         self._current_at = max(self._current_at, self._list_began)

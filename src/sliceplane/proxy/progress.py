@@ -1,20 +1,37 @@
-"""How far a node is: the newest revision of EndpointSlices whose consequences the kernel holds, and when to tell.
+"""How far a node is, and when to tell: for each thing that it reads, the version whose consequences the kernel holds.
 
-A proxy tells in one Lease per node (``kube-node-lease/sliceplane-proxy-NODE``), in an annotation; the rest of the
-Lease says that the proxy lives.  It tells ``CHANGED_PERIOD_S`` after the last time if something changed, else every
-``IDLE_PERIOD_S``: as often as a kubelet at the most, whatever Services do.
+A proxy tells in one Lease per node (``kube-node-lease/sliceplane-proxy-NODE``), in two annotations; the rest of the
+Lease says that the proxy lives.  ``endpointslices-revision`` is the least version of all readings of EndpointSlices.
+``progress`` is a JSON object: for each resource and reading (``proxy.selections``) the version and the digest of the
+cache at that version (``informer.digest``), and what is wrong with the kernel's rules, in words.
+
+**Sound.**  A version counts when the informer says that *everything* up to it was told (``informer.cache.Mark``), so
+bookmarks and lists count, and a slice that this node does not read holds nothing up.  A write carries the marks of its
+beginning; the least of the families is told.  So a version is never told early, and late by one report at most.
+
+**When.**  At the proxy's own beat: ``CHANGED_PERIOD_S`` after the last time if anything but versions changed, else
+every ``IDLE_PERIOD_S``, as often as a kubelet at the most, whatever Services do.  And on demand: a slice whose
+annotation ``sliceplane.dev/report`` changes asks every node that reads it for a report as soon as the kernel has that
+slice.  Its value is any word, or ``WORD/SECONDS``: over how many seconds nodes spread their answers (which node when
+follows from the names, so that it needs no dice).
 
 Revisions of one resource are ordered (``store``; KEP-5504 for other servers); one that is no number is passed over.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+import msgspec
 
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Node
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Document, Object, OwnerReference
+from sliceplane.api.scheme import EndpointSlices, Resource, Services
+from sliceplane.informer.cache import Change, Mark
+from sliceplane.informer.digest import Digest
 from sliceplane.kit.ip import Family
 from sliceplane.kit.times import format_micro_time
 
@@ -23,11 +40,64 @@ LEASE_PREFIX: Final = "sliceplane-proxy-"
 LABEL_COMPONENT: Final = "sliceplane.dev/component"
 COMPONENT: Final = "node-proxy"
 ANNOTATION_REVISION: Final = "sliceplane.dev/endpointslices-revision"
+ANNOTATION_PROGRESS: Final = "sliceplane.dev/progress"
+#: on an EndpointSlice: every node that reads it is to report
+ANNOTATION_REPORT: Final = "sliceplane.dev/report"
 
 CHANGED_PERIOD_S: Final = 10.0
 IDLE_PERIOD_S: Final = 30.0
+#: between two reports on demand
+ASKED_PERIOD_S: Final = 0.5
+#: over how long nodes spread answers if the request does not say, and at most
+SPREAD_S: Final = 1.0
+SPREAD_MAX_S: Final = 30.0
 #: a proxy that was not heard of for so long has stopped, or its node is gone
 LEASE_DURATION_S: Final = 90
+#: what is told of a kernel in trouble: sentences, and characters of each
+PROBLEMS_MAX: Final = 3
+PROBLEM_LENGTH_MAX: Final = 200
+
+#: resource and reading
+Place = tuple[str, str]
+FOLLOWED: Final[tuple[Resource, ...]] = (EndpointSlices, Services)
+
+
+class Held(NamedTuple):
+    """A version, and the digest of the cache as it was then."""
+
+    revision: int
+    digest: str
+
+
+class Report(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The annotation ``progress``: ``[version, digest]`` by reading, and what is wrong with the rules."""
+
+    endpointslices: dict[str, Held] = {}
+    services: dict[str, Held] = {}
+    problems: tuple[str, ...] = ()
+
+    def places(self) -> dict[Place, Held]:
+        readings = ((EndpointSlices, self.endpointslices), (Services, self.services))
+        return {(resource.plural, name): held for resource, of in readings for name, held in of.items()}
+
+
+_decoder = msgspec.json.Decoder(Report)
+
+
+def read_report(text: str) -> Report | None:
+    """``None``: *text* is no such annotation."""
+    try:
+        return _decoder.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
+
+
+class _Request(NamedTuple):
+    """Report when *place* is held at *revision*, but not before *due*."""
+
+    place: Place
+    revision: int
+    due: float
 
 
 class Progress:
@@ -47,60 +117,114 @@ class Progress:
         self._node = node
         #: the Node, with which the Lease goes
         self._owner: OwnerReference | None = None
-        self._seen = 0
-        #: what the transaction under way carries, and what the kernel holds
-        self._carried = dict.fromkeys(families, 0)
-        self._held = dict.fromkeys(families, 0)
-        self._told = -1
+        self._digests: dict[Place, Digest] = {}
+        #: what the model was told, what the transaction under way carries of it, and what the kernel holds
+        self._seen: dict[Place, Held] = {}
+        self._carried: dict[Family, dict[Place, Held]] = {family: {} for family in families}
+        self._held: dict[Family, dict[Place, Held]] = {family: {} for family in families}
+        self._problems: tuple[str, ...] = ()
+        self._requests: list[_Request] = []
+        self._told: Report | None = None
         self._told_at: float | None = None
 
     # -- what happens -----------------------------------------------------------------------------------
 
-    def on_object(self, subject: Object) -> None:
-        """The cache shows *found*, or that it went in this version."""
-        meta = subject.metadata
-        if isinstance(subject, EndpointSlice):
-            self._seen = max(self._seen, meta.revision)
-        elif isinstance(subject, Node) and meta.name == self._node and meta.uid:
-            self._owner = OwnerReference(api_version="v1", kind="Node", name=meta.name, uid=meta.uid)
+    def on_change(self, change: Change[Object], reading: str, now: float) -> None:
+        """The model was told of it, as of *reading*."""
+        subject = change.object
+        if isinstance(subject, Node):
+            if subject.metadata.name == self._node:
+                uid = "" if change.new is None else subject.metadata.uid
+                self._owner = OwnerReference(api_version="v1", kind="Node", name=self._node, uid=uid) if uid else None
+            return
+        place = _place(change.resource, reading)
+        if place is None:
+            return
+        self._digests.setdefault(place, Digest()).on_change(change.old, change.new)
+        if isinstance(change.new, EndpointSlice):
+            asked = (change.new.metadata.annotations or {}).get(ANNOTATION_REPORT, "")
+            before = (change.old.metadata.annotations or {}).get(ANNOTATION_REPORT, "") if change.old else ""
+            if asked and asked != before and self._told_at is not None:
+                due = now + _spread_s(asked) * _fraction(self._node, asked)
+                self._requests.append(_Request(place, change.new.metadata.revision, due))
+
+    def on_mark(self, resource: str, reading: str, mark: Mark | None) -> None:
+        """The model was told of everything of *resource* (its key) up to *mark*; ``None``: it begins to read it."""
+        place = _place(resource, reading)
+        if place is not None:
+            digest = self._digests.setdefault(place, Digest())
+            self._seen[place] = Held(0 if mark is None else mark.revision, digest.text)
+
+    def on_dropped(self, resource: str, reading: str) -> None:
+        """It is read no more."""
+        place = _place(resource, reading)
+        if place is not None:
+            self._digests.pop(place, None)
+            self._seen.pop(place, None)
 
     def on_taken(self, family: Family) -> None:
         """A transaction begins; it carries everything seen so far."""
-        self._carried[family] = self._seen
+        self._carried[family] = dict(self._seen)
 
     def on_written(self, family: Family) -> None:
         """The kernel took it."""
-        self._held[family] = max(self._held[family], self._carried[family])
+        self._held[family] = self._carried[family]
 
     def on_idle(self, family: Family) -> None:
         """Nothing waits to be written: what was seen had no consequences here, or they are there."""
-        self._held[family] = self._seen
+        self._held[family] = self._carried[family] = dict(self._seen)
+
+    def on_problems(self, problems: tuple[str, ...]) -> None:
+        """What is wrong with the kernel's rules, or was lately; a sentence each."""
+        self._problems = tuple(problem[:PROBLEM_LENGTH_MAX] for problem in problems[:PROBLEMS_MAX])
+
+    @property
+    def held(self) -> dict[Place, Held]:
+        """What every family's rules hold."""
+        families = list(self._held.values())
+        return {place: min(held.get(place, Held(0, "")) for held in families) for place in sorted(self._seen)}
 
     @property
     def revision(self) -> int:
-        """What every family's rules hold; 0: nothing yet."""
-        return min(self._held.values())
+        """The least version of EndpointSlices; 0: nothing yet."""
+        return _least(self.held)
 
     # -- telling ----------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float:
-        """When the Lease is to be written, if nothing changes before."""
+        """When the Lease is to be written at the beat, if nothing changes before."""
         if self._told_at is None:
             return 0.0
-        return self._told_at + (self.changed_period_s if self.revision != self._told else self._idle_period_s)
+        told = self._told
+        same = told is not None and _content(told) == _content(self._report())
+        return self._told_at + (self._idle_period_s if same else self.changed_period_s)
+
+    @property
+    def asked(self) -> bool:
+        """Reports are due on demand, now or when the kernel has what they are to tell of."""
+        return bool(self._requests)
+
+    def asked_deadline(self) -> float | None:
+        """When the Lease is to be written on demand; ``None``: not before the next write of rules, or request."""
+        held = self.held
+        due = [item.due for item in self._requests if _revision(held, item.place) >= item.revision]
+        return max(min(due), (self._told_at or 0.0) + ASKED_PERIOD_S) if due else None
 
     def on_failure(self) -> None:
         """The last report did not arrive: it is due again as if something had changed."""
-        self._told = -1
+        self._told = None
 
     def take_report(self, now: float) -> bytes:
         """The Lease as it is to be now: a document to create, and a merge patch."""
-        self._told, self._told_at = self.revision, now
+        report = self._told = self._report()
+        self._told_at = now
+        held = report.places()
+        self._requests = [item for item in self._requests if _revision(held, item.place) < item.revision]
         metadata: Document = {
             "name": self.name,
             "namespace": LEASE_NAMESPACE,
             "labels": {LABEL_COMPONENT: COMPONENT},
-            "annotations": {ANNOTATION_REVISION: str(self._told)},
+            "annotations": {ANNOTATION_REVISION: str(_least(held)), ANNOTATION_PROGRESS: encode(report).decode()},
         }
         if self._owner is not None:
             metadata["ownerReferences"] = [self._owner]
@@ -110,3 +234,42 @@ class Progress:
             "renewTime": format_micro_time(now),
         }
         return encode({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec})
+
+    def _report(self) -> Report:
+        by_resource: dict[str, dict[str, Held]] = {resource.plural: {} for resource in FOLLOWED}
+        for (resource, reading), held in self.held.items():
+            by_resource[resource][reading] = held
+        return Report(by_resource[EndpointSlices.plural], by_resource[Services.plural], self._problems)
+
+    def check(self) -> None:
+        for digest in self._digests.values():
+            digest.check()
+
+
+def _place(resource: str, reading: str) -> Place | None:
+    return next(((followed.plural, reading) for followed in FOLLOWED if followed.key == resource), None)
+
+
+def _least(held: dict[Place, Held]) -> int:
+    slices = [at.revision for (resource, _), at in held.items() if resource == EndpointSlices.plural]
+    return min(slices, default=0)
+
+
+def _revision(held: dict[Place, Held], place: Place) -> int:
+    """A reading that was given up holds up no request."""
+    return held[place].revision if place in held else 2**64
+
+
+def _content(report: Report) -> tuple[object, ...]:
+    """All but versions, which bookmarks raise every minute."""
+    return ({place: held.digest for place, held in report.places().items() if held.revision}, report.problems)
+
+
+def _spread_s(asked: str) -> float:
+    seconds = asked.rpartition("/")[2] if "/" in asked else ""
+    return min(float(seconds), SPREAD_MAX_S) if seconds.isascii() and seconds.isdecimal() else SPREAD_S
+
+
+def _fraction(node: str, asked: str) -> float:
+    """At which point of the spread *node* answers, from 0 to 1: any, but the same each time."""
+    return int.from_bytes(blake2b(f"{node}\0{asked}".encode(), digest_size=4).digest(), "big") / 2**32

@@ -11,8 +11,16 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from sliceplane.api.core import Node
-from sliceplane.api.discovery import LABEL_HEADLESS, LABEL_ZONE, EndpointSlice
+from sliceplane.api.core import Node, Service
+from sliceplane.api.discovery import (
+    LABEL_FOR_REGION,
+    LABEL_FOR_ZONE,
+    LABEL_HEADLESS,
+    LABEL_REGION,
+    LABEL_SERVICE_PROXY_NAME,
+    LABEL_ZONE,
+    EndpointSlice,
+)
 from sliceplane.api.gates import (
     ENDPOINT_SLICE,
     ENDPOINT_SLICE_PROXYING,
@@ -20,10 +28,6 @@ from sliceplane.api.gates import (
     WINDOWS_ENDPOINT_SLICE_PROXYING,
     Gates,
 )
-
-LABEL_FOR_ZONE: Final = "endpointslice.kubernetes.io/for-zone"
-LABEL_FOR_REGION: Final = "endpointslice.kubernetes.io/for-region"
-LABEL_REGION: Final = "topology.kubernetes.io/region"
 
 
 def reads_slices(gates: Gates, *, windows: bool = False) -> bool:
@@ -46,6 +50,45 @@ def own_selectors(gates: Gates, node: Node | None) -> tuple[str, ...]:
     labels = node.metadata.labels or {}
     wanted = ((LABEL_FOR_ZONE, labels.get(LABEL_ZONE)), (LABEL_FOR_REGION, labels.get(LABEL_REGION)))
     return tuple(f"!{LABEL_HEADLESS},{label}={value}" for label, value in wanted if value)
+
+
+#: names of what is read: all slices, those for all zones and regions, a zone's, a region's; and of Services, all that
+#: proxies serve
+ALL: Final = "all"
+SHARED: Final = "shared"
+_ZONE: Final = "zone="
+_REGION: Final = "region="
+
+
+def reading_of(selector: str) -> str:
+    """The name of what is read with *selector*, one of those of this module."""
+    for label, name in ((LABEL_FOR_ZONE, _ZONE), (LABEL_FOR_REGION, _REGION)):
+        before, found, value = selector.partition(f",{label}=")
+        if found and before == f"!{LABEL_HEADLESS}":
+            return f"{name}{value}"
+    return SHARED if f",!{LABEL_FOR_ZONE}" in selector else ALL
+
+
+def readings_of_slice(seen: EndpointSlice | None) -> tuple[str, ...]:
+    """Every reading that shows *seen*: three at most, however many zones there are."""
+    labels = seen.metadata.labels or {} if seen is not None else {LABEL_HEADLESS: ""}
+    if LABEL_HEADLESS in labels:
+        return ()
+    zone, region = labels.get(LABEL_FOR_ZONE), labels.get(LABEL_FOR_REGION)
+    if zone is None and region is None:
+        return (ALL, SHARED)
+    return (
+        ALL,
+        *([f"{_ZONE}{zone}"] if zone is not None else []),
+        *([f"{_REGION}{region}"] if region is not None else []),
+    )
+
+
+def readings_of_service(seen: Service | None) -> tuple[str, ...]:
+    """As ``readings_of_slice``."""
+    if seen is None or LABEL_SERVICE_PROXY_NAME in (seen.metadata.labels or {}) or seen.spec.cluster_ip == "None":
+        return ()
+    return (ALL,)
 
 
 class SliceChange(NamedTuple):

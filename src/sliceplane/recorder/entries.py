@@ -16,6 +16,7 @@ CHANGE     time, life, steps ago: the controller is told of that step
 TURN       time, life, room, jobs: it was asked for work; a job is [text of its key, writes]
 DONE       time, life, text of the job's key, answers, error: [code, reason, message, details, retry after]
 ENDED      time, life, text: it is no more; the text is its fault, if that was why
+REACHED    time, life, text of the resource, version, listed: it is told how far its caches are
 MARK       time, text of the kind, text: what else happened (guard, barrier, node, trigger)
 =========  ==============================================================================================
 
@@ -31,7 +32,7 @@ from typing import Any, Final
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
-from sliceplane.informer.cache import Change
+from sliceplane.informer.cache import Change, Mark
 
 #: of the file and of the rows
 FORMAT: Final = 1
@@ -54,6 +55,7 @@ class Code(IntEnum):
     DONE = 7
     ENDED = 8
     MARK = 9
+    REACHED = 10
 
 
 class Base(IntEnum):
@@ -146,6 +148,11 @@ class Changed(Entry):
     key: str
     change: Change[Object]
     writer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached(Entry):
+    mark: Mark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import msgspec
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import Resource, by_key
-from sliceplane.informer.cache import Change
+from sliceplane.informer.cache import Change, Mark
 from sliceplane.recorder.delta import unpack, unpack_whole
 from sliceplane.recorder.entries import (
     MICROSECONDS,
@@ -28,6 +28,7 @@ from sliceplane.recorder.entries import (
     LifeSynced,
     Marked,
     Old,
+    Reached,
     RecordedAnswer,
     RecordedJob,
     RecordedWrite,
@@ -141,6 +142,9 @@ class _SegmentReader:
                 return LifeSynced(at=self._clock.read(row[1]), life=row[2])
             case Code.ENDED:
                 return LifeEnded(at=self._clock.read(row[1]), life=row[2], fault=self._texts[row[3]])
+            case Code.REACHED:
+                _, when, life, number, version, listed = row
+                return Reached(at=self._clock.read(when), life=life, mark=Mark(self._texts[number], version, listed))
             case Code.MARK:
                 return Marked(at=self._clock.read(row[1]), kind=self._texts[row[2]], text=row[3])
             case code:

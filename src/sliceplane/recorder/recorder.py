@@ -23,7 +23,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Resource
 from sliceplane.controllers.base import Done, Job, Work, Write
-from sliceplane.informer.cache import Change
+from sliceplane.informer.cache import Change, Mark
 from sliceplane.recorder.delta import Packer
 from sliceplane.recorder.entries import MICROSECONDS, STEPS_KEPT, VERBS, Answer, Base, Code, Old, Row
 from sliceplane.recorder.redact import Redactor
@@ -95,6 +95,9 @@ class LifeRecord:
 
     def change(self, change: Change[Object], now: float) -> None:
         self._append((Code.CHANGE, now, self._life, change))
+
+    def reached(self, mark: Mark, now: float) -> None:
+        self._append((Code.REACHED, now, self._life, mark))
 
     def synced(self, now: float) -> None:
         self._append((Code.SYNCED, now, self._life))
@@ -202,6 +205,10 @@ class Recorder:
                 self._rows.append((6, self._when(now), life, room, made))
             else:
                 self._rows.append((6, self._when(now), life, room))
+        elif code is Code.REACHED:
+            _, now, life, mark = thing
+            number = self._text(mark.resource)
+            self._rows.append((Code.REACHED.value, self._when(now), life, number, mark.version, mark.listed))
         elif code is Code.DONE:
             self._done(*thing[1:])
         elif code is Code.MARK:
@@ -425,6 +432,9 @@ class _NoRecord(LifeRecord):
         pass
 
     def change(self, change: Change[Object], now: float) -> None:
+        pass
+
+    def reached(self, mark: Mark, now: float) -> None:
         pass
 
     def synced(self, now: float) -> None:

@@ -21,7 +21,7 @@ from sliceplane.api.codec import decode, encode
 from sliceplane.api.meta import Object
 from sliceplane.api.selectors.fields import selected_name
 from sliceplane.api.selectors.grammar import parse_labels
-from sliceplane.controllers.base import Controller, Done, Job, Write
+from sliceplane.controllers.base import Controller, Done, Job, MarkReader, Write
 from sliceplane.informer.cache import Change
 from sliceplane.recorder.entries import (
     Answer,
@@ -30,6 +30,7 @@ from sliceplane.recorder.entries import (
     LifeBegan,
     LifeEnded,
     LifeSynced,
+    Reached,
     RecordedAnswer,
     RecordedJob,
     RecordedWrite,
@@ -166,6 +167,9 @@ class Replay:
         match entry:
             case Changed():
                 controller.on_change(entry.change, entry.at)
+            case Reached():
+                if isinstance(controller, MarkReader):
+                    controller.on_mark(entry.mark, entry.at)
             case Turned():
                 self._turn(life, entry)
             case Ended():

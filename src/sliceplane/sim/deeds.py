@@ -1,7 +1,7 @@
-"""What people and machines do besides in the ``full`` workload: zones, hints, subsets, owners, quotas, reports.
+"""What people and machines do besides in the ``full`` workload: zones, hints, subsets, owners, quotas.
 
-Nodes here have CPUs and conditions, Services ask for hints in every way there is, objects get owners at random, a quota
-lets no further slice in for a while, and node proxies say which slices they hold.
+Nodes here have CPUs and conditions, Services ask for hints in every way there is, objects get owners at random, and a
+quota lets no further slice in for a while.
 """
 
 from __future__ import annotations
@@ -10,15 +10,7 @@ from typing import Final
 
 from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Leases, Nodes, Pods, ResourceQuotas, Services
-from sliceplane.kit.times import format_micro_time
-from sliceplane.proxy.progress import (
-    ANNOTATION_REVISION,
-    COMPONENT,
-    LABEL_COMPONENT,
-    LEASE_DURATION_S,
-    LEASE_NAMESPACE,
-)
+from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Nodes, Pods, ResourceQuotas, Services
 from sliceplane.sim.roster import ZONES
 from sliceplane.sim.workload import BARE_NODES, POLICIES, Action, SimulatedWorkload
 from sliceplane.slices.subsets import ANNOTATION_SUBSETTING
@@ -98,27 +90,6 @@ def pods_come(workload: SimulatedWorkload) -> None:
     """Enough for a large service."""
     for _ in range(4):
         workload.pod_comes()
-
-
-def proxy_reports(workload: SimulatedWorkload) -> None:
-    """A node proxy holds the slices of now, or those of a while ago."""
-    rng = workload.rng
-    name = f"proxy-{rng.below(BARE_NODES)}"
-    held = max(1, workload.server.store.revision - (rng.below(40) if rng.below(3) == 0 else 0))
-    metadata = {
-        "name": name,
-        "labels": {LABEL_COMPONENT: COMPONENT},
-        "annotations": {ANNOTATION_REVISION: str(held)},
-    }
-    spec = {
-        "holderIdentity": name,
-        "leaseDurationSeconds": LEASE_DURATION_S,
-        "renewTime": format_micro_time(workload.agenda.now),
-    }
-    if workload.server.find(Leases, LEASE_NAMESPACE, name) is None:
-        workload.write("create", Leases, LEASE_NAMESPACE, {"metadata": metadata, "spec": spec})
-    else:
-        workload.write("patch", Leases, LEASE_NAMESPACE, {"metadata": metadata, "spec": spec}, name)
 
 
 # Owners
@@ -229,7 +200,6 @@ FULL_ACTIONS: Final[tuple[Action, ...]] = (
     (14, service_asks_for_hints, False),
     (8, service_asks_for_subsets, False),
     (4, pods_come, False),
-    (6, proxy_reports, False),
     (6, thing_comes, False),
     (5, thing_goes, False),
     (8, owners_change, False),

@@ -23,6 +23,7 @@ from sliceplane.controllers.emulation.rollout import limits
 from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.registry.kinds.counting import COUNTABLE, COUNTED, usage
 from sliceplane.sim.endpoints_invariants import check_endpoints, check_mirror
+from sliceplane.sim.proxies import Proxies
 from sliceplane.sim.roster import AUTHORITY, MAX_ENDPOINTS, Setup
 from sliceplane.sim.server import Server
 from sliceplane.sim.steady import Broken
@@ -60,6 +61,8 @@ class World:
     processes: Sequence[Checked]
     inputs: int
     writes: int
+    #: in the ``full`` workload
+    proxies: Proxies | None
 
 
 def _converged(world: World) -> None:
@@ -114,7 +117,7 @@ def _per_namespace(world: World) -> None:
 
 
 def _conditions(world: World) -> None:
-    """From the Service, its slices and the fact that no node proxy has reported for long."""
+    """From the Service, its slices and the fact that all node proxies hold all that there is, or that there is none."""
     if "traffic-distribution" not in world.controllers:
         return
     view = world.view
@@ -128,7 +131,7 @@ def _conditions(world: World) -> None:
             condition.type: condition for condition in service.status.conditions or () if condition.type in CONDITIONS
         }
         statuses = {name: condition.status for name, condition in conditions.items()}
-        wanted = _wanted_conditions(service, slices)
+        wanted = _wanted_conditions(service, slices, proxies=world.proxies is not None)
         if statuses != wanted:
             raise Broken(
                 "conditions-true", service.metadata.key, f"{service.metadata.key}: {statuses}, must be {wanted}"
@@ -139,7 +142,7 @@ def _conditions(world: World) -> None:
                 raise Broken("conditions-true", service.metadata.key, f"{what}, not {service.metadata.generation}")
 
 
-def _wanted_conditions(service: Service, slices: Sequence[EndpointSlice]) -> dict[str, str]:
+def _wanted_conditions(service: Service, slices: Sequence[EndpointSlice], *, proxies: bool) -> dict[str, str]:
     asked = service.spec.traffic_distribution
     if not asked:
         return {}
@@ -156,7 +159,7 @@ def _wanted_conditions(service: Service, slices: Sequence[EndpointSlice]) -> dic
     )
     conditions = {ACCEPTED: "True", PROGRAMMED: str(programmed)}
     if programmed and service.spec.cluster_ip not in ("", "None"):
-        conditions[HONORED] = "Unknown"
+        conditions[HONORED] = "True" if proxies else "Unknown"
     return conditions
 
 
@@ -370,6 +373,11 @@ def _caches(world: World) -> None:
             raise Broken("caches-current", process.actor, f"{process.actor}: {stale}")
 
 
+def _marks(world: World) -> None:
+    if world.proxies is not None:
+        world.proxies.check()
+
+
 def _checks(world: World) -> None:
     for process in world.processes:
         process.check()
@@ -395,6 +403,7 @@ INVARIANTS: Final[dict[str, tuple[str, Callable[[World], None]]]] = {
     "deployments-true": ("a Deployment's sets want what it wants, and its status counts them", _deployments),
     "slices-merged": ("with defragmentation no slice is kept that others have room for", _merged),
     "every-namespace": ("every namespace has its ServiceAccount and knows the authority", _per_namespace),
+    "mark-reaches-all": ("every node proxy tells the newest version and the digest of the server's state", _marks),
     "conditions-true": ("conditions of traffic distribution tell what slices show", _conditions),
 }
 #: checked where they happen
@@ -403,5 +412,9 @@ ALWAYS: Final[dict[str, str]] = {
     "no-premature-collection": "the garbage collector deletes nothing that has an owner",
     "no-part-fails": "no controller, store or hub raises",
     "one-leader": "of several instances one leads, never two at a time",
+    "mark-never-early": "no node proxy tells a version that its kernel does not hold",
+    "mark-digest-true": "a digest is told that the server's state had at that version",
+    "mark-late-by-one-report": "what a kernel holds is told with the next report",
+    "no-false-alarm": "no controller says that a cache lost an event",
     "quiescence": "without faults and changes writes end within bounded time, for good",
 }

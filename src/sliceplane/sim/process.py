@@ -13,14 +13,16 @@ from typing import Final
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Leases, Resource
-from sliceplane.controllers.base import Controller, Done, Job
-from sliceplane.informer.cache import Change
+from sliceplane.controllers.base import Controller, Done, Job, MarkReader
+from sliceplane.controllers.traffic_distribution import CACHE_DIFFERS
+from sliceplane.informer.cache import Change, Mark
 from sliceplane.kit.rng import Rng
 from sliceplane.recorder.recorder import Recorder, begin_record
 from sliceplane.sim.actor import Actor
 from sliceplane.sim.agenda import Alarm, Deed
 from sliceplane.sim.network import Network
 from sliceplane.sim.server import Server
+from sliceplane.sim.steady import Broken
 from sliceplane.sim.streams import SimulatedInformer
 
 MAX_IN_FLIGHT: Final = 5
@@ -50,6 +52,7 @@ class Process(Actor):
         super().__init__(actor, network)
         self.controller = make()
         self._record = begin_record(recorder, self.controller.info.name, self._agenda.now)
+        self._mark_reader = self.controller if isinstance(self.controller, MarkReader) else None
         self._jobs: set[str] = set()
         self._turn_asked = False
         self._alarm = Alarm(self._agenda, self._ask_turn, self._receive)
@@ -61,6 +64,7 @@ class Process(Actor):
                 receive=self._receive,
                 deliver=self._on_changes,
                 on_synced=self._on_synced,
+                on_mark=self._on_mark,
             )
             for selection in self.controller.info.watches
         ]
@@ -114,6 +118,12 @@ class Process(Actor):
             self._guarded(lambda change=change: self.controller.on_change(change, self._agenda.now))  # type: ignore[misc]  # a default binds the loop's value
         self._ask_turn()
 
+    def _on_mark(self, mark: Mark) -> None:
+        reader = self._mark_reader
+        if reader is not None:
+            self._record.reached(mark, self._agenda.now)
+            self._guarded(lambda: reader.on_mark(mark, self._agenda.now))
+
     def _on_synced(self) -> None:
         self._unsynced -= 1
         if self._unsynced == 0:
@@ -125,6 +135,8 @@ class Process(Actor):
     def _guarded(self, deed: Deed) -> None:
         try:
             deed()
+        except Broken:
+            raise
         except Exception as error:
             raise ControllerFault(self.actor) from error
 
@@ -152,6 +164,8 @@ class Process(Actor):
         for note in work.notes:
             what = f"{note.regarding_resource.plural}/{note.regarding.metadata.key}"
             self._trace.note(self._agenda.now, self.actor, "event", what, note.reason)
+            if note.reason == CACHE_DIFFERS:
+                raise Broken("no-false-alarm", note.regarding.metadata.name, note.note)
         for job in work.jobs:
             assert job.key not in self._jobs, f"two unfinished jobs with key {job.key!r}"
             self._jobs.add(job.key)

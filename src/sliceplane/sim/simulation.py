@@ -28,6 +28,7 @@ from sliceplane.sim.faults import KINDS, LEVELS, FaultPlan
 from sliceplane.sim.invariants import INVARIANTS, World
 from sliceplane.sim.network import Network
 from sliceplane.sim.process import ControllerFault, Process
+from sliceplane.sim.proxies import Proxies
 from sliceplane.sim.roster import ROSTER, WORKLOADS, Setup, draw_setup
 from sliceplane.sim.server import Server
 from sliceplane.sim.steady import Broken, Steady
@@ -128,6 +129,7 @@ class Simulation:
         self.server.listeners.append(self.steady.on_commit)
         self.server.listeners.append(self._watch_writes)
         self.processes: dict[str, Process | Candidates] = {}
+        self.proxies = Proxies(self.network, rng.fork()) if options.workload == "full" else None
         self._leaving: list[Process] = []
         self._lives = 0
         self._last_commit = START
@@ -197,11 +199,14 @@ class Simulation:
         for name in self.options.controllers:
             self.start(name)
         self.workload.begin()
-        if self.options.workload == "full":
+        if self.proxies is not None:
             deeds.begin(self.workload)
+            self.proxies.start()
 
     def step(self) -> None:
         self._strike()
+        if self.proxies is not None:
+            self.proxies.step()
         self.workload.step()
         gap = self._gaps.uniform(0.0, _LONG_GAP_MAX_S if self._gaps.below(16) == 0 else _GAP_MAX_S)
         self.agenda.run_until(self.agenda.now + (gap if self._gaps.below(4) else 0.0))
@@ -254,6 +259,8 @@ class Simulation:
             self._leave(old)
         for process in self.processes.values():
             process.wake()
+        if self.proxies is not None:
+            self.proxies.wake()
         began = self.agenda.now
         self._last_commit = began
         while self.agenda.now < self._last_commit + QUIET_S:
@@ -276,6 +283,7 @@ class Simulation:
             tuple(self.processes.values()),
             self.workload.steps - self._steps_of_last_round + struck - self._faults_of_last_round,
             writes - self._writes_of_last_round,
+            self.proxies,
         )
         for name, (_, holds) in INVARIANTS.items():
             holds(world)

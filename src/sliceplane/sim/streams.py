@@ -14,7 +14,7 @@ from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError, unreachable
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
-from sliceplane.informer.cache import Cache, Change
+from sliceplane.informer.cache import Cache, Change, Mark
 from sliceplane.informer.reflector import Phase, Reflector, StartList, StartWatch, StopWatch
 from sliceplane.kit.rng import Rng
 from sliceplane.sim.agenda import Alarm, Deed
@@ -41,6 +41,7 @@ class SimulatedInformer:
         receive: Callable[[Deed], None],
         deliver: Deliver,
         on_synced: Deed,
+        on_mark: Callable[[Mark], None] | None = None,
     ) -> None:
         self.reflector: Reflector[Object] = Reflector(Cache(selection.resource), rng)
         self.selection = selection
@@ -51,6 +52,7 @@ class SimulatedInformer:
         self._receive = receive
         self._deliver = deliver
         self._on_synced = on_synced
+        self._on_mark = on_mark
         self._synced = False
         self._alarm = Alarm(self._agenda, self._on_deadline, receive)
         #: counts requests; answers to older ones are dropped
@@ -82,6 +84,9 @@ class SimulatedInformer:
         changes = self.reflector.take_changes()
         if changes:
             self._deliver(changes)
+        mark = self.reflector.take_mark()
+        if mark is not None and self._on_mark is not None:
+            self._on_mark(mark)
         if self.reflector.synced and not self._synced:
             self._synced = True
             self._on_synced()

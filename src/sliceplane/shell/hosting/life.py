@@ -16,8 +16,8 @@ from typing import Final
 
 from sliceplane.api.errors import StatusError, internal, is_namespace_terminating
 from sliceplane.api.meta import Object
-from sliceplane.controllers.base import Controller, Done, EventNote, Job, Measured, as_told
-from sliceplane.informer.cache import Change
+from sliceplane.controllers.base import Controller, Done, EventNote, Job, MarkReader, Measured, as_told
+from sliceplane.informer.cache import Change, Mark
 from sliceplane.kit.metrics import Family
 from sliceplane.recorder.entries import quantized
 from sliceplane.recorder.recorder import Recorder, begin_record
@@ -35,11 +35,11 @@ PAST_DEADLINE_S: Final = 0.01
 _log = get_logger("host")
 
 
-class _Mark(Enum):
+class _News(Enum):
     SYNCED = "synced"
 
 
-_Letter = Change[Object] | Done | _Mark
+_Letter = Change[Object] | Mark | Done | _News
 
 
 @dataclass(slots=True)
@@ -70,6 +70,7 @@ class Life:
     ) -> None:
         self._controller = controller
         self._record = begin_record(recorder, controller.info.name, quantized(clock()))
+        self._mark_reader = controller if isinstance(controller, MarkReader) else None
         self._client = client
         self._note = note
         self._clock = clock
@@ -106,9 +107,10 @@ class Life:
         self._informers = informers
         self._unsynced = len(informers)
         if not informers:
-            self._post(_Mark.SYNCED)
+            self._post(_News.SYNCED)
         for informer in informers:
-            informer.add_handler(self._on_changes, self._on_synced)
+            on_mark = self._post if self._mark_reader is not None else None
+            informer.add_handler(self._on_changes, self._on_synced, on_mark)
         while True:
             await self._until_something_is_due()
             for _ in range(min(len(self._inbox), INBOX_PER_TURN)):
@@ -127,7 +129,7 @@ class Life:
         """
         self._record.ended(quantized(self._clock()), fault)
         for informer in self._informers:
-            informer.remove_handler(self._on_changes)
+            informer.remove_handler(self._on_changes, self._post)
         tasks = list(self._jobs.values())
         try:
             if tasks:
@@ -152,7 +154,7 @@ class Life:
     def _on_synced(self) -> None:
         self._unsynced -= 1
         if self._unsynced == 0:
-            self._post(_Mark.SYNCED)
+            self._post(_News.SYNCED)
 
     def _read(self, letter: _Letter) -> None:
         now = quantized(self._clock())
@@ -161,10 +163,14 @@ class Life:
                 self._tally.changes += 1
                 self._record.change(letter, now)
                 self._controller.on_change(letter, now)
+            case Mark():
+                assert self._mark_reader is not None, "marks are for those who read them"
+                self._record.reached(letter, now)
+                self._mark_reader.on_mark(letter, now)
             case Done():
                 self._record.done(letter, now)
                 self._controller.on_done(letter, now)
-            case _Mark.SYNCED:
+            case _News.SYNCED:
                 self._record.synced(now)
                 self._controller.on_synced(now)
                 self.synced = True

@@ -17,17 +17,14 @@ The metrics address has ``/metrics``, ``/proxyMode`` and a ``/healthz`` that say
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from sliceplane.api.codec import encode
 from sliceplane.kit.metrics import merged
-from sliceplane.kit.times import format_micro_time
-from sliceplane.proxy.schedule import Freshness
+from sliceplane.shell.node.health import ProxyHealth, health_document
 from sliceplane.shell.node.metrics import ProxyMetrics
-from sliceplane.shell.node.node_proxy import ProxyHealth
 from sliceplane.shell.process.door import door
 from sliceplane.shell.process.pages import Page, PageMaker
 
@@ -45,40 +42,6 @@ class Proxy(Protocol):
     def unanswered(self) -> Awaitable[str]: ...
 
     def refused(self) -> str: ...
-
-
-def health_document(health: ProxyHealth, now: float, unanswered: str = "") -> dict[str, Any]:
-    """The body: RFC 3339 times, ``null`` for what never happened; ages in seconds."""
-    reasons = [*health.reasons, *([unanswered] if unanswered else [])]
-    return {
-        "lastUpdated": _time(health.last_success),
-        "currentTime": format_micro_time(now),
-        "healthy": health.healthy and not unanswered,
-        "reasons": reasons,
-        "warnings": list(health.warnings),
-        "synced": health.synced,
-        "inputStalenessSeconds": _seconds(health.input_staleness_s),
-        "status": {family: _family(freshness, now, health.timeout_s) for family, freshness in health.families},
-    }
-
-
-def _family(freshness: Freshness, now: float, timeout_s: float) -> dict[str, Any]:
-    staleness_s = freshness.staleness_s(now)
-    return {
-        "lastUpdated": _time(freshness.last_success),
-        "healthy": not freshness.failures and staleness_s <= timeout_s,
-        "stalenessSeconds": round(staleness_s, 3),
-        "failures": freshness.failures,
-    }
-
-
-def _seconds(age_s: float | None) -> float | None:
-    """JSON has no infinity: what never was current has no age."""
-    return None if age_s is None or math.isinf(age_s) else round(age_s, 3)
-
-
-def _time(moment: float | None) -> str | None:
-    return None if moment is None else format_micro_time(moment)
 
 
 def health_pages(proxy: Proxy, clock: Callable[[], float] = time.time) -> dict[str, PageMaker]:

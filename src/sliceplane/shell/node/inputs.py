@@ -24,7 +24,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, Services
 from sliceplane.controllers.base import Selection
-from sliceplane.informer.cache import Change
+from sliceplane.informer.cache import Change, Mark
 from sliceplane.informer.reflector import ABSENT_PERIOD_S
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.node.timing import PROBE_TIMEOUT_S, PROBE_VALID_S
@@ -44,8 +44,9 @@ class _Selection:
 
 
 class Inputs:
-    """Tells *on_changes* of every difference (with the selection that it was seen in), *on_synced* of every first list,
-    *on_dropped* of selections that are read no more."""
+    """Tells *on_changes* of every difference (with the selection that it was seen in), *on_mark* how far it is with a
+    resource's selection (``None``: it begins to read it), *on_synced* of every first list, *on_dropped* of selections
+    that are read no more."""
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class Inputs:
         clock: Callable[[], float],
         rng: Rng,
         on_changes: Callable[[str, Changes], None],
+        on_mark: Callable[[str, str, Mark | None], None],
         on_synced: Callable[[str], None],
         on_dropped: Callable[[str], None],
         api_timeout_s: float = PROBE_TIMEOUT_S,
@@ -70,6 +72,7 @@ class Inputs:
         self._clock = clock
         self._rng = rng
         self._on_changes = on_changes
+        self._on_mark = on_mark
         self._on_synced = on_synced
         self._on_dropped = on_dropped
         self._informers = tuple(self._informer(watch) for watch in watched)
@@ -88,7 +91,8 @@ class Inputs:
             async with asyncio.TaskGroup() as self._group:
                 for informer in self._informers:
                     key = informer.resource.key
-                    informer.add_handler(partial(self._on_changes, COMMON), partial(self._on_synced, key))
+                    handler, on_synced = partial(self._on_changes, COMMON), partial(self._on_synced, key)
+                    informer.add_handler(handler, on_synced, partial(self._on_mark, key, COMMON))
                     self._group.create_task(informer.run(), name=f"informer {key}")
                 for selector in self._wanted:
                     self._start(selector)
@@ -176,7 +180,9 @@ class Inputs:
     def _start(self, selector: str) -> None:
         assert self._group is not None, "nothing runs yet"
         informer = self._informer(Selection(EndpointSlices, label_selector=selector))
-        informer.add_handler(partial(self._on_changes, selector), self._settle)
+        self._on_mark(EndpointSlices.key, selector, None)
+        on_mark = partial(self._on_mark, EndpointSlices.key, selector)
+        informer.add_handler(partial(self._on_changes, selector), self._settle, on_mark)
         task = self._group.create_task(informer.run(), name=f"informer {EndpointSlices.key} {selector}")
         self._selections[selector] = _Selection(informer, task)
 

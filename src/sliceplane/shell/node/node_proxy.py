@@ -24,7 +24,6 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from sliceplane.api.core import Endpoints, Node, Service, ServiceCIDR
 from sliceplane.api.discovery import LABEL_HEADLESS, LABEL_SERVICE_PROXY_NAME, EndpointSlice
@@ -32,7 +31,7 @@ from sliceplane.api.gates import ENDPOINT_SLICE_SUBSETTING, Gates
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, ServiceCIDRs, Services
 from sliceplane.controllers.base import EventNote, Selection
-from sliceplane.informer.cache import Change
+from sliceplane.informer.cache import Change, Mark
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.rng import Rng
 from sliceplane.proxy.damage import Damage
@@ -40,16 +39,16 @@ from sliceplane.proxy.endpoints import differences
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.plane import AnyNodePlane, NodePlaneConfig
 from sliceplane.proxy.progress import Progress
-from sliceplane.proxy.schedule import Freshness
-from sliceplane.proxy.selections import Union, common_selector, own_selectors, reads_slices
+from sliceplane.proxy.selections import ALL, Union, common_selector, own_selectors, reading_of, reads_slices
 from sliceplane.proxy.surroundings import PRIMARY, RulesConfig
 from sliceplane.shell.node.claims import ALL_NODES, ProxyClaims
 from sliceplane.shell.node.consequences import FAILED, Consequences, FlowForgetter
+from sliceplane.shell.node.health import ProxyHealth
 from sliceplane.shell.node.inputs import COMMON, Changes, Inputs
 from sliceplane.shell.node.kernel.backend import AnyBackend, KernelError
 from sliceplane.shell.node.kernel.netns import Listen, listening_in
 from sliceplane.shell.node.metrics import ProxyMetrics
-from sliceplane.shell.node.timing import HEALTH_TIMEOUT_S, WHOLE_TABLE_PERIOD_S, ProxyTiming
+from sliceplane.shell.node.timing import WHOLE_TABLE_PERIOD_S, ProxyTiming
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.events import EventRecorder
@@ -58,35 +57,6 @@ from sliceplane.shell.transport.events import EventRecorder
 TAINT_TO_BE_DELETED = "ToBeDeletedByClusterAutoscaler"
 
 _log = get_logger("node-proxy")
-
-
-@dataclass(frozen=True, slots=True)
-class ProxyHealth:
-    """For /healthz and metrics.  ``healthy``: the kernel took the last write of every family, and nothing has been
-    waiting for longer than ``timeout_s``; if not, ``reasons`` say why, one sentence each.
-
-    ``input_staleness_s`` is how long ago the oldest of our caches was last known to be current (``None``:
-    unknown).  It is told but does not count here: while the API server is away, the rules of before are the best there
-    are.  ``NodeProxy.unanswered`` is for those who want to know.
-    """
-
-    healthy: bool
-    synced: bool
-    families: tuple[tuple[Family, Freshness], ...]
-    input_staleness_s: float | None = None
-    reasons: tuple[str, ...] = ()
-    #: a load balancer should send no new connections here: the Node is going
-    node_leaving: bool = False
-    #: twice the period at which rules are looked at
-    timeout_s: float = HEALTH_TIMEOUT_S
-    #: what happened lately that an administrator should look into, though all is well
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def last_success(self) -> float | None:
-        """When the family that wrote last did so."""
-        times = [freshness.last_success for _, freshness in self.families if freshness.last_success is not None]
-        return max(times, default=None)
 
 
 def watches(node_name: str, gates: Gates) -> tuple[Selection, ...]:
@@ -135,7 +105,8 @@ class NodeProxy:
         self.watches = watches(node_name, self._gates)
         self.metrics = ProxyMetrics(backend.mode, backend.ways)
         self._endpoints_key = self.watches[1].resource.key
-        #: for ``proxy_report``
+        #: for ``shell.node.report``, which waits for the event
+        self.reports_wanted = asyncio.Event()
         self.progress = Progress(
             node_name,
             families,
@@ -190,7 +161,24 @@ class NodeProxy:
             self._claims.on_node(change)
             self._wake_all()
             return
-        self.progress.on_object(change.object)
+        self._tell_model(change, selection, now)
+        # Last, so that a change which the model could not take is missing in the digest.
+        self.progress.on_change(change, self._reading(change.resource, selection), now)
+        if self.progress.asked:
+            self.reports_wanted.set()
+        self._wake_all()
+
+    def _reading(self, resource: str, selection: str) -> str:
+        if resource != EndpointSlices.key:
+            return ALL
+        return reading_of(selection or self.watches[1].label_selector)
+
+    def on_mark(self, resource: str, selection: str, mark: Mark | None) -> None:
+        """Everything of *resource* (its key) in *selection* was told up to *mark*; ``None``: it is read from now on."""
+        if selection != ALL_NODES:
+            self.progress.on_mark(resource, self._reading(resource, selection), mark)
+
+    def _tell_model(self, change: Change[Object], selection: str, now: float) -> None:
         match change.old, change.new:
             case (Service() | None as old, Service() | None as new):
                 self.metrics.on_service_change()
@@ -216,7 +204,6 @@ class NodeProxy:
                     plane.on_service_cidr(subject.metadata.name, new_range, now)
             case _:
                 raise AssertionError(f"a change of {change.resource}, which is not watched")
-        self._wake_all()
 
     def _on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None, now: float) -> None:
         self.metrics.on_endpoint_change()
@@ -233,6 +220,7 @@ class NodeProxy:
 
     def _on_dropped(self, selection: str) -> None:
         assert self._union is not None, "selections are for the gate alone"
+        self.progress.on_dropped(EndpointSlices.key, self._reading(EndpointSlices.key, selection))
         for difference in self._union.drop(selection):
             self._on_slice(*difference, self._clock())
         self._wake_all()
@@ -259,6 +247,7 @@ class NodeProxy:
             clock=self._clock,
             rng=rng,
             on_changes=self._on_changes,
+            on_mark=self.on_mark,
             on_synced=self.on_synced,
             on_dropped=self._on_dropped,
             api_timeout_s=self._timing.probe_timeout_s,
@@ -312,6 +301,14 @@ class NodeProxy:
     async def unanswered(self) -> str:
         """Why what we know may be old: a sentence; "" if the API server answers.  Takes up to *api_timeout_s*."""
         return "" if self._inputs is None else await self._inputs.unanswered()
+
+    def note_progress(self) -> None:
+        """``progress`` is told what the planes know: before it is looked at."""
+        for plane in self._planes:
+            if plane.schedule.freshness.pending_since is None:
+                self.progress.on_idle(plane.family)
+        health = self.health()
+        self.progress.on_problems(health.reasons + health.warnings)
 
     def refused(self) -> str:
         """What ``unanswered`` says where the reason is a right or an API that is missing; "" otherwise."""
@@ -470,6 +467,8 @@ class NodeProxy:
         """The kernel has what was taken, perhaps but for portions of large Services."""
         if not plane.tracker.portions.behind:
             self.progress.on_written(plane.family)
+            if self.progress.asked:
+                self.reports_wanted.set()
         if plane.tracker.newly_unserved:
             self._claims.tell(plane)
 

@@ -16,7 +16,7 @@ from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import NOT_TO_BE_HAD
-from sliceplane.informer.cache import Cache, Change, IndexFunction
+from sliceplane.informer.cache import Cache, Change, IndexFunction, Mark
 from sliceplane.informer.reflector import (
     ABSENT_PERIOD_S,
     IDLE_TIMEOUT_S,
@@ -89,6 +89,7 @@ class Informer(Generic[T]):
         self._client = client
         self._clock = clock
         self._handlers: list[Handler[T]] = []
+        self._on_marks: list[Callable[[Mark], None]] = []
         self._synced = asyncio.Event()
         self._on_synced: list[Callable[[], None]] = []
         self._lost = ""
@@ -126,22 +127,30 @@ class Informer(Generic[T]):
     async def wait_synced(self) -> None:
         await self._synced.wait()
 
-    def add_handler(self, handler: Handler[T], on_synced: Callable[[], None]) -> None:
+    def add_handler(
+        self, handler: Handler[T], on_synced: Callable[[], None], on_mark: Callable[[Mark], None] | None = None
+    ) -> None:
         """Tell *handler* of every change from here on, beginning with what the cache holds now.
 
-        *on_synced* is called once: now, if the first list was delivered, else when it is.
+        *on_synced* is called once: now, if the first list was delivered, else when it is.  *on_mark* is told, after the
+        changes, how far they lead; bookmarks and lists without a change count, too.
         """
         present = self.cache.snapshot()
         if present:
             handler(present)
         self._handlers.append(handler)
+        if on_mark is not None:
+            self._on_marks.append(on_mark)
+            if self.synced:
+                on_mark(Mark(self.resource.key, self.reflector.reached, listed=True))
         if self.synced:
             on_synced()
         else:
             self._on_synced.append(on_synced)
 
-    def remove_handler(self, handler: Handler[T]) -> None:
+    def remove_handler(self, handler: Handler[T], on_mark: Callable[[Mark], None] | None = None) -> None:
         self._handlers = [other for other in self._handlers if other != handler]
+        self._on_marks = [other for other in self._on_marks if other != on_mark]
 
     # The loop
 
@@ -266,6 +275,10 @@ class Informer(Generic[T]):
                 handler(changes)
             except Exception as error:  # one handler's fault must not cost the others their changes
                 self._log.error("a handler failed", **self._named, changes=len(changes), exc_info=error)
+        mark = self.reflector.take_mark() if self._on_marks else None
+        if mark is not None:
+            for tell_mark in self._on_marks:
+                tell_mark(mark)
         if self.reflector.synced and not self._synced.is_set():
             self._synced.set()
             waiting, self._on_synced = self._on_synced, []

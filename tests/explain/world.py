@@ -100,7 +100,10 @@ class World:
 
     def list(self, selection: Selection) -> list[bytes]:
         self.asked.append(selection)
-        return [msgspec.json.encode(document) for document in self._selected(selection)]
+        # Items of a list do not name their kind.
+        return [
+            msgspec.json.encode({**document, "kind": "", "apiVersion": ""}) for document in self._selected(selection)
+        ]
 
     def _selected(self, selection: Selection) -> Iterator[Doc]:
         resource: Resource = selection.resource
@@ -249,7 +252,8 @@ def add_workload(world: World, name: str, namespace: str = "shop", replicas: int
     )
     nodes = [document["metadata"]["name"] for document in world.all("Node")]
     for number in range(replicas):
-        add_pod(world, f"{name}-{number}", namespace, nodes[number % len(nodes)], labels, replica_set)
+        of_pod = {**labels, "pod-template-hash": "7d9f"}
+        add_pod(world, f"{name}-{number}", namespace, nodes[number % len(nodes)], of_pod, replica_set)
 
 
 def owner(document: Doc) -> Doc:

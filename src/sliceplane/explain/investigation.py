@@ -30,6 +30,7 @@ from sliceplane.explain.objects import (
     Readable,
 )
 from sliceplane.explain.question import ExplainQuestion, Explanation
+from sliceplane.explain.story import story
 from sliceplane.explain.writers import last_write
 from sliceplane.findings.finding import Evidence, Finding, ObjectName, rank
 
@@ -66,7 +67,11 @@ class Investigation:
             self._bodies[selection] = bodies[0] if bodies else b""
             return
         decoder = msgspec.json.Decoder(_PROJECTIONS[selection.resource.key].projection)
-        self.facts.take(selection, [decoder.decode(body) for body in bodies])
+        objects = [decoder.decode(body) for body in bodies]
+        for item in objects:
+            # Items of lists do not name their kind; nobody else has these objects yet.
+            msgspec.structs.force_setattr(item, "kind", selection.resource.kind)
+        self.facts.take(selection, objects)
 
     def on_refused(self, selection: Selection, reason: str, *, verb: str = "list") -> None:
         """The server did not give it.  *reason* in words: "forbidden", "the server has no such resource"."""
@@ -83,6 +88,7 @@ class Investigation:
         return Explanation(
             question=self.question,
             findings=tuple(findings),
+            story=next((text for case in self._cases() if (text := story(case))), "") if self._is_of_one else "",
             well=tuple(name for name in self._looked_at() if name not in broken and name not in blind),
             not_looked_at=tuple(f"{name}: {reason}" for name, reason in blind.items()),
             missing_rights=tuple(
@@ -118,6 +124,10 @@ class Investigation:
                 yield NodeCase(facts, question, question.name)
             case "zone":
                 yield ZoneCase(facts, question, question.name)
+
+    @property
+    def _is_of_one(self) -> bool:
+        return self.question.kind != "everything"
 
     def _first_wants(self) -> Iterator[Selection]:
         """Without these there is no case."""

@@ -113,6 +113,7 @@ class ContainerState(Projection, frozen=True, kw_only=True):
 class FullContainerStatus(ContainerStatus, frozen=True, kw_only=True):
     name: str = ""
     ready: bool = False
+    started: bool | None = None
     state: ContainerState = ContainerState()
     last_state: ContainerState = ContainerState()
 
@@ -192,6 +193,7 @@ class FullWorkloadSpec(Projection, frozen=True, kw_only=True):
 
 class FullWorkloadStatus(Projection, frozen=True, kw_only=True):
     replicas: int = 0
+    desired_number_scheduled: int = 0
     ready_replicas: int = 0
     conditions: tuple[Condition, ...] | None = None
 
@@ -217,6 +219,11 @@ class FullEvent(Object, frozen=True, kw_only=True):
     last_timestamp: str | None = None
     event_time: str | None = None
     series: EventSeries | None = None
+
+    @property
+    def times(self) -> int:
+        """How often it was seen."""
+        return max(1, self.count, self.series.count if self.series is not None else 0)
 
     @property
     def last_seen(self) -> str:

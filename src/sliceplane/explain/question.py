@@ -49,12 +49,14 @@ class ExplainQuestion:
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """``findings`` are sorted: the first is the cause, unless it is a mere note.  ``well``: links whose checks found
-    nothing and could see all that they needed.  ``not_looked_at``: a phrase each, with the reason.  ``missing_rights``:
+    nothing and could see all that they needed.  ``story``: what the object that was asked about is and does, "" where
+    that is not known.  ``not_looked_at``: a phrase each, with the reason.  ``missing_rights``:
     "VERB RESOURCE" that the server refused to the reader.  ``services``: how many were looked at.  ``is_blind``: too
     little could be read to tell anything."""
 
     question: ExplainQuestion
     findings: tuple[Finding, ...]
+    story: str
     well: tuple[str, ...]
     not_looked_at: tuple[str, ...]
     missing_rights: tuple[str, ...]
@@ -72,6 +74,7 @@ class Explanation:
         return {
             "question": str(self.question),
             "cause": cause.code if cause is not None else "",
+            "story": self.story,
             "services": self.services,
             "findings": [finding.as_document() for finding in self.findings],
             "well": list(self.well),

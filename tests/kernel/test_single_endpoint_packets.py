@@ -86,7 +86,9 @@ async def test_no_request_fails_from_one_endpoint_to_two_and_back(client: Host, 
                 await cluster.written()
                 await (first, second)[change % 2].more(3)
                 if change % 50 == 49:
-                    await eventually(lambda: [plane.next_deadline() for plane in cluster.proxy._planes], no_deadline)
+                    await eventually(
+                        lambda: [plane.schedule.next_deadline() for plane in cluster.proxy._planes], no_deadline
+                    )
             tallies = [await first.tally(), await second.tally()]
     for tally in tallies:
         tally.assert_none_failed()

@@ -34,7 +34,7 @@ from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.hosting import ControllerHost
 from sliceplane.shell.server.inprocess import InProcessClient
-from sliceplane.shell.server.plane import Plane, PlaneConfig
+from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
 
 #: services and the slices of each
 MANY = (1_000, 100)
@@ -102,7 +102,7 @@ async def fill(client: InProcessClient, services: int, each: int) -> None:
 async def collect(services: int, each: int, policy: str) -> list[Result]:
     count = services * each
     size = f"{services:,} x {each:,}, {policy}"
-    async with Plane(PlaneConfig(data_dir="memory:", secure_port=0)) as plane:
+    async with ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0)) as plane:
         store = plane.store
         people = plane.client("people")
         client = Counting(plane.client("collector"))

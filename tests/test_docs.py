@@ -29,7 +29,7 @@ from tools.make_reference import DOCUMENTS, refreshed
 from sliceplane.cli.main import COMMANDS, main
 from sliceplane.shell.hosting.catalogue import default_controllers
 from sliceplane.shell.hosting.embedded import ControllerService
-from sliceplane.shell.server.plane import Plane, PlaneConfig
+from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "sliceplane"
@@ -324,15 +324,15 @@ def test_limits_are_those_of_the_code() -> None:
 
 
 @pytest_asyncio.fixture
-async def server() -> AsyncIterator[Plane]:
+async def server() -> AsyncIterator[ServerPlane]:
     """A plane with the controllers that ``up`` runs."""
     services = (ControllerService(default_controllers()),)
-    async with Plane(PlaneConfig(data_dir="memory:", secure_port=0), services) as plane:
+    async with ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), services) as plane:
         await eventually(lambda: fetch(plane, "/readyz"), lambda answer: answer == "ok")
         yield plane
 
 
-async def fetch(plane: Plane, path: str) -> str:
+async def fetch(plane: ServerPlane, path: str) -> str:
     context = ssl.create_default_context(cafile=str(plane.pki.ca_file))
     context.load_cert_chain(plane.pki.admin_file, plane.pki.admin_key_file)
 
@@ -345,14 +345,14 @@ async def fetch(plane: Plane, path: str) -> str:
     return (await asyncio.to_thread(read)).decode()
 
 
-async def test_metrics_are_those_of_a_server(server: Plane) -> None:
+async def test_metrics_are_those_of_a_server(server: ServerPlane) -> None:
     shown = dict(re.findall(r"^# TYPE (\w+) (\w+)$", await fetch(server, "/metrics"), re.MULTILINE))
     text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     documented = dict(re.findall(r"^\| `(\w+)` \| (counter|gauge|histogram) \|", text, re.MULTILINE))
     assert documented == shown
 
 
-async def test_health_checks_are_those_of_a_server(server: Plane) -> None:
+async def test_health_checks_are_those_of_a_server(server: ServerPlane) -> None:
     text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     documented = re.findall(r"^\| `(\w+)` \| (?:all|`/readyz`)", text, re.MULTILINE)
     answered = await fetch(server, "/readyz?verbose")
@@ -365,7 +365,7 @@ def examples() -> dict[str, str]:
     return {match["name"]: match["code"] for match in _EXAMPLE.finditer(text)}
 
 
-async def test_examples_of_the_api(server: Plane) -> None:
+async def test_examples_of_the_api(server: ServerPlane) -> None:
     """The informer of one example sees the slice that the other one makes come and go."""
     informer: dict[str, Any] = {}
     exec(compile(examples()["informer"], "docs/api.md", "exec"), informer)

@@ -10,7 +10,7 @@ from typing import Any
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import Resource
 from sliceplane.shell.server.inprocess import InProcessClient
-from sliceplane.shell.server.plane import Plane, PlaneConfig
+from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
 
 #: writes that wait for one commit
 TOGETHER = 500
@@ -21,7 +21,7 @@ Wanted = tuple[Resource, str, dict[str, Any], dict[str, Any] | None]
 
 async def populate(data_dir: Path, objects: Iterable[Wanted]) -> None:
     """Write *objects*, in order as far as kinds go, through the production registry and storage."""
-    async with Plane(PlaneConfig(data_dir=str(data_dir), secure_port=0)) as plane:
+    async with ServerPlane(PlaneConfig(data_dir=str(data_dir), secure_port=0)) as plane:
         client = plane.client("benchmark")
         batch: list[Wanted] = []
         for wanted in objects:

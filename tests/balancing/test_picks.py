@@ -9,8 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.api.discovery import Endpoint as SliceEndpoint
-from sliceplane.api.discovery import EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForZone
+from sliceplane.api.discovery import (
+    EndpointConditions,
+    EndpointHints,
+    EndpointPort,
+    EndpointSlice,
+    ForZone,
+    SliceEndpoint,
+)
 from sliceplane.api.meta import ObjectMeta, ObjectReference
 from sliceplane.balancing.merge import PortChoice
 from sliceplane.balancing.model import Endpoint

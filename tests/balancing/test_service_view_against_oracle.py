@@ -15,8 +15,8 @@ from sliceplane.api.discovery import (
     EndpointSlice,
     ForNode,
     ForZone,
+    SliceEndpoint,
 )
-from sliceplane.api.discovery import Endpoint as SliceEndpoint
 from sliceplane.api.meta import ObjectMeta, ObjectReference
 from sliceplane.balancing.merge import PortChoice
 from sliceplane.balancing.model import Endpoint

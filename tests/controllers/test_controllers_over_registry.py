@@ -20,14 +20,14 @@ from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.hosting import ControllerHost
 from sliceplane.shell.server.inprocess import InProcessClient
-from sliceplane.shell.server.plane import Plane, PlaneConfig
+from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
 
 pytestmark = pytest.mark.looptime
 
 
 @pytest_asyncio.fixture
 async def client() -> AsyncIterator[InProcessClient]:
-    async with Plane(PlaneConfig(data_dir="memory:", secure_port=0)) as plane:
+    async with ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0)) as plane:
         client = plane.client("system:admin")
         host = ControllerHost(client, rng=Rng(2), check=True)
         for make in (EndpointSliceController, GarbageCollector, NamespaceController):

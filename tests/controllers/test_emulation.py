@@ -383,10 +383,12 @@ def test_rollout_arithmetic_keeps_its_bounds_and_always_ends(
 
 
 def test_limits_resolve_percentages() -> None:
-    from sliceplane.api.apps import DeploymentStrategy, RollingUpdate
+    from sliceplane.api.apps import DeploymentStrategy, RollingUpdateDeployment
 
     def of(surge: int | str | None, unavailable: int | str | None) -> tuple[int, int]:
-        return limits(DeploymentStrategy(rolling_update=RollingUpdate(max_surge=surge, max_unavailable=unavailable)), 5)
+        return limits(
+            DeploymentStrategy(rolling_update=RollingUpdateDeployment(max_surge=surge, max_unavailable=unavailable)), 5
+        )
 
     assert of(None, None) == (2, 1)
     assert of("50%", 0) == (3, 0)

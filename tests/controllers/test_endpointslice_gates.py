@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.slices.fake_cluster import FakeCluster, make_node, make_pod, make_service
 
-from sliceplane.api.discovery import Endpoint, EndpointConditions, ForNode, ForZone
+from sliceplane.api.discovery import EndpointConditions, ForNode, ForZone, SliceEndpoint
 from sliceplane.api.gates import Gates
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.slices.shape import HintMode, hint_mode
@@ -20,7 +20,7 @@ def cluster_of(*objects: Any) -> FakeCluster:
     return cluster
 
 
-def settled(cluster: FakeCluster, gates: Gates) -> dict[str, Endpoint]:
+def settled(cluster: FakeCluster, gates: Gates) -> dict[str, SliceEndpoint]:
     """Endpoints by pod, as a controller that starts now leaves them."""
     controller = EndpointSliceController(EndpointSliceConfig(gates=gates))
     cluster.start(controller, 1000.0)

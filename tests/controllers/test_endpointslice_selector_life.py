@@ -11,8 +11,8 @@ from tests.slices.fake_cluster import make_pod, make_service, replace
 from sliceplane.api.discovery import (
     LABEL_MANAGED_BY,
     LABEL_SERVICE_NAME,
-    Endpoint,
     EndpointSlice,
+    SliceEndpoint,
 )
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Services
@@ -42,7 +42,7 @@ def successor(kind: str = "IPv4", **over: Any) -> EndpointSlice:
         uid=f"mirror-{kind}",
         labels={LABEL_SERVICE_NAME: "web", LABEL_MANAGED_BY: "endpointslicemirroring-controller.k8s.io"},
     )
-    endpoints = over.get("endpoints", (Endpoint(addresses=("192.0.2.1",)),))
+    endpoints = over.get("endpoints", (SliceEndpoint(addresses=("192.0.2.1",)),))
     return EndpointSlice(metadata=meta, address_type=kind, endpoints=endpoints)
 
 

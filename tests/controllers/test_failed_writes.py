@@ -15,7 +15,7 @@ from sliceplane.api.scheme import EndpointSlices, EventsV1, Nodes, Pods, Resourc
 from sliceplane.controllers.base import Write, as_told
 from sliceplane.shell.hosting.catalogue import default_controllers
 from sliceplane.shell.hosting.embedded import ControllerService
-from sliceplane.shell.server.plane import Plane, PlaneConfig
+from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
 from sliceplane.shell.transport.base import Client
 
 
@@ -62,7 +62,7 @@ async def _make(client: Client, resource: Resource, namespace: str, document: Do
 @pytest.mark.looptime
 async def test_a_quota_that_refuses_slices_is_one_event_of_the_service_however_often_it_is_tried() -> None:
     service = ControllerService(default_controllers())
-    async with Plane(PlaneConfig(data_dir="memory:", secure_port=0), (service,)) as plane:
+    async with ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), (service,)) as plane:
         client = plane.client("system:admin")
         hard = {"count/endpointslices.discovery.k8s.io": "0"}
         await _make(client, ResourceQuotas, "default", {"metadata": {"name": "q"}, "spec": {"hard": hard}})

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sliceplane.api.codec import encode
-from sliceplane.api.discovery import Endpoint, EndpointConditions, EndpointSlice
+from sliceplane.api.discovery import EndpointConditions, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import ObjectMeta, OwnerReference
 from sliceplane.endpoints.mirroring.desired import MirrorGroup, SliceMeta, comparable, content_of, identity_of
 from sliceplane.endpoints.mirroring.packing import Arrangement, packed
@@ -22,8 +22,8 @@ holdings = st.dictionaries(st.integers(0, 9), st.booleans(), max_size=9)
 limits = st.integers(1, 5)
 
 
-def endpoint(number: int, ready: bool) -> Endpoint:
-    return Endpoint(addresses=(f"10.0.0.{number}",), conditions=EndpointConditions(ready=ready))
+def endpoint(number: int, ready: bool) -> SliceEndpoint:
+    return SliceEndpoint(addresses=(f"10.0.0.{number}",), conditions=EndpointConditions(ready=ready))
 
 
 def group_of(holding: Holding) -> MirrorGroup:

@@ -9,7 +9,7 @@ from tests.effort import effort
 
 from sliceplane.flowcontrol.control import FlowControl
 from sliceplane.flowcontrol.defaults import LEVELS
-from sliceplane.flowcontrol.seats import AHEAD_S_MAX, Ticket
+from sliceplane.flowcontrol.seats import AHEAD_S_MAX, SeatTicket
 from sliceplane.flowcontrol.types import Asked, Flow
 
 EVERYBODY = "system:authenticated"
@@ -26,7 +26,7 @@ def account(flows: FlowControl, number: int = 0, asked: Asked = LIST_PODS) -> Fl
     return flows.classify(f"system:serviceaccount:shop:robot-{number}", ACCOUNTS, asked)
 
 
-def fill(flows: FlowControl, flow: Flow, count: int, now: float = 0.0) -> list[Ticket]:
+def fill(flows: FlowControl, flow: Flow, count: int, now: float = 0.0) -> list[SeatTicket]:
     return [flows.seats["read"].ask(flow, now)[0] for _ in range(count)]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.effort import machine
 
-from sliceplane.flowcontrol.seats import AHEAD_S_MAX, COST_S_MIN, Seats, Tally, Ticket
+from sliceplane.flowcontrol.seats import AHEAD_S_MAX, COST_S_MIN, SchemaTally, Seats, SeatTicket
 from sliceplane.flowcontrol.types import Flow, Level, Schema, Subject
 
 LEVELS = (
@@ -32,7 +32,7 @@ FLOWS = tuple(
 class Request:
     """The model's: ``place`` is "seat", "line" or "" for gone."""
 
-    ticket: Ticket
+    ticket: SeatTicket
     place: str
     since: float
 
@@ -45,7 +45,7 @@ class SeatsAgainstModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 100.0
-        self.seats = Seats(TOTAL, LEVELS, {flow.schema.name: Tally() for flow in FLOWS})
+        self.seats = Seats(TOTAL, LEVELS, {flow.schema.name: SchemaTally() for flow in FLOWS})
         self.requests: list[Request] = []
         #: by flow: its tag now, and the tag and number with which its first one came to the head of the line
         self.tags: dict[Flow, float] = {}
@@ -72,7 +72,7 @@ class SeatsAgainstModel(RuleBasedStateMachine):
         self.tags[flow] = max(self.tags.get(flow, 0.0), self.having("line", flow=flow)[0].since)
         self.entered[flow] = self.tags[flow], self.number
 
-    def model_dispatch(self) -> list[Ticket]:
+    def model_dispatch(self) -> list[SeatTicket]:
         seated = []
         while True:
             able = [level for level in LEVELS if self.having("line", level=level.name) and self.room(level.name)]

@@ -29,8 +29,7 @@ from sliceplane.shell.server.requests.app import ApiServer, Services
 from sliceplane.shell.server.requests.auth import Certificate, Tokens
 from sliceplane.shell.server.requests.limits import Limits
 from sliceplane.shell.server.requests.resources import ResourceHandlers
-from sliceplane.shell.server.requests.revocation import Revocation
-from sliceplane.shell.server.requests.timers import HubTicker
+from sliceplane.shell.server.requests.timers import HubTicker, Revocation
 from sliceplane.shell.server.requests.watch import WatchHandler
 from sliceplane.shell.server.storage.committer import Committer
 from sliceplane.shell.server.storage.own import MemoryBackend

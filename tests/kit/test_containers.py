@@ -8,7 +8,7 @@ import tracemalloc
 from sliceplane.api.errors import StatusError
 from sliceplane.documents.protobuf import decode, supports
 from sliceplane.kit.containers import TEXT_MAX, remembered
-from sliceplane.registry.validation.metadata import validate_maps
+from sliceplane.registry.metadata import validate_maps
 from sliceplane.shell.server.requests.negotiate import negotiate
 
 

@@ -30,7 +30,7 @@ from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.node_proxy import NodeProxy
 from sliceplane.shell.node.timing import PROBE_VALID_S, ProxyTiming
 from sliceplane.shell.server.inprocess import InProcessClient
-from sliceplane.shell.server.plane import Plane, PlaneConfig
+from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
 from sliceplane.shell.transport.base import Unreachable
 
 pytestmark = pytest.mark.looptime  # the server is in the loop, too
@@ -80,7 +80,7 @@ class Kernel:
 
 @pytest_asyncio.fixture
 async def api() -> AsyncIterator[InProcessClient]:
-    async with Plane(PlaneConfig(data_dir="memory:", secure_port=0)) as plane:
+    async with ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0)) as plane:
         client = plane.client("system:admin")
         await create(client, Namespaces, {"metadata": {"name": "ns"}}, "")
         spec = {"clusterIP": "10.96.0.100", "ports": [{"name": "http", "port": 80}]}

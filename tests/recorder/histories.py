@@ -6,7 +6,7 @@ from random import Random
 
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Condition, Pod, PodIP, PodSpec, PodStatus, Service, ServicePort, ServiceSpec
-from sliceplane.api.discovery import Endpoint, EndpointConditions, EndpointPort, EndpointSlice
+from sliceplane.api.discovery import EndpointConditions, EndpointPort, EndpointSlice, SliceEndpoint
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta, ObjectReference
 from sliceplane.api.scheme import EndpointSlices, Pods, Resource, Services
@@ -58,7 +58,7 @@ class History:
             ports = tuple(ServicePort(name=f"p{n}", port=80 + n) for n in range(random.randrange(3)))
             return Service(metadata=meta, spec=ServiceSpec(ports=ports or None, selector={"app": "web"}))
         endpoints = tuple(
-            Endpoint(
+            SliceEndpoint(
                 addresses=(f"10.0.0.{n}",),
                 conditions=EndpointConditions(ready=random.random() < 0.7),
                 target_ref=ObjectReference(kind="Pod", name=f"pod-{n}"),

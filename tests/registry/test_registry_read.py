@@ -10,7 +10,7 @@ import pytest
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Namespaces, Nodes, Pods
-from sliceplane.registry import continue_token
+from sliceplane.registry.options import NEWEST, Continue, decode_continue, encode_continue_start
 
 
 def fill(api: Any, *names: str, namespace: str = "default", labels: Any = None) -> None:
@@ -82,7 +82,7 @@ def test_the_form_of_a_token(spread: Any) -> None:
 
 def test_tokens_without_slash_or_nul(spread: Any) -> None:
     def rest(start: str) -> list[str]:
-        token = continue_token.encode_start(spread.store.revision, start)
+        token = encode_continue_start(spread.store.revision, start)
         return [record.key.name for record in spread.list(ConfigMaps, continue_token=token).records]
 
     assert rest("c1\0") == ["c10", "c2"]
@@ -120,11 +120,11 @@ def test_an_expired_token_brings_a_fresh_one(spread: Any) -> None:
     assert (error.code, error.reason) == (410, "Expired")
     assert error.message.startswith("The provided continue parameter is too old to display a consistent list result.")
     fresh = error.metadata["continue"]
-    assert continue_token.decode(fresh) == continue_token.Continue(continue_token.NEWEST, "c.1\0")
+    assert decode_continue(fresh) == Continue(NEWEST, "c.1\0")
     page = spread.list(ConfigMaps, limit=2, continue_token=fresh)
     assert [record.key.name for record in page.records] == ["c1", "c10"]
     assert page.resource_version == spread.store.revision
-    assert continue_token.decode(page.continue_token).revision == spread.store.revision
+    assert decode_continue(page.continue_token).revision == spread.store.revision
 
 
 def test_versions_of_a_list(spread: Any) -> None:

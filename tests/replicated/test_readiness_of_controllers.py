@@ -9,7 +9,7 @@ from typing import Any
 
 from sliceplane.shell.hosting.catalogue import default_controllers
 from sliceplane.shell.hosting.embedded import ControllerService
-from sliceplane.shell.server.plane import Plane, PlaneConfig
+from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
 from sliceplane.shell.server.requests.request import Query
 
 
@@ -27,12 +27,12 @@ class Filling:
         )
 
 
-def _code(plane: Plane) -> int:
+def _code(plane: ServerPlane) -> int:
     return plane.health.respond("/readyz", Query(b"")).code
 
 
-def _running(service: ControllerService) -> Plane:
-    return Plane(PlaneConfig(data_dir="memory:", secure_port=0), (service,))
+def _running(service: ControllerService) -> ServerPlane:
+    return ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), (service,))
 
 
 async def test_a_server_is_ready_when_the_first_caches_are_filled_and_stays_so_when_it_takes_over() -> None:

@@ -15,12 +15,12 @@ from sliceplane.api.discovery import (
     LABEL_MANAGED_BY,
     LABEL_SERVICE_NAME,
     MANAGED_BY_CONTROLLER,
-    Endpoint,
     EndpointConditions,
     EndpointHints,
     EndpointPort,
     EndpointSlice,
     ForZone,
+    SliceEndpoint,
 )
 from sliceplane.api.meta import ObjectMeta, ObjectReference, OwnerReference
 from sliceplane.shadow.compare import compare
@@ -75,7 +75,7 @@ spoiled = st.sampled_from(
 )
 
 
-def spoil(endpoint: Endpoint, field: str, value: Any) -> Endpoint:
+def spoil(endpoint: SliceEndpoint, field: str, value: Any) -> SliceEndpoint:
     match field:
         case "ready" | "serving" | "terminating":
             return replace(endpoint, conditions=replace(endpoint.conditions, **{field: value}))
@@ -90,7 +90,9 @@ def spoil(endpoint: Endpoint, field: str, value: Any) -> Endpoint:
     return replace(endpoint, **{field: value})
 
 
-def make_slice(name: str, kind: str, endpoints: list[Endpoint], ports: tuple[EndpointPort, ...], **meta: Any) -> Any:
+def make_slice(
+    name: str, kind: str, endpoints: list[SliceEndpoint], ports: tuple[EndpointPort, ...], **meta: Any
+) -> Any:
     labels = {LABEL_SERVICE_NAME: "web", LABEL_MANAGED_BY: MANAGED_BY_CONTROLLER, **(meta.get("labels") or {})}
     owner = OwnerReference(api_version="v1", kind="Service", name="web", uid=meta.get("owner", "uid-web"))
     metadata = ObjectMeta(
@@ -108,7 +110,7 @@ def test_the_same_as_a_dumb_comparison(
     made = [make_pod(f"p-{n}", ips=(f"10.0.0.{n}", f"fd00::{n + 1:x}"), **each) for n, each in enumerate(members)]
     numbers, slices = count(), []
     for kind in data.draw(st.lists(st.sampled_from(TYPES), unique=True)):
-        groups: dict[tuple[EndpointPort, ...], list[Endpoint]] = {PORTS: [], OTHER_PORTS: []}
+        groups: dict[tuple[EndpointPort, ...], list[SliceEndpoint]] = {PORTS: [], OTHER_PORTS: []}
         for endpoint in (e for es in oracle.desired(service, kind, made, nodes).values() for e in es):
             field, value = data.draw(spoiled)
             if field != "drop":
@@ -117,7 +119,7 @@ def test_the_same_as_a_dumb_comparison(
                 groups[data.draw(st.sampled_from((PORTS, OTHER_PORTS)))].append(endpoint)
         if data.draw(st.booleans()):
             ghost = ObjectReference(kind=data.draw(st.sampled_from(("Pod", "Node"))), namespace="shop", name="ghost")
-            groups[PORTS].append(Endpoint(addresses=("10.8.8.8",), target_ref=ghost))
+            groups[PORTS].append(SliceEndpoint(addresses=("10.8.8.8",), target_ref=ghost))
         labels = data.draw(st.sampled_from((traits["labels"], {"team": "b"})))
         owner = data.draw(st.sampled_from(("uid-web", "uid-web", "earlier")))
         slices += [
@@ -214,7 +216,7 @@ def test_hints_by_zone_are_compared_by_presence() -> None:
     engine.on_service(service)
     sight = engine.look("shop/web", 0.0)
     assert sight is not None
-    ours = [msgspec.json.decode(each.body, type=Endpoint) for each in sight.desired["IPv4"].values()]
+    ours = [msgspec.json.decode(each.body, type=SliceEndpoint) for each in sight.desired["IPv4"].values()]
     swapped = [
         replace(each, hints=EndpointHints(for_zones=(ForZone(name="ab"[n < 2]),))) for n, each in enumerate(ours)
     ]

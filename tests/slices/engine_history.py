@@ -21,7 +21,7 @@ from tests.slices.upstream_packing import FRAME_BYTES, Upstream
 
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Node, Pod, Service, ServicePort
-from sliceplane.api.discovery import Endpoint, EndpointSlice
+from sliceplane.api.discovery import EndpointSlice, SliceEndpoint
 from sliceplane.api.errors import StatusError, conflict, internal, unreachable
 from sliceplane.slices import oracle
 from sliceplane.slices.engine import SliceEngine
@@ -43,7 +43,7 @@ replace = msgspec.structs.replace
 Groups = dict[oracle.PortSet, dict[str, bytes]]
 
 
-def identity(endpoint: Endpoint) -> str:
+def identity(endpoint: SliceEndpoint) -> str:
     target = endpoint.target_ref
     return f"{target.name if target else ''} {' '.join(endpoint.addresses)} {endpoint.hostname or ''}"
 
@@ -224,7 +224,7 @@ class History:
                 self.put_slice(name, replace(found, endpoints=(found.endpoints or ())[1:]))
             case 1:
                 number = self.revision % 250 + 1
-                stray = Endpoint(
+                stray = SliceEndpoint(
                     addresses=(f"10.9.9.{number}" if found.address_type == "IPv4" else f"fd99::{number:x}",)
                 )
                 self.put_slice(name, replace(found, endpoints=(*(found.endpoints or ()), stray)))

@@ -25,7 +25,7 @@ from sliceplane.api.core import (
     ServiceSpec,
     TopologySpreadConstraint,
 )
-from sliceplane.api.discovery import LABEL_ZONE, Endpoint, EndpointSlice
+from sliceplane.api.discovery import LABEL_ZONE, EndpointSlice, SliceEndpoint
 from sliceplane.api.errors import StatusError, already_exists, conflict, invalid, invalid_value, not_found
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Resource, Services
@@ -143,7 +143,7 @@ class FakeCluster:
     def slices(self) -> list[EndpointSlice]:
         return [each for _, each in sorted(self.objects.items()) if isinstance(each, EndpointSlice)]
 
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self) -> list[SliceEndpoint]:
         return [endpoint for each in self.slices() for endpoint in each.endpoints or ()]
 
     def perform(self, write: Write) -> bytes:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sliceplane.api.core import Node, Pod, Service
-from sliceplane.api.discovery import Endpoint, EndpointSlice
+from sliceplane.api.discovery import EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import ObjectReference
 from sliceplane.slices import oracle
 from sliceplane.slices.oracle_plugins import is_plugin
@@ -100,7 +100,7 @@ class _Packing:
             else:
                 self.creates += 1
 
-    def _pack(self, existing: list[EndpointSlice], endpoints: list[Endpoint]) -> None:
+    def _pack(self, existing: list[EndpointSlice], endpoints: list[SliceEndpoint]) -> None:
         waiting = {_same(endpoint): endpoint for endpoint in endpoints}
         written: list[int] = []
         unchanged: list[int] = []
@@ -133,7 +133,7 @@ class _Packing:
             left -= min(left, self._max)
 
 
-def _same(endpoint: Endpoint) -> tuple[object, ...]:
+def _same(endpoint: SliceEndpoint) -> tuple[object, ...]:
     """Identity of an endpoint, as upstream keeps it."""
     target = endpoint.target_ref or ObjectReference()
     return tuple(sorted(endpoint.addresses)), endpoint.hostname or "", target.namespace, target.name

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from sliceplane.api.discovery import Endpoint, EndpointSlice
+from sliceplane.api.discovery import EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import ObjectMeta, ObjectReference
 from sliceplane.slices.content import read_slice
 
 
-def endpoint(number: int, **target: str) -> Endpoint:
+def endpoint(number: int, **target: str) -> SliceEndpoint:
     reference = ObjectReference(kind="Pod", namespace="ns", name=f"pod-{number}", uid=f"uid-{number}", **target)
-    return Endpoint(addresses=(f"10.0.0.{number}",), target_ref=reference, node_name="node")
+    return SliceEndpoint(addresses=(f"10.0.0.{number}",), target_ref=reference, node_name="node")
 
 
 META = ObjectMeta(name="web-1", namespace="ns")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.store.mvcc import Store
-from sliceplane.store.snapshot import CHUNK_BYTES, BadSnapshot, Reader, records_of, restored, written
+from sliceplane.store.snapshot import CHUNK_BYTES, BadSnapshot, SnapshotReader, records_of, restored, written
 from sliceplane.store.types import EventType, Key, Record
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=12)
@@ -43,13 +43,13 @@ def lines(text: bytes) -> list[bytes]:
 
 def read(text: bytes) -> list[Record]:
     rest = text[text.rfind(b"\n") + 1 :]
-    return list(Reader([*lines(text), *([rest] if rest else [])]).records())
+    return list(SnapshotReader([*lines(text), *([rest] if rest else [])]).records())
 
 
 @given(RECORDS)
 def test_what_was_written_is_read(records: list[Record]) -> None:
     text = b"".join(written(records, REVISION))
-    reader = Reader(lines(text))
+    reader = SnapshotReader(lines(text))
     assert (reader.revision, reader.objects) == (REVISION, len(records))
     assert list(reader.records()) == records
     assert all(json.loads(line) for line in lines(text))
@@ -84,9 +84,9 @@ def test_lines_that_were_taken_out_or_doubled_are_noticed(records: list[Record],
     found = lines(b"".join(written(records, REVISION)))
     place = data.draw(st.integers(0, len(found) - 1))
     with pytest.raises(BadSnapshot):
-        list(Reader([*found[:place], *found[place + 1 :]]).records())
+        list(SnapshotReader([*found[:place], *found[place + 1 :]]).records())
     with pytest.raises(BadSnapshot):
-        list(Reader([*found[: place + 1], *found[place:]]).records())
+        list(SnapshotReader([*found[: place + 1], *found[place:]]).records())
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_it_is_of_one_revision_whatever_is_written_meanwhile(writer_of) -> None:
     store.compact(store.revision)
     text += b"".join(portions)
     assert [each.key.name for each in read(text)] == [f"pod-{number:04}" for number in range(3000)]
-    assert Reader(lines(text)).revision == revision
+    assert SnapshotReader(lines(text)).revision == revision
 
 
 @given(RECORDS)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from sliceplane.api.meta import Condition, Document, IntOrString, LabelSelector, Object, Projection
 
 
-class RollingUpdate(Projection, frozen=True, kw_only=True):
+class RollingUpdateDeployment(Projection, frozen=True, kw_only=True):
     max_unavailable: IntOrString | None = None
     max_surge: IntOrString | None = None
 
 
 class DeploymentStrategy(Projection, frozen=True, kw_only=True):
     type: str = "RollingUpdate"
-    rolling_update: RollingUpdate | None = None
+    rolling_update: RollingUpdateDeployment | None = None
 
 
 class DeploymentSpec(Projection, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ class ReplicationController(Object, frozen=True, kw_only=True):
 
 class DaemonSetStrategy(Projection, frozen=True, kw_only=True):
     type: str = "RollingUpdate"
-    rolling_update: RollingUpdate | None = None
+    rolling_update: RollingUpdateDeployment | None = None
 
 
 class DaemonSetSpec(Projection, frozen=True, kw_only=True):

@@ -52,7 +52,7 @@ class EndpointHints(Projection, frozen=True, kw_only=True):
     for_nodes: tuple[ForNode, ...] | None = None
 
 
-class Endpoint(Projection, frozen=True, kw_only=True):
+class SliceEndpoint(Projection, frozen=True, kw_only=True):
     addresses: tuple[str, ...] = ()
     conditions: EndpointConditions = EndpointConditions()
     hostname: str | None = None
@@ -74,5 +74,5 @@ class EndpointPort(Projection, frozen=True, kw_only=True):
 
 class EndpointSlice(Object, frozen=True, kw_only=True):
     address_type: str = ""
-    endpoints: tuple[Endpoint, ...] | None = None
+    endpoints: tuple[SliceEndpoint, ...] | None = None
     ports: tuple[EndpointPort, ...] | None = None

@@ -62,11 +62,7 @@ GATES: Final[Mapping[str, tuple[Spec, ...]]] = {
         Spec((1, 18), "BETA", True),
         Spec((1, 21), "GA", True),
     ),
-    ENDPOINT_SLICE_PROXYING: (
-        Spec((1, 18), "ALPHA", False),
-        Spec((1, 19), "BETA", True),
-        Spec((1, 22), "GA", True),
-    ),
+    ENDPOINT_SLICE_PROXYING: (Spec((1, 18), "ALPHA", False), Spec((1, 19), "BETA", True), Spec((1, 22), "GA", True)),
     WINDOWS_ENDPOINT_SLICE_PROXYING: (
         Spec((1, 19), "ALPHA", False),
         Spec((1, 21), "BETA", True),

@@ -74,8 +74,10 @@ def is_newer(seen: ObjectMeta, known: ObjectMeta) -> bool:
     """
     if seen.resource_version == known.resource_version:
         return False
-    if seen.revision and known.revision:
-        return seen.revision > known.revision
+    seen_at = revision_of(seen.resource_version)
+    known_at = revision_of(known.resource_version)
+    if seen_at and known_at:
+        return seen_at > known_at
     return seen.generation >= known.generation
 
 

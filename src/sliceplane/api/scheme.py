@@ -127,10 +127,7 @@ _CORE_EVENT_FIELDS = (
 )
 
 EndpointSlices = Resource(
-    group="discovery.k8s.io",
-    kind="EndpointSlice",
-    projection=discovery.EndpointSlice,
-    generation="content",
+    group="discovery.k8s.io", kind="EndpointSlice", projection=discovery.EndpointSlice, generation="content"
 )
 #: long removed upstream; served when asked for (``OPTIONAL_RESOURCES``)
 EndpointSlicesV1beta1 = replace(EndpointSlices, version="v1beta1", storage=EndpointSlices.key, hub=EndpointSlices)
@@ -146,11 +143,7 @@ Services = Resource(
     delete_reply="object",
 )
 EndpointsObjects = Resource(
-    kind="Endpoints",
-    plural="endpoints",
-    projection=core.Endpoints,
-    short_names=("ep",),
-    create_on_update=True,
+    kind="Endpoints", plural="endpoints", projection=core.Endpoints, short_names=("ep",), create_on_update=True
 )
 Pods = Resource(
     kind="Pod",
@@ -181,11 +174,7 @@ Namespaces = Resource(
     selectable_fields=(("status.phase", "status.phase"),),
     delete_reply="object",
 )
-ConfigMaps = Resource(
-    kind="ConfigMap",
-    short_names=("cm",),
-    projection=core.ConfigMap,
-)
+ConfigMaps = Resource(kind="ConfigMap", short_names=("cm",), projection=core.ConfigMap)
 Events = Resource(
     kind="Event",
     projection=core.Event,
@@ -216,20 +205,9 @@ ResourceQuotas = Resource(
     subresources=("status",),
     delete_reply="object",
 )
-LimitRanges = Resource(
-    kind="LimitRange",
-    short_names=("limits",),
-)
-Secrets = Resource(
-    kind="Secret",
-    selectable_fields=(("type", "type"),),
-)
-ServiceAccounts = Resource(
-    kind="ServiceAccount",
-    short_names=("sa",),
-    subresources=("token",),
-    delete_reply="object",
-)
+LimitRanges = Resource(kind="LimitRange", short_names=("limits",))
+Secrets = Resource(kind="Secret", selectable_fields=(("type", "type"),))
+ServiceAccounts = Resource(kind="ServiceAccount", short_names=("sa",), subresources=("token",), delete_reply="object")
 IPAddresses = Resource(
     group="networking.k8s.io",
     kind="IPAddress",
@@ -248,11 +226,7 @@ ServiceCIDRs = Resource(
     dispensable=True,
 )
 Leases = Resource(
-    group="coordination.k8s.io",
-    kind="Lease",
-    projection=core.Lease,
-    unconditional_update=False,
-    create_on_update=True,
+    group="coordination.k8s.io", kind="Lease", projection=core.Lease, unconditional_update=False, create_on_update=True
 )
 Deployments = Resource(
     group="apps",
@@ -299,11 +273,7 @@ ReplicationControllers = Resource(
     subresources=("scale", "status"),
     generation="spec",
 )
-PodTemplates = Resource(
-    kind="PodTemplate",
-    generation="template",
-    delete_reply="object",
-)
+PodTemplates = Resource(kind="PodTemplate", generation="template", delete_reply="object")
 PodDisruptionBudgets = Resource(
     group="policy",
     kind="PodDisruptionBudget",
@@ -321,11 +291,7 @@ Ingresses = Resource(
     generation="spec",
 )
 IngressClasses = Resource(
-    group="networking.k8s.io",
-    kind="IngressClass",
-    plural="ingressclasses",
-    namespaced=False,
-    generation="spec",
+    group="networking.k8s.io", kind="IngressClass", plural="ingressclasses", namespaced=False, generation="spec"
 )
 NetworkPolicies = Resource(
     group="networking.k8s.io",
@@ -366,11 +332,7 @@ ClusterRoles = _rbac("ClusterRole", namespaced=False)
 ClusterRoleBindings = _rbac("ClusterRoleBinding", namespaced=False)
 #: how requests are served; written by the server alone (``registry.bootstrap``)
 FlowSchemas = Resource(
-    group="flowcontrol.apiserver.k8s.io",
-    kind="FlowSchema",
-    namespaced=False,
-    verbs=READ_VERBS,
-    generation="spec",
+    group="flowcontrol.apiserver.k8s.io", kind="FlowSchema", namespaced=False, verbs=READ_VERBS, generation="spec"
 )
 PriorityLevelConfigurations = Resource(
     group="flowcontrol.apiserver.k8s.io",
@@ -383,12 +345,7 @@ PriorityLevelConfigurations = Resource(
 
 def _review(group: str, kind: str, *, namespaced: bool = False) -> Resource:
     """A question that is POSTed and answered, and never stored."""
-    return Resource(
-        group=group,
-        kind=kind,
-        namespaced=namespaced,
-        verbs=("create",),
-    )
+    return Resource(group=group, kind=kind, namespaced=namespaced, verbs=("create",))
 
 
 SelfSubjectReviews = _review("authentication.k8s.io", "SelfSubjectReview")

@@ -21,8 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sliceplane.api.discovery import Endpoint as SliceEndpoint
-from sliceplane.api.discovery import EndpointPort, EndpointSlice
+from sliceplane.api.discovery import EndpointPort, EndpointSlice, SliceEndpoint
 from sliceplane.api.service_rules import PROTOCOL_DEFAULT, is_port
 from sliceplane.balancing.model import Endpoint
 from sliceplane.kit.ip import FAMILIES, Family

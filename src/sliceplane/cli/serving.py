@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
     from sliceplane.api.scheme import Resource
     from sliceplane.shell.server.config import PlaneConfig
-    from sliceplane.shell.server.plane import Plane
+    from sliceplane.shell.server.plane import ServerPlane
     from sliceplane.shell.transport.service import PlaneService
 
 
@@ -146,11 +146,11 @@ def serve(config: Callable[[], PlaneConfig], services: Callable[[], tuple[PlaneS
     for by ``--help`` and usage errors.
     """
     from sliceplane.shell.process.start_error import StartError
-    from sliceplane.shell.server.plane import Plane
+    from sliceplane.shell.server.plane import ServerPlane
 
     logs.begin()
     try:
-        run(_run(Plane(config(), services())))
+        run(_run(ServerPlane(config(), services())))
     except StartError as error:
         click.echo(f"Error: {error}", err=True)
         raise SystemExit(1) from error
@@ -170,7 +170,7 @@ def next_steps(kubeconfig: Path, data_dir: str) -> tuple[str, ...]:
     )
 
 
-async def _drain(plane: Plane, asked_again: asyncio.Event) -> None:
+async def _drain(plane: ServerPlane, asked_again: asyncio.Event) -> None:
     """Until clients had their time to leave, or a second signal."""
     if not plane.config.shutdown_delay_s:
         return
@@ -185,7 +185,7 @@ async def _drain(plane: Plane, asked_again: asyncio.Event) -> None:
         await asyncio.wait(tasks)
 
 
-async def _run(plane: Plane) -> None:
+async def _run(plane: ServerPlane) -> None:
     asked_to_stop = asyncio.Event()
     on_stop_signal(asked_to_stop.set)
     spare_descriptors()

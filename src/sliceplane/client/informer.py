@@ -60,8 +60,8 @@ class Informer(Generic[T]):
         self.resource = resource
         decode = cast(Callable[[bytes], T], load_raw) if kind is RawObject else None
 
-        def make() -> reflect.Informer[T]:
-            return reflect.Informer(
+        def make() -> reflect.RunningInformer[T]:
+            return reflect.RunningInformer(
                 client,
                 Selection(resource, namespace, label_selector, field_selector),
                 clock=reflect.loop_clock(time.time()),
@@ -74,7 +74,7 @@ class Informer(Generic[T]):
             )
 
         self._make = make
-        self._made: reflect.Informer[T] | None = None
+        self._made: reflect.RunningInformer[T] | None = None
         self._task: asyncio.Task[None] | None = None
         self._waiting: list[tuple[Callable[[tuple[Change[T], ...]], None], Callable[[], None]]] = []
         self._closed = False
@@ -110,7 +110,7 @@ class Informer(Generic[T]):
     # Reading
 
     @property
-    def _running(self) -> reflect.Informer[T]:
+    def _running(self) -> reflect.RunningInformer[T]:
         assert self._made is not None, "the informer was not started: use it in an async with block"
         return self._made
 

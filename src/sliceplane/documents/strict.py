@@ -37,13 +37,10 @@ from sliceplane.documents.schema import (
     lookup_kind,
     unknown_fields,
 )
-from sliceplane.documents.schema.check import Members, duplicates_in, json_name, unknown_in
-from sliceplane.documents.schema.json_errors import describe_syntax_error
+from sliceplane.documents.schema.check import JsonMembers, duplicates_in, json_name, unknown_in
+from sliceplane.documents.schema.json_errors import describe_syntax_error, start_of
 from sliceplane.documents.schema.walks import DEPTH_MAX, deeper_than
 from sliceplane.documents.schema.yaml_documents import YamlError, parse_yaml
-
-#: of a bad body, this much is shown in the error
-SHOWN_BYTES: Final = 30
 
 Validation = Literal["Ignore", "Warn", "Strict"]
 Format = Literal["json", "yaml"]
@@ -141,7 +138,7 @@ def unrecognized(resource: Resource, detail: str, raw: bytes, body_format: Forma
     """The 400 for a body that does not parse."""
     cause = f"couldn't get version/kind; json parse error: {detail}" if body_format == "json" else detail
     return bad_request(
-        f"the object provided is unrecognized (must be of type {resource.kind}): {cause} ({_shown(raw)})"
+        f"the object provided is unrecognized (must be of type {resource.kind}): {cause} ({start_of(raw)})"
     )
 
 
@@ -229,13 +226,4 @@ def _check_depth(raw: bytes, value: Any) -> None:
 
 def _parse_members(raw: bytes) -> Any:
     """The body with every member it has.  *raw* is known to be good and shallow."""
-    return json.loads(raw, object_pairs_hook=Members)
-
-
-def _shown(raw: bytes) -> str:
-    """A bad body as Kubernetes shows it: the start of what may be JSON, hexadecimal of anything else."""
-    if not raw:
-        return "<empty>"
-    head = raw[:SHOWN_BYTES]
-    text = head.decode("utf-8", "replace") if raw.startswith(b"{") else head.hex()
-    return f"{text} ..." if len(raw) > SHOWN_BYTES else text
+    return json.loads(raw, object_pairs_hook=JsonMembers)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sliceplane.api.discovery import Endpoint, EndpointSlice
+from sliceplane.api.discovery import EndpointSlice, SliceEndpoint
 from sliceplane.endpoints.subsets import AddressKey, RenderedSubsets, Subset, address_text, render
 from sliceplane.kit.containers import SortedDict
 from sliceplane.kit.ip import Family
@@ -59,7 +59,7 @@ def view_of(observed: EndpointSlice) -> SliceContent | None:
     return SliceContent("IPv6" if observed.address_type == "IPv6" else "IPv4", ports, entries)
 
 
-def _is_ready(endpoint: Endpoint) -> bool | None:
+def _is_ready(endpoint: SliceEndpoint) -> bool | None:
     """``None``: not in Endpoints at all."""
     said = endpoint.conditions
     if said.ready is None or said.ready:

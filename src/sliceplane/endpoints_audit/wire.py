@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from sliceplane.api.core import EndpointSubset, ServiceSpec
-from sliceplane.api.discovery import Endpoint, EndpointPort
+from sliceplane.api.discovery import EndpointPort, SliceEndpoint
 from sliceplane.api.meta import Projection
 
 _ABSENT: Final = msgspec.Raw()
@@ -60,7 +60,7 @@ class WireEndpoints(Projection, frozen=True, kw_only=True):
 class WireSlice(Projection, frozen=True, kw_only=True):
     metadata: Metadata = Metadata()
     address_type: str = ""
-    endpoints: tuple[Endpoint, ...] | None = None
+    endpoints: tuple[SliceEndpoint, ...] | None = None
     ports: tuple[EndpointPort, ...] | None = None
 
 

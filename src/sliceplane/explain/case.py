@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from sliceplane.api.core import Node, Service
-from sliceplane.api.discovery import LABEL_ZONE, Endpoint, EndpointSlice
+from sliceplane.api.discovery import LABEL_ZONE, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.explain.facts import Facts
@@ -157,14 +157,14 @@ class ServiceCase(PodsCase):
         return self.facts.slices_of(self.namespace, self.name)
 
     @cached_property
-    def endpoints(self) -> tuple[tuple[EndpointSlice, Endpoint], ...]:
+    def endpoints(self) -> tuple[tuple[EndpointSlice, SliceEndpoint], ...]:
         """In the order of the slices' names."""
         return tuple(
             (endpoint_slice, endpoint) for endpoint_slice in self.slices for endpoint in endpoint_slice.endpoints or ()
         )
 
     @cached_property
-    def ready(self) -> tuple[tuple[EndpointSlice, Endpoint], ...]:
+    def ready(self) -> tuple[tuple[EndpointSlice, SliceEndpoint], ...]:
         """Absent conditions count as KEP-0752 says: ready."""
         return tuple(pair for pair in self.endpoints if pair[1].conditions.ready is not False)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sliceplane.flowcontrol.defaults import LEVELS, SCHEMAS, VITAL
-from sliceplane.flowcontrol.seats import Seats, Tally
+from sliceplane.flowcontrol.seats import SchemaTally, Seats
 from sliceplane.flowcontrol.types import ANY, Asked, Flow, Kind, Level, PathRule, ResourceRule, Schema, Subject
 from sliceplane.kit.metrics import Metrics
 
@@ -28,7 +28,7 @@ class FlowControl:
     def __init__(self, *, reads: int, writes: int) -> None:
         """*reads* and *writes*: how many are worked on at a time."""
         self.classify = Classifier(SCHEMAS, LEVELS).classify
-        self._tallies = {schema.name: Tally() for schema in SCHEMAS}
+        self._tallies = {schema.name: SchemaTally() for schema in SCHEMAS}
         self.seats: dict[Kind, Seats] = {
             "read": Seats(reads, LEVELS, self._tallies),
             "write": Seats(writes, LEVELS, self._tallies),
@@ -36,7 +36,7 @@ class FlowControl:
         self.metrics = Metrics()
         self._declare()
 
-    def tally(self, schema: str) -> Tally:
+    def tally(self, schema: str) -> SchemaTally:
         return self._tallies[schema]
 
     def _declare(self) -> None:
@@ -69,7 +69,9 @@ class FlowControl:
             "gauge",
             f"{_PREFIX}nominal_limit_seats",
             "Seats of a priority level before any are lent, for reads and writes together.",
-            lambda: [((level.name,), self._nominal(level.name)) for level in LEVELS],
+            lambda: [
+                ((level.name,), sum(seats.nominal(level.name) for seats in self.seats.values())) for level in LEVELS
+            ],
             "priority_level",
         )
         add(
@@ -95,9 +97,6 @@ class FlowControl:
             ],
             *(*of_schema, "execute"),
         )
-
-    def _nominal(self, level: str) -> int:
-        return sum(seats.nominal(level) for seats in self.seats.values())
 
     def check(self) -> None:
         for seats in self.seats.values():

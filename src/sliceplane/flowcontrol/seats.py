@@ -36,7 +36,7 @@ _HEAP_MIN: Final = 64
 Reason = Literal["concurrency-limit", "queue-full", "time-out", "cancelled"]
 
 
-class Tally:
+class SchemaTally:
     """What happened to the requests of one flow schema.  Kept by ``Seats``, read for monitoring."""
 
     __slots__ = ("dispatched", "executing", "left", "refused", "waited", "waiting")
@@ -54,7 +54,7 @@ class Tally:
         self.refused[reason] = self.refused.get(reason, 0) + 1
 
 
-class Ticket:
+class SeatTicket:
     """A request's place: in line, on a seat, or neither any more.  ``Seats`` alone changes it."""
 
     __slots__ = ("flow", "since", "state")
@@ -72,7 +72,7 @@ class _Line:
     __slots__ = ("number", "tag", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: deque[Ticket] = deque()
+        self.waiting: deque[SeatTicket] = deque()
         self.tag = 0.0
         self.number = 0
 
@@ -99,7 +99,7 @@ class _Room:
 class Seats:
     """Owned by the server.  Times are seconds of one clock that does not go back."""
 
-    def __init__(self, total: int, levels: Iterable[Level], tallies: dict[str, Tally]) -> None:
+    def __init__(self, total: int, levels: Iterable[Level], tallies: dict[str, SchemaTally]) -> None:
         """*total* seats are shared out; each level that has shares gets at least one of them."""
         limited = tuple(levels)
         shares = sum(level.shares for level in limited)
@@ -115,9 +115,9 @@ class Seats:
     def nominal(self, level: str) -> int:
         return self._rooms[level].nominal
 
-    def ask(self, flow: Flow, now: float) -> tuple[Ticket, Reason | None]:
+    def ask(self, flow: Flow, now: float) -> tuple[SeatTicket, Reason | None]:
         """A ticket that is seated, or waiting, or (with the reason) neither."""
-        ticket = Ticket(flow, now)
+        ticket = SeatTicket(flow, now)
         room = self._rooms[flow.level.name]
         if room.level.exempt or (not room.waiting and (room.in_use < room.least or self._spare)):
             self._seat(room, ticket, now)
@@ -127,7 +127,7 @@ class Seats:
             self._tallies[flow.schema.name].refuse(reason)
         return ticket, reason
 
-    def leave(self, ticket: Ticket, now: float, *, reason: Reason = "cancelled") -> tuple[Ticket, ...]:
+    def leave(self, ticket: SeatTicket, now: float, *, reason: Reason = "cancelled") -> tuple[SeatTicket, ...]:
         """The request is done, or gives up waiting for *reason*.  Returns who got a seat by that."""
         if ticket.state == "waiting":
             self._give_up(ticket, now, reason)
@@ -151,7 +151,7 @@ class Seats:
             line.tag = min(line.tag + max(now - ticket.since - COST_S_MIN, 0.0), now + AHEAD_S_MAX)
         return self._dispatch(now)
 
-    def _seat(self, room: _Room, ticket: Ticket, now: float) -> None:
+    def _seat(self, room: _Room, ticket: SeatTicket, now: float) -> None:
         if not room.level.exempt:
             if room.in_use >= room.least:
                 self._spare -= 1
@@ -166,7 +166,7 @@ class Seats:
 
     # Lines
 
-    def _line_up(self, room: _Room, ticket: Ticket) -> Reason | None:
+    def _line_up(self, room: _Room, ticket: SeatTicket) -> Reason | None:
         level = room.level
         flow = ticket.flow
         if not level.queues or not room.nominal:
@@ -205,7 +205,7 @@ class Seats:
         room.lines = {key: line for key, line in room.lines.items() if line.waiting or line.tag > now}
         room.lines_kept = len(room.lines)
 
-    def _give_up(self, ticket: Ticket, now: float, reason: Reason) -> None:
+    def _give_up(self, ticket: SeatTicket, now: float, reason: Reason) -> None:
         ticket.state = "over"
         flow = ticket.flow
         room = self._rooms[flow.level.name]
@@ -221,12 +221,12 @@ class Seats:
         tally.left.observe(now - ticket.since)
         tally.refuse(reason)
 
-    def _out_of_line(self, room: _Room, ticket: Ticket) -> None:
+    def _out_of_line(self, room: _Room, ticket: SeatTicket) -> None:
         room.waiting -= 1
         self._waiting -= 1
         self._tallies[ticket.flow.schema.name].waiting -= 1
 
-    def _dispatch(self, now: float) -> tuple[Ticket, ...]:
+    def _dispatch(self, now: float) -> tuple[SeatTicket, ...]:
         """Fill the seats that are free."""
         seated = []
         while self._waiting:
@@ -240,7 +240,7 @@ class Seats:
             seated.append(ticket)
         return tuple(seated)
 
-    def _first(self, room: _Room, now: float) -> Ticket:
+    def _first(self, room: _Room, now: float) -> SeatTicket:
         """Take the one whose turn it is out of its line."""
         while True:
             tag, number, line = heapq.heappop(room.heap)

@@ -59,7 +59,8 @@ class Change(Generic[T_co]):
 
     def typed(self, kind: type[T]) -> tuple[T | None, T | None]:
         """``old`` and ``new`` as *kind*, which they are."""
-        old, new = self.old, self.new
+        old = self.old
+        new = self.new
         assert old is None or isinstance(old, kind), f"{old!r} is no {kind.__name__}"
         assert new is None or isinstance(new, kind), f"{new!r} is no {kind.__name__}"
         return old, new

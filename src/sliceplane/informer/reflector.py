@@ -296,9 +296,11 @@ class Reflector(Generic[T]):
             self.counters.events += 1
             loaded = self.cache.load(body)
             if isinstance(loaded, Unreadable):
-                key, version = loaded.key, loaded.resource_version
+                key = loaded.key
+                version = loaded.resource_version
             else:
-                key, version = loaded.metadata.key, loaded.metadata.resource_version
+                key = loaded.metadata.key
+                version = loaded.metadata.resource_version
             if self._advance(version, now):
                 self._changes.extend(self.cache.remove(key, version) if kind == "DELETED" else self.cache.put(loaded))
                 self.reached = self._version
@@ -454,13 +456,10 @@ class Reflector(Generic[T]):
 
     # Failures
 
-    def _note(self, error: StatusError, now: float) -> None:
-        self.counters.failures += 1
-        self.last_error = (error, now)
-
     def _fail(self, error: StatusError, now: float) -> None:
         """Wait, then go on with whatever the state says: the next page, a watch, or a list from the start."""
-        self._note(error, now)
+        self.counters.failures += 1
+        self.last_error = (error, now)
         if now - self._failed_at > BACKOFF_RESET_S:
             self._attempt = 0
         delay = BACKOFF.delay_s(self._attempt, self._rng)

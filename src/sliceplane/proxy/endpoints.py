@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from sliceplane.api.core import EndpointAddress, Endpoints, EndpointSubset
 from sliceplane.api.discovery import (
     LABEL_SERVICE_NAME,
-    Endpoint,
     EndpointConditions,
     EndpointPort,
     EndpointSlice,
+    SliceEndpoint,
 )
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.kit.ip import FAMILIES, Family
@@ -64,9 +64,9 @@ def differences(
         yield before[key], None
 
 
-def _endpoints(subset: EndpointSubset, family: Family) -> Iterator[Endpoint]:
-    def one(address: EndpointAddress, conditions: EndpointConditions) -> Endpoint:
-        return Endpoint(
+def _endpoints(subset: EndpointSubset, family: Family) -> Iterator[SliceEndpoint]:
+    def one(address: EndpointAddress, conditions: EndpointConditions) -> SliceEndpoint:
+        return SliceEndpoint(
             addresses=(address.ip,),
             conditions=conditions,
             hostname=address.hostname or None,

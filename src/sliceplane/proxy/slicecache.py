@@ -31,8 +31,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from sliceplane.api.discovery import HINTS_MAX, LABEL_SERVICE_NAME, EndpointPort, EndpointSlice
-from sliceplane.api.discovery import Endpoint as SliceEndpoint
+from sliceplane.api.discovery import HINTS_MAX, LABEL_SERVICE_NAME, EndpointPort, EndpointSlice, SliceEndpoint
 from sliceplane.api.service_rules import PROTOCOL_DEFAULT, is_port
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.addresses import ordinary_of

@@ -19,13 +19,13 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource, ResourceQuotas, stored_form
 from sliceplane.documents import conversion
+from sliceplane.registry import metadata
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.core import Core
 from sliceplane.registry.documents import canonical, starts_as
 from sliceplane.registry.kinds import kind_of
 from sliceplane.registry.kinds.kind import Kind
 from sliceplane.registry.types import Context, ListOutcome, Outcome, Target, WriteOptions
-from sliceplane.registry.validation import metadata
 from sliceplane.store.types import Record
 
 
@@ -41,7 +41,9 @@ def stage(
     warnings: tuple[str, ...],
 ) -> Outcome:
     """The end of every write of an object: quotas allow it; it is staged with what must be there together with it."""
-    charged = core.quotas.admit(kind.resource, document, old)
+    charged: tuple[Document, ...] = ()
+    if kind.quota.counted and (old is None or kind.quota.rises):
+        charged = core.quotas.admit(kind.resource, document, old)
     if options.dry_run:
         return unwritten(kind.resource, document, code, warnings)
     for quota in charged:
@@ -121,14 +123,14 @@ def to_store(config: RegistryConfig, target: Target, document: Document) -> Docu
 def shown_document(resource: Resource, document: Document) -> Document:
     """A hub document in the version of *resource*."""
     if resource.hub is None:
-        return conversion.from_stored(resource, document)
+        return conversion.from_stored(resource, document) if resource.is_view else document
     return canonical(resource, conversion.from_hub(conversion.lift(document)))
 
 
 def shown_body(resource: Resource, body: bytes) -> bytes:
     """A stored body in the version of *resource*; the hub's own is handed through untouched."""
     if resource.hub is None:
-        return conversion.shown(resource, body)
+        return conversion.shown(resource, body) if resource.is_view else body
     return codec.encode(shown_document(resource, codec.decode_document(body)))
 
 

@@ -134,12 +134,7 @@ def _ensure_service(core: Core, ctx: Context) -> None:
             "clusterIP": core.services.reserved_address,
             "ipFamilyPolicy": "SingleStack",
             "ports": [
-                {
-                    "name": "https",
-                    "protocol": "TCP",
-                    "port": API_SERVICE_PORT,
-                    "targetPort": core.config.advertise_port,
-                }
+                {"name": "https", "protocol": "TCP", "port": API_SERVICE_PORT, "targetPort": core.config.advertise_port}
             ],
         },
     }

@@ -22,9 +22,9 @@ from sliceplane.registry.core import Core, key_of, missing
 from sliceplane.registry.create import create_document
 from sliceplane.registry.decoding import UndecodableBody, decoded
 from sliceplane.registry.documents import document_of
+from sliceplane.registry.metadata import ANNOTATIONS_MAX_BYTES
 from sliceplane.registry.types import Context, Outcome, Target, WriteOptions, creation_of
 from sliceplane.registry.update import check_version, replace
-from sliceplane.registry.validation.metadata import ANNOTATIONS_MAX_BYTES
 
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _YAML_ERRORS: Final = "yaml: unmarshal errors:\n"

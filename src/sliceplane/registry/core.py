@@ -17,13 +17,7 @@ from sliceplane.api.scheme import ClusterRoles, IPAddresses, Resource, Services
 from sliceplane.kit.ip import canonical as canonical_address
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.times import format_time
-from sliceplane.registry.admission.address_book import (
-    ALLOCATOR,
-    FAMILY_LABEL,
-    MANAGED_BY_LABEL,
-    AddressBook,
-    family_of,
-)
+from sliceplane.registry.admission.address_book import ALLOCATOR, FAMILY_LABEL, MANAGED_BY_LABEL, AddressBook, family_of
 from sliceplane.registry.admission.quotas import QuotaIndex
 from sliceplane.registry.admission.services import ServiceLedgers
 from sliceplane.registry.authorization.aggregation import Aggregation, Gatherers

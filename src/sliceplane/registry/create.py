@@ -17,7 +17,7 @@ from sliceplane.registry.core import Core
 from sliceplane.registry.decoding import decode_body, must_be_unset_on_create
 from sliceplane.registry.documents import document_of
 from sliceplane.registry.kinds import kind_of
-from sliceplane.registry.namespaces import admit_content
+from sliceplane.registry.kinds.namespace import admit_content
 from sliceplane.registry.types import Body, Context, Outcome, Target, WriteOptions
 from sliceplane.store.types import Key
 

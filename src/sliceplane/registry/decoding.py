@@ -28,7 +28,7 @@ class UndecodableBody(Exception):
 
 def body_of_json(resource: Resource, subresource: str, raw: bytes) -> Body:
     """The body of a create or update of a client in this process.  Raises the 400 ``StatusError``."""
-    if body_kind(subresource) is not None:
+    if subresource and body_kind(subresource) is not None:
         # Of another kind (Binding, autoscaling/v1 Scale, TokenRequest), which is checked where it is served.
         return Body(document=document_of_json(raw))
     if isinstance(raw, codec.OwnJson):
@@ -79,7 +79,10 @@ def decoded(resource: Resource, document: Document, *, fresh: bool = False) -> D
         managed = document["metadata"].pop("managedFields")
     # A copy made in C costs a fifth of a walk (70 us instead of 350 for 100 endpoints).
     if not tidy:
-        document = _normalised(document)
+        try:
+            document = normalised(document)
+        except ValueError as error:
+            raise UndecodableBody(str(error)) from error
     elif not fresh:
         document = codec.decode_document(codec.encode(document))
     if not fits:
@@ -98,10 +101,15 @@ def decoded(resource: Resource, document: Document, *, fresh: bool = False) -> D
                 raise UndecodableBody(why) from error
     if not tidy:
         drop_nothings(resource.api_version, resource.kind, document)
-        _must_project(resource, document)
+        # What cannot become a projection would be lost to every reader.  A tidy document always can.
+        try:
+            msgspec.convert(document, resource.projection)
+        except msgspec.ValidationError as error:
+            raise UndecodableBody(f"json: {error}") from error
     if managed is not None:
         metadata["managedFields"] = managed
-    document = conversion.to_stored(resource, document)
+    if resource.is_view:
+        document = conversion.to_stored(resource, document)
     kind_of(stored_form(resource)).defaults(document)
     return document if resource.hub is None else conversion.to_hub(document)
 
@@ -117,21 +125,6 @@ def _fits(resource: Resource, document: Document) -> bool:
     if mismatch is not None:
         raise UndecodableBody(str(mismatch))
     return False
-
-
-def _normalised(document: Document) -> Document:
-    try:
-        return normalised(document)
-    except ValueError as error:
-        raise UndecodableBody(str(error)) from error
-
-
-def _must_project(resource: Resource, document: Document) -> None:
-    """What cannot become a projection would be lost to every reader.  A tidy document always can."""
-    try:
-        msgspec.convert(document, resource.projection)
-    except msgspec.ValidationError as error:
-        raise UndecodableBody(f"json: {error}") from error
 
 
 def must_be_unset_on_create() -> StatusError:

@@ -145,11 +145,7 @@ def _check_preconditions(resource: Resource, record: Record, options: DeleteOpti
             f"({record.revision}). The object might have been modified"
         )
     if why:
-        raise _precondition_conflict(resource, record, why)
-
-
-def _precondition_conflict(resource: Resource, record: Record, why: str) -> StatusError:
-    return conflict(resource.kind, resource.group, record.key.name, why)
+        raise conflict(resource.kind, resource.group, record.key.name, why)
 
 
 def delete_collection(

@@ -13,9 +13,18 @@ from sliceplane.api.gates import SHARDED_LIST_AND_WATCH, Gates
 from sliceplane.api.scheme import Resource
 from sliceplane.api.selectors import parse_fields, parse_labels
 from sliceplane.api.selectors.shards import parse_shards
-from sliceplane.registry import continue_token
 from sliceplane.registry.core import Core, key_of, missing
-from sliceplane.registry.options import EXACT, check_list, check_watch, list_version, read_version
+from sliceplane.registry.options import (
+    EXACT,
+    NEWEST,
+    check_list,
+    check_watch,
+    decode_continue,
+    encode_continue,
+    encode_continue_start,
+    list_version,
+    read_version,
+)
 from sliceplane.registry.types import ListOptions, ListOutcome, Target, WatchOptions, WatchPlan
 from sliceplane.store.mvcc import Compacted
 from sliceplane.store.types import Key, Record
@@ -159,15 +168,15 @@ def _not_beyond(core: Core, target: Target, wanted: int | None) -> None:
 
 
 def _continue(core: Core, target: Target, selection: RecordSelection, limit: int, token: str) -> Steps:
-    position = continue_token.decode(token)
+    position = decode_continue(token)
     if position.revision > core.store.revision:
         raise too_large_resource_version(position.revision, core.store.revision)
-    revision = core.store.revision if position.revision == continue_token.NEWEST else position.revision
+    revision = core.store.revision if position.revision == NEWEST else position.revision
     try:
         after = position.after(target.namespace)
         return (yield from _page(core, target, selection, revision=revision, after=after, limit=limit))
     except Compacted as error:
-        fresh = continue_token.encode_start(continue_token.NEWEST, f"/{position.start}")
+        fresh = encode_continue_start(NEWEST, f"/{position.start}")
         raise expired(_TOKEN_EXPIRED, {"continue": fresh}) from error
 
 
@@ -185,13 +194,9 @@ def _page(core: Core, target: Target, selection: RecordSelection, *, revision: i
         remaining = core.store.count_after(
             resource.storage_key, namespace=namespace, after=records[-1].key.path, revision=revision
         )
-    token = continue_token.encode(revision, records[-1].key.path, namespace) if more else ""
+    token = encode_continue(revision, records[-1].key.path, namespace) if more else ""
     return ListOutcome(
-        records=records,
-        resource_version=revision,
-        continue_token=token,
-        remaining=remaining,
-        shard=selection.shard,
+        records=records, resource_version=revision, continue_token=token, remaining=remaining, shard=selection.shard
     )
 
 

@@ -9,25 +9,26 @@ What a caller must do besides calling:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from sliceplane.api.scheme import REVIEWS
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
-from sliceplane.registry import answers, api_service, binding, namespaces, read, rehearsal, service_addresses
+from sliceplane.registry import answers, api_service, read, rehearsal, service_addresses, subresources
 from sliceplane.registry import apply as applying
 from sliceplane.registry import bootstrap as bootstrapping
 from sliceplane.registry import create as creating
 from sliceplane.registry import delete as deleting
 from sliceplane.registry import delete as deleting_collection
-from sliceplane.registry import scale as scaling
+from sliceplane.registry import subresources as scaling
 from sliceplane.registry import update as updating
 from sliceplane.registry.attendance import Attendance
 from sliceplane.registry.authentication import bearer, impersonation, token_request
 from sliceplane.registry.authorization import reviews
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.core import Core, key_of
+from sliceplane.registry.kinds.namespace import RemainingObjects, remaining
 from sliceplane.registry.types import (
     Attributes,
     Body,
@@ -50,7 +51,7 @@ from sliceplane.store.types import Key, Record
 
 #: who answers what is POSTed to a subresource, and who serves objects that are views of the resource's own; the others
 #: are served as the resource is (``api.requests``)
-_POSTED: Final = {"binding": binding.bind, "token": token_request.grant}
+_POSTED: Final = {"binding": subresources.bind, "token": token_request.grant}
 _VIEWS: Final = {"scale": scaling.SCALE}
 _REVIEWS: Final = frozenset(resource.key for resource in REVIEWS)
 
@@ -111,12 +112,7 @@ class Registry:
         return answers.shown(target, outcome) if target.converted else outcome
 
     def patch(
-        self,
-        ctx: Context,
-        target: Target,
-        patch_type: PatchType,
-        patch: bytes,
-        options: WriteOptions,
+        self, ctx: Context, target: Target, patch_type: PatchType, patch: bytes, options: WriteOptions
     ) -> Outcome:
         view = _VIEWS.get(target.subresource)
         if view is not None:
@@ -208,25 +204,22 @@ class Registry:
 
         Returns the revision to wait for, 0 if nothing was written.
         """
-        before = self._core.store.staged_revision
-        service_addresses.tend(self._core, Context(now=now, user=bootstrapping.SYSTEM_USER))
-        after = self._core.store.staged_revision
-        return after if after != before else 0
+        return self._done_by_the_server(service_addresses.tend, now)
 
     def keep_api_service(self, now: float) -> int:
         """Renew this server's place behind ``default/kubernetes``; call it every ``api_service.INTERVAL_S``.
 
         Returns the revision to wait for, 0 if nothing was written.  Raises ``StatusError``.
         """
-        before = self._core.store.staged_revision
-        api_service.reconcile(self._core, Context(now=now, user=bootstrapping.SYSTEM_USER))
-        after = self._core.store.staged_revision
-        return after if after != before else 0
+        return self._done_by_the_server(api_service.reconcile, now)
 
     def leave_api_service(self, now: float) -> int:
         """This server stops and is no endpoint any more.  Returns and raises as ``keep_api_service``."""
+        return self._done_by_the_server(api_service.withdraw, now)
+
+    def _done_by_the_server(self, deed: Callable[[Core, Context], None], now: float) -> int:
         before = self._core.store.staged_revision
-        api_service.withdraw(self._core, Context(now=now, user=bootstrapping.SYSTEM_USER))
+        deed(self._core, Context(now=now, user=bootstrapping.SYSTEM_USER))
         after = self._core.store.staged_revision
         return after if after != before else 0
 
@@ -238,9 +231,9 @@ class Registry:
         """Another server wrote *keys*, or what was staged for them was forgotten.  Cheaper than ``on_aborted``."""
         self._core.follow(keys)
 
-    def remaining(self, namespace: str) -> tuple[namespaces.RemainingObjects, ...]:
+    def remaining(self, namespace: str) -> tuple[RemainingObjects, ...]:
         """What is left in a namespace, for the controller that empties it."""
-        return namespaces.remaining(self._core.store, namespace)
+        return remaining(self._core.store, namespace)
 
     def check(self) -> None:
         """Assert that Services hold exactly what the newest records say.  O(Services)."""

@@ -233,7 +233,9 @@ def rehearse(basis: Extract, run: Callable[[Core], Outcome]) -> Rehearsed:
         outcome=outcome if answer < 0 else replace(outcome, body=b""),
         answer=answer,
         made=revisions.index(outcome.revision) if outcome.revision else -1,
-        stamped=answer < 0 and bool(outcome.revision) and _version_in(outcome.body) == str(outcome.revision),
+        stamped=answer < 0
+        and bool(outcome.revision)
+        and _head_decoder.decode(outcome.body).metadata.resourceVersion == str(outcome.revision),
     )
 
 
@@ -254,10 +256,6 @@ class _Claims(_Head):
 _labels_decoder = msgspec.json.Decoder(dict[str, str])
 _head_decoder = msgspec.json.Decoder(_Head)
 _claims_decoder = msgspec.json.Decoder(_Claims)
-
-
-def _version_in(body: bytes) -> str:
-    return _head_decoder.decode(body).metadata.resourceVersion
 
 
 def _deed(event: StoreEvent) -> Deed:

@@ -225,11 +225,7 @@ def creation_of(target: Target) -> Attributes:
     """Creating what *target* names, which is what a PUT or an apply to a free name does."""
     resource = target.resource
     return Attributes(
-        verb="create",
-        group=resource.group,
-        resource=resource.plural,
-        namespace=target.namespace,
-        name=target.name,
+        verb="create", group=resource.group, resource=resource.plural, namespace=target.namespace, name=target.name
     )
 
 

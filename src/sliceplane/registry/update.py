@@ -146,7 +146,9 @@ def patch(
     """Raises StatusError: 400, 403, 404, 409, 413, 415, 422, 500."""
     resource = target.spoken
     record = core.latest(target)
-    old = answers.shown_document(resource, document_of(record))
+    old = document_of(record)
+    if target.converted:
+        old = answers.shown_document(resource, old)
     if patch_type == "strategic" and b"managedFields" not in body:
         # What the patch does not speak of stays, and need not be copied and checked over and over.
         old["metadata"].pop("managedFields", None)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sliceplane.api.discovery import LABEL_FOR_REGION, LABEL_FOR_ZONE, MANAGED_BY_CONTROLLER, Endpoint
+from sliceplane.api.discovery import LABEL_FOR_REGION, LABEL_FOR_ZONE, MANAGED_BY_CONTROLLER, SliceEndpoint
 from sliceplane.shadow.differences import (
     NOTHING,
     DifferenceKind,
@@ -37,7 +37,7 @@ from sliceplane.slices.packer import Desired
 from sliceplane.slices.service import Sight
 from sliceplane.slices.shape import HintMode
 
-_read = msgspec.json.Decoder(Endpoint).decode
+_read = msgspec.json.Decoder(SliceEndpoint).decode
 _SUBSET_LABELS = (LABEL_FOR_ZONE, LABEL_FOR_REGION)
 
 
@@ -174,7 +174,7 @@ def _judge(
             yield SliceDifference(difference, family, subject, hints_text(ours.hints), hints_text(theirs.hints), pod)
 
 
-def _fields(ours: Endpoint, theirs: Endpoint) -> Iterator[tuple[DifferenceKind, str, str]]:
+def _fields(ours: SliceEndpoint, theirs: SliceEndpoint) -> Iterator[tuple[DifferenceKind, str, str]]:
     mine = ours.conditions
     other = theirs.conditions
     yield DifferenceKind.ADDRESSES, addresses_text(ours), addresses_text(theirs)
@@ -189,7 +189,7 @@ def _fields(ours: Endpoint, theirs: Endpoint) -> Iterator[tuple[DifferenceKind, 
     yield DifferenceKind.TARGET_REF, target_text(ours), target_text(theirs)
 
 
-def _hints(ours: Endpoint, theirs: Endpoint, *, exact: bool) -> DifferenceKind | None:
+def _hints(ours: SliceEndpoint, theirs: SliceEndpoint, *, exact: bool) -> DifferenceKind | None:
     left = hints_text(ours.hints)
     right = hints_text(theirs.hints)
     if left == right:

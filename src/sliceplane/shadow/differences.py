@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from sliceplane.api.discovery import Endpoint, EndpointHints
+from sliceplane.api.discovery import EndpointHints, SliceEndpoint
 from sliceplane.slices.content import Ports
 
 #: the value of a side that has nothing
@@ -52,11 +52,11 @@ def truth(value: bool) -> str:
     return "true" if value else "false"
 
 
-def addresses_text(endpoint: Endpoint) -> str:
+def addresses_text(endpoint: SliceEndpoint) -> str:
     return ",".join(sorted(endpoint.addresses)) or NOTHING
 
 
-def target_text(endpoint: Endpoint) -> str:
+def target_text(endpoint: SliceEndpoint) -> str:
     target = endpoint.target_ref
     return NOTHING if target is None else f"{target.kind} {target.namespace}/{target.name} uid={target.uid}"
 

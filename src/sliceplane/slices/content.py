@@ -19,7 +19,7 @@ import msgspec
 
 from sliceplane.api.codec import OwnJson, encode
 from sliceplane.api.core import ServicePort
-from sliceplane.api.discovery import Endpoint, EndpointPort, EndpointSlice
+from sliceplane.api.discovery import EndpointPort, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.slices.facts import NamedPorts, PodFacts, endpoint_identity
 
@@ -177,7 +177,7 @@ def read_slice(observed: EndpointSlice, *guesses: Content | None) -> Stored:
     )
 
 
-def _read(endpoints: tuple[Endpoint, ...], namespace: str) -> Content:
+def _read(endpoints: tuple[SliceEndpoint, ...], namespace: str) -> Content:
     content: Content = {}
     for index, endpoint in enumerate(endpoints):
         identity = _identity(endpoint, namespace)
@@ -187,14 +187,14 @@ def _read(endpoints: tuple[Endpoint, ...], namespace: str) -> Content:
     return content
 
 
-def _identity(endpoint: Endpoint, namespace: str) -> str:
+def _identity(endpoint: SliceEndpoint, namespace: str) -> str:
     target = endpoint.target_ref
     if target is None or target.kind != "Pod" or target.namespace != namespace:
         return ""
     return endpoint_identity(target.name, endpoint.addresses, endpoint.hostname)
 
 
-def _comparable(endpoint: Endpoint) -> Endpoint:
+def _comparable(endpoint: SliceEndpoint) -> SliceEndpoint:
     """*endpoint* without what no comparison looks at: old writers put the pod's version into targetRef."""
     target = endpoint.target_ref
     if target is not None and target.resource_version:

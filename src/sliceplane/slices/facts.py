@@ -3,7 +3,7 @@
 A ``PodFacts`` is one version of one pod, a ``NodeFacts`` one version of one node; both are immutable.  They
 keep *pieces of JSON*: an endpoint is the concatenation of a few of them, so that making one for the
 hundredth service costs about a microsecond, and two endpoints are equal exactly if their bytes are.  The
-pieces are what ``api.codec.encode`` gives for ``api.discovery.Endpoint``; a test holds the two together.
+pieces are what ``api.codec.encode`` gives for ``api.discovery.SliceEndpoint``; a test holds the two together.
 """
 
 from __future__ import annotations

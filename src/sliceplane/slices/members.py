@@ -203,7 +203,7 @@ class SliceMembers:
     def _endpoint(
         self, facts: PodFacts, family: Family, addresses: Addresses, node: NodeFacts | None, hostname: bytes
     ) -> bytes:
-        """The endpoint's JSON, member by member in the order of ``api.discovery.Endpoint``."""
+        """The endpoint's JSON, member by member in the order of ``api.discovery.SliceEndpoint``."""
         serving = facts.serving
         terminating = facts.terminating
         ready = self._publish_not_ready or (serving and not terminating)

@@ -25,13 +25,13 @@ from sliceplane.api.discovery import (
     LABEL_SERVICE_NAME,
     LABEL_ZONE,
     MANAGED_BY_CONTROLLER,
-    Endpoint,
     EndpointConditions,
     EndpointHints,
     EndpointPort,
     EndpointSlice,
     ForNode,
     ForZone,
+    SliceEndpoint,
 )
 from sliceplane.api.meta import ObjectReference
 from sliceplane.api.quantity import amount
@@ -42,7 +42,7 @@ from sliceplane.slices.oracle_plugins import check_plugin_hints, is_plugin
 
 PortSet = frozenset[bytes]
 #: port set -> the endpoints that must have it, maybe none
-Groups = dict[PortSet, list[Endpoint]]
+Groups = dict[PortSet, list[SliceEndpoint]]
 
 
 def is_ours(observed: EndpointSlice, service: Service) -> bool:
@@ -134,13 +134,13 @@ def port_set(ports: Iterable[EndpointPort]) -> PortSet:
     return frozenset(encode([port.name or "", port.protocol or "TCP", port.port, port.app_protocol]) for port in ports)
 
 
-def _endpoint(service: Service, pod: Pod, node: Node | None, addresses: tuple[str, ...]) -> Endpoint:
+def _endpoint(service: Service, pod: Pod, node: Node | None, addresses: tuple[str, ...]) -> SliceEndpoint:
     serving = any(condition.type == "Ready" and condition.status == "True" for condition in pod.status.conditions or ())
     terminating = pod.metadata.deletion_timestamp is not None
     ready = service.spec.publish_not_ready_addresses or (serving and not terminating)
     zone = (node.metadata.labels or {}).get(LABEL_ZONE) if node is not None else None
     named = pod.spec.hostname and pod.spec.subdomain == service.metadata.name
-    return Endpoint(
+    return SliceEndpoint(
         addresses=addresses,
         conditions=EndpointConditions(ready=ready, serving=serving, terminating=terminating),
         hostname=pod.spec.hostname if named else None,
@@ -293,7 +293,7 @@ def least_of_zones(total: int, shares: Mapping[str, Fraction]) -> dict[str, int]
     return {zone: math.ceil(total * share / Fraction(12, 10)) for zone, share in shares.items()}
 
 
-def auto_problem(ready: list[Endpoint], nodes: Mapping[str, Node]) -> str:
+def auto_problem(ready: list[SliceEndpoint], nodes: Mapping[str, Node]) -> str:
     """Why *ready* endpoints get no hints; "" if they do.  The Event's message but for the address type."""
     shares = zone_shares(nodes)
     total = len(ready)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from sliceplane.api.core import Node, Pod, Service
-from sliceplane.api.discovery import LABEL_REGION, LABEL_ZONE, Endpoint, EndpointSlice
+from sliceplane.api.discovery import LABEL_REGION, LABEL_ZONE, EndpointSlice, SliceEndpoint
 from sliceplane.api.quantity import amount
 from sliceplane.heuristics.asking import Find
 from sliceplane.heuristics.types import (
@@ -112,23 +112,23 @@ def _zonal(
     return allocated
 
 
-def _shown(endpoint: Endpoint) -> Hints:
+def _shown(endpoint: SliceEndpoint) -> Hints:
     hints = endpoint.hints
     if hints is None:
         return Hints()
     return Hints(tuple(hint.name for hint in hints.for_zones or ()), tuple(hint.name for hint in hints.for_nodes or ()))
 
 
-def _pod_of(endpoint: Endpoint, pods: Mapping[str, Pod]) -> Pod:
+def _pod_of(endpoint: SliceEndpoint, pods: Mapping[str, Pod]) -> Pod:
     assert endpoint.target_ref is not None, f"{endpoint} has no target"
     return pods[endpoint.target_ref.name]
 
 
-def _zone(endpoint: Endpoint, nodes: Mapping[str, Node]) -> str:
+def _zone(endpoint: SliceEndpoint, nodes: Mapping[str, Node]) -> str:
     return (endpoint.zone or "") if endpoint.node_name in nodes else ""
 
 
-def _view(endpoint: Endpoint, pods: Mapping[str, Pod], nodes: Mapping[str, Node]) -> EndpointPlace:
+def _view(endpoint: SliceEndpoint, pods: Mapping[str, Pod], nodes: Mapping[str, Node]) -> EndpointPlace:
     pod = _pod_of(endpoint, pods)
     node = nodes.get(pod.spec.node_name)
     labels = {} if node is None else node.metadata.labels or {}

@@ -87,10 +87,7 @@ class Ticket:
     __slots__ = ("_done", "abandoned", "confirm", "error", "result", "revision_of", "seen", "step", "until")
 
     def __init__(
-        self,
-        step: Callable[[], Any],
-        revision_of: Callable[[Any], int],
-        done: Callable[[Any, Exception | None], None],
+        self, step: Callable[[], Any], revision_of: Callable[[Any], int], done: Callable[[Any, Exception | None], None]
     ) -> None:
         self.step = step
         #: revision of a result; 0: the step wrote nothing

@@ -32,11 +32,11 @@ from sliceplane.store.watcher import (
     QUEUE_BYTES_MAX,
     Delivery,
     Encoder,
-    Group,
     Interest,
     Item,
     Routes,
     Watcher,
+    WatcherGroup,
     classify,
     too_old,
 )
@@ -60,7 +60,7 @@ class Hub:
         #: newest published revision
         self.revision = store.revision
         self._routes = Routes()
-        self._watchers: dict[int, tuple[Watcher, Group]] = {}
+        self._watchers: dict[int, tuple[Watcher, WatcherGroup]] = {}
         self._last_number = 0
         #: (when, watcher number); one entry for each watcher that wants bookmarks or has an end, and stale ones
         self._due: list[tuple[float, int]] = []
@@ -168,7 +168,7 @@ class Hub:
         for watcher in woken:
             watcher.notify()
 
-    def _fan_out(self, event: StoreEvent, groups: tuple[Group, ...], woken: list[Watcher]) -> None:
+    def _fan_out(self, event: StoreEvent, groups: tuple[WatcherGroup, ...], woken: list[Watcher]) -> None:
         frames: _Frames = {}
         full: list[Watcher] = []
         for group in groups:
@@ -207,7 +207,7 @@ class Hub:
         record = restamp(seen.record, revision) if seen.left else seen.record
         return Item(seen.kind.value, revision, encoder.event(seen.kind, record))
 
-    def _fault(self, group: Group, event: StoreEvent, cause: Exception, woken: list[Watcher]) -> None:
+    def _fault(self, group: WatcherGroup, event: StoreEvent, cause: Exception, woken: list[Watcher]) -> None:
         """A gap would be silent, so the watches end instead; the clients list again."""
         self.faults.value += 1
         for watcher in tuple(group.members.values()):

@@ -20,7 +20,7 @@ from itertools import islice
 
 from sliceplane.store.shelf import Shelf
 from sliceplane.store.staging import Room, Staging, overlaid
-from sliceplane.store.types import EventType, Key, Page, Record, StoreEvent
+from sliceplane.store.types import EventType, Key, Record, RecordPage, StoreEvent
 
 Build = Callable[[int], Record]
 
@@ -96,7 +96,7 @@ class Store:
 
     def list(
         self, resource: str, *, namespace: str = "", revision: int | None = None, after: str = "", limit: int = 0
-    ) -> Page:
+    ) -> RecordPage:
         """Records in key order, as they were at *revision* (``None``: now), at most *limit* (0: all).
 
         *after* is a ``Key.path`` (with the namespace also where *namespace* is given): records with a
@@ -105,10 +105,10 @@ class Store:
         at = self.revision if revision is None else revision
         records = self.scan(resource, namespace=namespace, revision=at, after=after, limit=limit + 1 if limit else 0)
         if not limit or len(records) <= limit:
-            return Page(records, at)
+            return RecordPage(records, at)
         records = records[:limit]
         remaining = self._shelves[resource].count(namespace, records[-1].key.path, at)
-        return Page(records, at, more=True, remaining=remaining)
+        return RecordPage(records, at, more=True, remaining=remaining)
 
     def scan(self, resource: str, *, namespace: str, revision: int, after: str, limit: int) -> tuple[Record, ...]:
         """The records of a page without counting the rest.  Raises ``Compacted``."""

@@ -104,7 +104,7 @@ def _encode(value: object) -> bytes:
     return _encoder.encode(value) + b"\n"
 
 
-class Reader:
+class SnapshotReader:
     """Reads a snapshot's lines, once.  Used by one caller: ``revision``, then ``records`` to their end.
 
     Nothing that was read counts before ``records`` has ended: only then the digest has been compared.

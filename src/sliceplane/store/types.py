@@ -73,7 +73,7 @@ class StoreEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class RecordPage:
     """A part of a list, in key order."""
 
     records: tuple[Record, ...]

@@ -25,7 +25,7 @@ from sliceplane.store.types import EventType, Key, Record, StoreEvent
 TAKE_BYTES = 256 * 1024
 #: default bound of a watcher's queue; must exceed the largest encoded object
 QUEUE_BYTES_MAX = 16 * 1024 * 1024
-_Groups = dict[Hashable, "Group"]
+_Groups = dict[Hashable, "WatcherGroup"]
 
 
 class Encoder(Protocol):
@@ -215,7 +215,7 @@ def too_old(revision: int, oldest: int) -> StatusError:
     return expired(f"too old resource version: {revision} ({oldest})")
 
 
-class Group:
+class WatcherGroup:
     """Watchers that see the same stream: one scope, one selector, one representation."""
 
     __slots__ = ("interest", "key", "members", "since")
@@ -243,7 +243,7 @@ class Routes:
     def __init__(self) -> None:
         self._places: dict[str, dict[tuple[str, str], _Groups]] = {}
 
-    def join(self, watcher: Watcher, revision: int) -> Group:
+    def join(self, watcher: Watcher, revision: int) -> WatcherGroup:
         """File *watcher*; *revision* is the newest published one."""
         interest = watcher.interest
         groups = self._places.setdefault(interest.resource, {}).setdefault((interest.namespace, interest.name), {})
@@ -252,11 +252,11 @@ class Routes:
         key = (interest.group_key(), since)
         group = groups.get(key)
         if group is None:
-            group = groups[key] = Group(interest, key, since)
+            group = groups[key] = WatcherGroup(interest, key, since)
         group.members[watcher.number] = watcher
         return group
 
-    def leave(self, group: Group, watcher: Watcher) -> None:
+    def leave(self, group: WatcherGroup, watcher: Watcher) -> None:
         """Remove *watcher*; empty groups and places go with it."""
         del group.members[watcher.number]
         if group.members:
@@ -270,7 +270,7 @@ class Routes:
             if not places:
                 del self._places[interest.resource]
 
-    def concerned(self, key: Key) -> Iterator[Group]:
+    def concerned(self, key: Key) -> Iterator[WatcherGroup]:
         """The groups whose scope covers *key*, in a fixed order."""
         places = self._places.get(key.resource)
         if not places:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from sliceplane.api.errors import StatusError
     from sliceplane.shell.server.connections.listener import App
-    from sliceplane.shell.server.requests.request import Connection, Receive, Send
+    from sliceplane.shell.server.requests.request import Receive, Send, StreamConnection
 
 T = TypeVar("T")
 #: runs a coroutine where the connections live
@@ -228,7 +228,7 @@ class Faults:
 class _Wire:
     """A ``request.Connection`` that can fall silent.  One for each request, so that a watch is told by its own."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: StreamConnection) -> None:
         self._connection = connection
         self.silent = False
 

@@ -23,7 +23,7 @@ from sliceplane.controllers.emulation.pod_status import readiness, ready_status
 from sliceplane.informer.cache import Change
 from sliceplane.kit.ip import parse_strict
 from sliceplane.proxy.usable import Locality
-from sliceplane.shell.server.plane import Plane
+from sliceplane.shell.server.plane import ServerPlane
 
 Document = dict[str, Any]
 #: YAML, a file of it, a document, or several
@@ -36,7 +36,7 @@ _DEFAULT = "default"
 class Objects:
     """See the module.  Made and used in the loop of a plane that runs."""
 
-    def __init__(self, plane: Plane, *, emulates: bool) -> None:
+    def __init__(self, plane: ServerPlane, *, emulates: bool) -> None:
         self._plane = plane
         self._emulates = emulates
         self._client = plane.client("system:admin", field_manager=MANAGER)

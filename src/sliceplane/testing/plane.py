@@ -69,7 +69,7 @@ class Plane:
         self._ahead = 0.0
         self.faults = Faults()
         # Set by ``start``.
-        self._plane: server.Plane
+        self._plane: server.ServerPlane
         self._objects: Objects
         self._thread: PlaneThread | None = None
 
@@ -254,7 +254,7 @@ def _in_vain(condition: Callable[[], object], timeout: float, last: object) -> T
     return TimeoutError(f"{name}{line} was not so within {timeout:g} s; it gave {str(last)[:500]}")
 
 
-def _made(wanted: Plane) -> server.Plane:
+def _made(wanted: Plane) -> server.ServerPlane:
     """The plane of ``sliceplane up`` with these options, not started.  Raises ``StartError`` without the extra.
 
     All modules are loaded here: the plane's loop would be held by it, and say so.
@@ -266,7 +266,7 @@ def _made(wanted: Plane) -> server.Plane:
         from sliceplane.shell.hosting.catalogue import default_controllers, emulation_controllers
         from sliceplane.shell.hosting.embedded import ControllerService
         from sliceplane.shell.server.config import PlaneConfig
-        from sliceplane.shell.server.plane import Plane as Server
+        from sliceplane.shell.server.plane import ServerPlane as Server
         from sliceplane.testing import objects  # noqa: F401
     except ModuleNotFoundError as error:
         raise _lacking(error) from error

@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from sliceplane.shell.server.plane import Plane
+    from sliceplane.shell.server.plane import ServerPlane
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 class PlaneThread:
     """``start`` once, ``stop`` as often as one likes; ``call`` between the two, from any other thread."""
 
-    def __init__(self, plane: Plane) -> None:
+    def __init__(self, plane: ServerPlane) -> None:
         self._plane = plane
         #: done when the plane answers; its error is that of the start
         self._started: Future[asyncio.AbstractEventLoop] = Future()

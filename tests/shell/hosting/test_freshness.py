@@ -21,7 +21,7 @@ from sliceplane.shell.hosting.informers import InformerStatus
 from sliceplane.shell.hosting.life import ControllerTally
 from sliceplane.shell.hosting.runner import ControllerStatus
 from sliceplane.shell.hosting.standalone import Standalone
-from sliceplane.shell.server.plane import Plane, PlaneConfig
+from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
 
 NOW = 1_800_000_000.0
 FORBIDDEN = forbidden("endpointslices", "discovery.k8s.io", "", "no RBAC policy matched")
@@ -77,7 +77,7 @@ def test_many_stale_caches_are_named_up_to_a_few_the_oldest_first() -> None:
 
 @pytest.mark.looptime
 async def test_controllers_that_may_not_read_from_the_start_say_what_and_why() -> None:
-    async with Plane(PlaneConfig(data_dir="memory:", secure_port=0), ()) as plane:
+    async with ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), ()) as plane:
         client = Older(plane.client("system:admin"), {EndpointSlices.key: FORBIDDEN})
         running = Standalone(client, default_controllers()[:1], None)  # type: ignore[arg-type]
         task = asyncio.create_task(running.run())

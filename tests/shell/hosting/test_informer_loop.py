@@ -16,7 +16,7 @@ from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps
 from sliceplane.informer.cache import Change
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.transport.reflect import Informer
+from sliceplane.shell.transport.reflect import RunningInformer
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -42,9 +42,11 @@ class View:
 
 
 @asynccontextmanager
-async def running(client: Any, **options: Any) -> AsyncIterator[tuple[Informer[Object], View]]:
+async def running(client: Any, **options: Any) -> AsyncIterator[tuple[RunningInformer[Object], View]]:
     selection = Selection(ConfigMaps, **{name: options.pop(name) for name in ("label_selector",) if name in options})
-    informer: Informer[Object] = Informer(client, selection, clock=client.clock, rng=Rng(1), kind=Object, **options)
+    informer: RunningInformer[Object] = RunningInformer(
+        client, selection, clock=client.clock, rng=Rng(1), kind=Object, **options
+    )
     view = View()
     informer.add_handler(view.on_changes, view.on_synced)
     task = asyncio.create_task(informer.run())

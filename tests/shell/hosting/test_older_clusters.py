@@ -26,7 +26,7 @@ from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.node_proxy import NodeProxy
 from sliceplane.shell.node.render import objects_from
 from sliceplane.shell.node.timing import ProxyTiming
-from sliceplane.shell.server.plane import Plane, PlaneConfig
+from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
 from sliceplane.shell.transport.base import Client
 
 #: as kube-apiserver answers for a path that it does not have
@@ -63,7 +63,7 @@ class Older:
 
 @pytest.fixture(params=[NOT_SERVED, NOT_ALLOWED], ids=["404", "403"])
 async def older(request: pytest.FixtureRequest) -> AsyncIterator[Older]:
-    async with Plane(PlaneConfig(data_dir="memory:", secure_port=0), ()) as plane:
+    async with ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), ()) as plane:
         yield Older(plane.client("system:admin"), {ServiceCIDRs.key: request.param})
 
 

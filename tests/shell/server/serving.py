@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sliceplane.shell.server.config import Periods, PlaneConfig
-from sliceplane.shell.server.plane import Plane
+from sliceplane.shell.server.plane import ServerPlane
 from sliceplane.shell.transport.service import PlaneService
 from sliceplane.testing.thread import PlaneThread
 
@@ -36,7 +36,7 @@ class Reply:
 class Server:
     """A running plane and ways to talk to it.  Every ``request`` has a connection of its own unless one is given."""
 
-    def __init__(self, plane: Plane) -> None:
+    def __init__(self, plane: ServerPlane) -> None:
         self.plane = plane
         self.host, _, port = plane.url.removeprefix("https://").rpartition(":")
         self.port = int(port)
@@ -83,9 +83,9 @@ def run_plane(
     clock: Callable[[], float] = time.time,
     services: tuple[PlaneService, ...] = (),
     periods: Periods | None = None,
-) -> tuple[Plane, Callable[[], None]]:
+) -> tuple[ServerPlane, Callable[[], None]]:
     """A started plane in a thread with a loop of its own, and how to stop it."""
-    plane = Plane(config, services, clock=clock, periods=periods)
+    plane = ServerPlane(config, services, clock=clock, periods=periods)
     thread = PlaneThread(plane)
     thread.start()
     return plane, thread.stop

@@ -12,7 +12,7 @@ from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.shell.hosting.catalogue import default_controllers
 from sliceplane.shell.hosting.embedded import ControllerService
-from sliceplane.shell.server.plane import Plane, PlaneConfig
+from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
 from sliceplane.store.hub import BOOKMARK_PERIOD_S
 
 START = 1_800_000_000.0
@@ -38,7 +38,7 @@ async def test_a_ready_pod_reaches_its_slice_after_the_clock_was_set(jump_s: flo
     began = loop.time()
     service = ControllerService(default_controllers())
     config = PlaneConfig(secure_port=0, data_dir="memory:")
-    async with Plane(config, (service,), clock=lambda: START + ahead + loop.time() - began) as plane:
+    async with ServerPlane(config, (service,), clock=lambda: START + ahead + loop.time() - began) as plane:
         client = plane.client("test")
         await client.create(Nodes, "", encode({"metadata": {"name": "n"}}))
         await client.create(Services, "default", encode(SERVICE))

@@ -15,7 +15,7 @@ from tests.e2e.running import running_plane
 from tests.waiting import turns, until
 
 from sliceplane.shell.server.config import Periods, PlaneConfig
-from sliceplane.shell.server.plane import Plane
+from sliceplane.shell.server.plane import ServerPlane
 
 WATCH = b"GET /api/v1/namespaces?watch=true&allowWatchBookmarks=true HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -51,12 +51,12 @@ class Client:
         self._writer.transport.abort()
 
 
-def served(periods: Periods | None = None, **options: float) -> Plane:
+def served(periods: Periods | None = None, **options: float) -> ServerPlane:
     config = PlaneConfig(data_dir="memory:", secure_port=0, **options)  # type: ignore[arg-type]
-    return Plane(config, periods=periods)
+    return ServerPlane(config, periods=periods)
 
 
-async def connect(plane: Plane) -> Client:
+async def connect(plane: ServerPlane) -> Client:
     context = ssl.create_default_context(cafile=str(plane.pki.ca_file))
     folder = plane.pki.ca_file.parent
     context.load_cert_chain(folder / "admin.crt", folder / "admin.key")

@@ -11,7 +11,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Events
 from sliceplane.registry.expiry import EVENT_TTL_S
 from sliceplane.shell.server.config import Periods
-from sliceplane.shell.server.plane import Plane, PlaneConfig
+from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
 
 START = 1_800_000_000.0
 
@@ -20,7 +20,7 @@ START = 1_800_000_000.0
 async def test_an_event_is_gone_after_an_hour() -> None:
     loop, ahead_s, look_s = asyncio.get_running_loop(), 0.0, Periods().expiry_s
     config = PlaneConfig(data_dir="memory:", secure_port=0)
-    async with Plane(config, clock=lambda: START + ahead_s + loop.time()) as plane:
+    async with ServerPlane(config, clock=lambda: START + ahead_s + loop.time()) as plane:
         client = plane.client("tester")
         event = {"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}}
         await client.create(Events, "default", encode(event))

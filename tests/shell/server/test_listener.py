@@ -18,7 +18,7 @@ from sliceplane.shell.server.config import Periods, PlaneConfig
 from sliceplane.shell.server.connections import connection as connection_module
 from sliceplane.shell.server.connections.listener import bind
 from sliceplane.shell.server.connections.newcomers import ConnectionTiming
-from sliceplane.shell.server.plane import Plane
+from sliceplane.shell.server.plane import ServerPlane
 from sliceplane.shell.transport.service import PlaneService, ServiceContext
 
 
@@ -128,7 +128,7 @@ class Recorder:
 async def test_services_start_in_order_and_stop_in_reverse() -> None:
     log: list[str] = []
     services: tuple[PlaneService, ...] = (Recorder("a", log, lambda: plane.url), Recorder("b", log, lambda: plane.url))
-    plane = Plane(PlaneConfig(data_dir="memory:", secure_port=0), services)
+    plane = ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), services)
     await plane.start()
     await plane.drain()
     await plane.stop()
@@ -143,7 +143,7 @@ async def test_a_service_that_fails_to_start_stops_everything() -> None:
         Recorder("b", log, lambda: plane.url, fail=True),
         Recorder("c", log, lambda: plane.url),
     )
-    plane = Plane(PlaneConfig(data_dir="memory:", secure_port=0), services)
+    plane = ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), services)
     with pytest.raises(RuntimeError, match="b"):
         await plane.start()
     assert log == ["start a", "start b", "stop b", "stop a"]

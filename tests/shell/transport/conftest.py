@@ -12,7 +12,7 @@ from tests.shell.server.serving import Server, run_plane
 from sliceplane.api import codec
 from sliceplane.api.scheme import Namespaces
 from sliceplane.shell.server.inprocess import InProcessClient
-from sliceplane.shell.server.plane import Plane, PlaneConfig
+from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
 from sliceplane.shell.transport import kubeconfig
 from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.http import HttpClient
@@ -29,7 +29,7 @@ def plane_server() -> Iterator[Server]:
 
 @pytest_asyncio.fixture
 async def inprocess() -> AsyncIterator[InProcessClient]:
-    async with Plane(PlaneConfig(data_dir="memory:", secure_port=0)) as plane:
+    async with ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0)) as plane:
         yield plane.client("system:admin")
 
 

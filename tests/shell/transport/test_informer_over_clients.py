@@ -14,7 +14,7 @@ from sliceplane.api.scheme import ConfigMaps
 from sliceplane.informer.cache import Change
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.transport.base import Client
-from sliceplane.shell.transport.reflect import Informer, loop_clock
+from sliceplane.shell.transport.reflect import RunningInformer, loop_clock
 
 
 async def test_an_informer_follows_a_real_server(client: Client, namespace: str) -> None:
@@ -33,7 +33,7 @@ async def test_an_informer_follows_a_real_server(client: Client, namespace: str)
 
     for number in range(3):
         await put(f"before-{number}")
-    informer: Informer[Object] = Informer(
+    informer: RunningInformer[Object] = RunningInformer(
         client, Selection(ConfigMaps, namespace), clock=loop_clock(time.time()), rng=Rng(1), kind=Object
     )
     informer.add_handler(on_changes, lambda: None)

@@ -4,14 +4,13 @@ Promises: ``updated`` and ``applied`` tell the managers of an object after a wri
 makes of it; sets of fields are the same text as upstream's ``FieldsV1``; what did not change costs a comparison.
 Never: changes what it is given; knows a request, a clock or the store; converts documents between versions.
 
-Read ``sets`` for the algebra, ``shape`` for what counts as one field, ``compare`` and ``objects`` for the way between
+Read ``sets`` for the algebra, ``shape`` for what counts as one field, it and ``objects`` for the way between
 documents and sets, ``managers`` for ``metadata.managedFields``, ``ownership`` for the rules.
 """
 
 from __future__ import annotations
 
 from sliceplane.documents.fields.check import check
-from sliceplane.documents.fields.compare import FieldsChange, compare
 from sliceplane.documents.fields.managers import (
     Identity,
     MalformedManagers,
@@ -36,7 +35,7 @@ from sliceplane.documents.fields.ownership import (
     updated,
 )
 from sliceplane.documents.fields.sets import EMPTY, FieldSet, has, of_paths, paths, renamed, show
-from sliceplane.documents.fields.shape import StructShape, shape_of
+from sliceplane.documents.fields.shape import FieldsChange, StructShape, compare, shape_of
 
 __all__ = [
     "EMPTY",

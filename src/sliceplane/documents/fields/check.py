@@ -15,7 +15,7 @@ from sliceplane.documents.fields.shape import KeyedShape, SetShape, Unkeyed, ele
 from sliceplane.documents.patch.json_and_merge import go_text
 from sliceplane.documents.schema.model import SchemaField, Struct, Type
 from sliceplane.documents.schema.model import struct as definition
-from sliceplane.documents.schema.places import ROOT, Complaints, Place, spelled
+from sliceplane.documents.schema.walks import ROOT, Complaints, Place, spelled
 
 _NUMBERS = ("int32", "int64")
 #: any scalar will do

@@ -20,11 +20,10 @@ from msgspec.json import decode, encode
 
 from sliceplane.api.meta import Document
 from sliceplane.documents.fields import sets
-from sliceplane.documents.fields.compare import FieldsChange, compare
 from sliceplane.documents.fields.managers import Identity, ManagerEntry, Managers
 from sliceplane.documents.fields.objects import merge, remove, set_of, with_named_fields
 from sliceplane.documents.fields.sets import FieldSet, Path
-from sliceplane.documents.fields.shape import StructShape
+from sliceplane.documents.fields.shape import FieldsChange, StructShape, compare
 
 UPDATE_MANAGERS_MAX: Final = 10
 ANCIENT_CHANGES: Final = "ancient-changes"

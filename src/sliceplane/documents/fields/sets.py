@@ -80,10 +80,14 @@ def union(left: FieldSet, right: FieldSet) -> FieldSet:
             node = theirs
         elif mine is theirs or element == SELF:
             continue
+        elif not theirs:
+            node = mine if is_member(mine) else {SELF: {}, **mine}
+        elif not mine:
+            node = theirs if SELF in theirs else {SELF: {}, **theirs}
         else:
-            node = _union_of_nodes(mine, theirs)
-            if node is mine:
-                continue
+            node = union(mine, theirs)
+        if node is mine:
+            continue
         if made is left:
             made = dict(left)
         made[element] = node
@@ -111,14 +115,6 @@ def _gather(into: FieldSet, more: FieldSet) -> None:
             # One of the two is a leaf, and stays a member with what the other has below it.
             mine[SELF] = {}
         _gather(mine, theirs)
-
-
-def _union_of_nodes(mine: FieldSet, theirs: FieldSet) -> FieldSet:
-    if not theirs:
-        return mine if is_member(mine) else {SELF: {}, **mine}
-    if not mine:
-        return theirs if SELF in theirs else {SELF: {}, **theirs}
-    return union(mine, theirs)
 
 
 def difference(left: FieldSet, right: FieldSet) -> FieldSet:

@@ -44,10 +44,7 @@ _NAMED: dict[str, tuple[str, dict[str, Any]]] = {
             "oneOf": [{"type": "string"}, {"type": "number"}],
         },
     ),
-    "time": (
-        f"{_META}.Time",
-        {"description": "A time in RFC 3339.", "type": "string", "format": "date-time"},
-    ),
+    "time": (f"{_META}.Time", {"description": "A time in RFC 3339.", "type": "string", "format": "date-time"}),
 }
 
 

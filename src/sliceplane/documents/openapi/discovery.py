@@ -82,11 +82,7 @@ def discovery_paths(name: str) -> dict[str, Any]:
     """``paths`` of the document called *name*: ``api``, ``apis``, ``apis/GROUP`` or ``version``."""
     answer, operation, tag, media_types = _page(name)
     reply = {"description": "OK", "content": {media: {"schema": _reference(answer)} for media in media_types}}
-    get = {
-        "tags": [tag],
-        "operationId": operation,
-        "responses": {"200": reply, "401": {"description": "Unauthorized"}},
-    }
+    get = {"tags": [tag], "operationId": operation, "responses": {"200": reply, "401": {"description": "Unauthorized"}}}
     return {f"/{name}/": {"get": get}}
 
 

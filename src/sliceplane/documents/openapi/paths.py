@@ -80,10 +80,7 @@ def paths_of(resource: Resource, components: Components) -> dict[str, Any]:
     namespace = "{namespace}" if resource.namespaced else ""
     if resource.verbs == ("create",):
         return {resource.path(namespace): writer.collection()}
-    paths = {
-        resource.path(namespace): writer.collection(),
-        resource.path(namespace, "{name}"): writer.item(),
-    }
+    paths = {resource.path(namespace): writer.collection(), resource.path(namespace, "{name}"): writer.item()}
     if resource.namespaced:
         paths[resource.path()] = writer.all_namespaces()
     for subresource in resource.subresources:

@@ -21,15 +21,16 @@ from __future__ import annotations
 
 from sliceplane.documents.protobuf.envelope import (
     MAGIC,
+    FrameReader,
     assemble_list,
     decode,
     encode,
     encode_item,
+    encode_watch_event,
     frame_item,
     list_frame,
     supports,
 )
-from sliceplane.documents.protobuf.frames import FrameReader, encode_watch_event
 from sliceplane.documents.protobuf.nothings import drop_nothings
 
 __all__ = [

@@ -5,8 +5,8 @@ Two walks, for two kinds of decoding (KEP-2885, Server Side Field Validation, fo
 - ``first_mismatch``: plain decoding.  A value of a wrong JSON type is remembered and decoding goes on; a text that a
   type with a decoder of its own (times, quantities, int-or-string) refuses ends decoding at once, and its complaint
   comes out even if something else was remembered before.
-- ``unknown_in``: strict decoding.  Members that the kind does not have and, given a tree of ``Members``, members that
-  are there twice, in the order of the text.
+- ``unknown_in``: strict decoding.  Members that the kind does not have and, given a tree of ``JsonMembers``, members
+  that are there twice, in the order of the text.
 
 Both speak of a field by Go's path: of the struct that has it and the names from the root, without indices, in the
 first; with indices and map keys in the second.
@@ -19,10 +19,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from sliceplane.api.errors import StatusError, bad_request
-from sliceplane.documents.schema.go_types import go_type
 from sliceplane.documents.schema.model import SchemaField, Struct, Type, struct
-from sliceplane.documents.schema.places import ROOT, Complaints, Place, spelled
-from sliceplane.documents.schema.scalars import check_base64, check_micro_time, check_quantity, check_time
+from sliceplane.documents.schema.scalars import check_base64, check_micro_time, check_quantity, check_time, go_type
+from sliceplane.documents.schema.walks import ROOT, Complaints, Place, spelled
 from sliceplane.kit.times import since_epoch
 
 #: strict decoding reports no more
@@ -59,7 +58,7 @@ def json_name(value: object) -> str:
             return "object"
 
 
-class Members:
+class JsonMembers:
     """A JSON object with every member that its text has, repeated ones too."""
 
     __slots__ = ("pairs",)
@@ -241,7 +240,7 @@ def _respelt(text: str, *, micro: bool) -> str | None:
 def unknown_in(schema: Struct, document: object) -> tuple[str, ...]:
     """Complaints of strict decoding, each once, at most ``PROBLEMS_MAX``.
 
-    *document* is of dictionaries, or of ``Members`` to have repeated members found as well.
+    *document* is of dictionaries, or of ``JsonMembers`` to have repeated members found as well.
     """
     walk = _StrictWalk()
     walk.value(document, Type("struct", name=schema.name), ROOT)
@@ -249,7 +248,7 @@ def unknown_in(schema: Struct, document: object) -> tuple[str, ...]:
 
 
 def duplicates_in(tree: Any) -> tuple[str, ...]:
-    """Members of a tree of ``Members`` that are there twice, at any depth and whatever they mean, told likewise."""
+    """Members of a tree of ``JsonMembers`` that are there twice, at any depth and whatever they mean, told likewise."""
     walk = _StrictWalk()
     walk.anything(tree, ROOT)
     return tuple(walk.problems)
@@ -269,17 +268,17 @@ class _StrictWalk:
         """Parts of a wrong type are passed over: plain decoding complains of those."""
         match wanted.kind:
             case "struct":
-                if isinstance(value, dict | Members):
+                if isinstance(value, dict | JsonMembers):
                     self._struct(value, struct(wanted.name), place)
             case "map":
-                if isinstance(value, dict | Members):
+                if isinstance(value, dict | JsonMembers):
                     self._map(value, wanted.element, place)
             case "list":
                 if isinstance(value, list):
                     for index, item in enumerate(value):
                         self.value(item, wanted.element, (place, index))
 
-    def _struct(self, value: dict[str, Any] | Members, schema: Struct, place: Place) -> None:
+    def _struct(self, value: dict[str, Any] | JsonMembers, schema: Struct, place: Place) -> None:
         seen: set[str] = set()
         for name, member in _members(value):
             where: Place = (place, f".{name}")
@@ -292,7 +291,7 @@ class _StrictWalk:
             seen.add(name)
             self.value(member, field.type, where)
 
-    def _map(self, value: dict[str, Any] | Members, wanted: Type | None, place: Place) -> None:
+    def _map(self, value: dict[str, Any] | JsonMembers, wanted: Type | None, place: Place) -> None:
         seen: set[str] = set()
         for name, member in _members(value):
             where: Place = (place, f".{name}")
@@ -306,12 +305,12 @@ class _StrictWalk:
 
     def anything(self, value: Any, place: Place) -> None:
         """What has no schema."""
-        if isinstance(value, Members):
+        if isinstance(value, JsonMembers):
             self._map(value, None, place)
         elif isinstance(value, list):
             for index, item in enumerate(value):
                 self.anything(item, (place, index))
 
 
-def _members(value: dict[str, Any] | Members) -> Iterable[tuple[str, Any]]:
+def _members(value: dict[str, Any] | JsonMembers) -> Iterable[tuple[str, Any]]:
     return value.items() if isinstance(value, dict) else value.pairs

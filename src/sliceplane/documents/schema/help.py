@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.documents.schema.history import help_texts
+from sliceplane.documents.schema.model import help_texts
 
 COMMON: Final[dict[str, str]] = {
     "apiVersion": "The group and version of this object's form, for example v1 or discovery.k8s.io/v1.",
@@ -78,14 +78,8 @@ _ENDPOINT_SLICE: Final[dict[str, dict[str, str]]] = {
         "forNodes": "Nodes whose consumers should use this endpoint, at most 8.",
         "forZones": "Zones whose consumers should use this endpoint, at most 8.",
     },
-    "discovery.ForNode": {
-        "": "A node that an endpoint is meant for.",
-        "name": "The node's name.",
-    },
-    "discovery.ForZone": {
-        "": "A zone that an endpoint is meant for.",
-        "name": "The zone's name.",
-    },
+    "discovery.ForNode": {"": "A node that an endpoint is meant for.", "name": "The node's name."},
+    "discovery.ForZone": {"": "A zone that an endpoint is meant for.", "name": "The zone's name."},
     "discovery.EndpointPort": {
         "": "One port that all endpoints of a slice have.",
         "appProtocol": (
@@ -109,7 +103,7 @@ _SERVICE: Final[dict[str, dict[str, str]]] = {
         "": (
             "A name and, mostly, an address for a set of endpoints. Its selector says which Pods those are; the "
             "EndpointSlices of the Service say what was found."
-        ),
+        )
     },
     "core.ServiceSpec": {
         "": "What a Service offers and to whom.",
@@ -172,10 +166,7 @@ _SERVICE: Final[dict[str, dict[str, str]]] = {
         "conditions": "The state of the Service, by type.",
         "loadBalancer": "Where the load balancer takes traffic.",
     },
-    "core.SessionAffinityConfig": {
-        "": "Settings of session affinity.",
-        "clientIP": "Settings of affinity by address.",
-    },
+    "core.SessionAffinityConfig": {"": "Settings of session affinity.", "clientIP": "Settings of affinity by address."},
     "core.ClientIPConfig": {
         "": "Settings of affinity by the client's address.",
         "timeoutSeconds": (
@@ -267,9 +258,7 @@ _META: Final[dict[str, dict[str, str]]] = {
 }
 
 _OTHERS: Final[dict[str, dict[str, str]]] = {
-    "apps.DaemonSet": {
-        "": "Keeps one Pod on every node that fits.",
-    },
+    "apps.DaemonSet": {"": "Keeps one Pod on every node that fits."},
     "apps.DaemonSetSpec": {
         "": "Which Pod, on which nodes, and how it is replaced.",
         "minReadySeconds": "How long a Pod must have been ready before it counts as available. The default is 0.",
@@ -278,15 +267,9 @@ _OTHERS: Final[dict[str, dict[str, str]]] = {
         "template": "The Pod. Its node selector, affinity and tolerations say which nodes fit.",
         "updateStrategy": "How Pods are replaced when the template changes.",
     },
-    "apps.Deployment": {
-        "": "Keeps a number of like Pods running and replaces them step by step when they change.",
-    },
-    "apps.ReplicaSet": {
-        "": "Keeps a number of like Pods running. Mostly made by a Deployment.",
-    },
-    "apps.StatefulSet": {
-        "": "Keeps a number of Pods with names that stay: NAME-0, NAME-1 and so on.",
-    },
+    "apps.Deployment": {"": "Keeps a number of like Pods running and replaces them step by step when they change."},
+    "apps.ReplicaSet": {"": "Keeps a number of like Pods running. Mostly made by a Deployment."},
+    "apps.StatefulSet": {"": "Keeps a number of Pods with names that stay: NAME-0, NAME-1 and so on."},
     "apps.StatefulSetSpec": {
         "": "Which Pods, how many, and in which order they are made and replaced.",
         "minReadySeconds": "How long a Pod must have been ready before it counts as available. The default is 0.",
@@ -300,9 +283,7 @@ _OTHERS: Final[dict[str, dict[str, str]]] = {
         "updateStrategy": "How Pods are replaced when the template changes, and from which number on.",
         "volumeClaimTemplates": "Storage for each Pod. Accepted, but no storage is made here.",
     },
-    "coordination.Lease": {
-        "": "Says who does a job now, and until when others must wait before they take it over.",
-    },
+    "coordination.Lease": {"": "Says who does a job now, and until when others must wait before they take it over."},
     "coordination.LeaseSpec": {
         "acquireTime": "When the present holder took the lease.",
         "holderIdentity": "Who holds the lease.",
@@ -316,40 +297,24 @@ _OTHERS: Final[dict[str, dict[str, str]]] = {
         "data": "Values that are text.",
         "immutable": "The data can no longer be changed; only deleted with the whole object.",
     },
-    "core.Event": {
-        "": "Something that happened to an object, for people to read. Kept for an hour.",
-    },
-    "core.Namespace": {
-        "": "A scope for names. Everything in it goes when it is deleted.",
-    },
-    "core.Node": {
-        "": "A machine that Pods run on.",
-    },
-    "core.Pod": {
-        "": "Containers that run together on one node and share an address.",
-    },
-    "core.PodTemplate": {
-        "": "A Pod to be, kept for later use.",
-    },
+    "core.Event": {"": "Something that happened to an object, for people to read. Kept for an hour."},
+    "core.Namespace": {"": "A scope for names. Everything in it goes when it is deleted."},
+    "core.Node": {"": "A machine that Pods run on."},
+    "core.Pod": {"": "Containers that run together on one node and share an address."},
+    "core.PodTemplate": {"": "A Pod to be, kept for later use."},
     "core.ReplicationController": {
-        "": "Keeps a number of like Pods running. Older than ReplicaSets; a Deployment is the better choice.",
+        "": "Keeps a number of like Pods running. Older than ReplicaSets; a Deployment is the better choice."
     },
     "networking.Ingress": {
-        "": "Which Service answers HTTP requests from outside, by host and path. An ingress controller acts on it.",
+        "": "Which Service answers HTTP requests from outside, by host and path. An ingress controller acts on it."
     },
-    "networking.IngressClass": {
-        "": "A kind of ingress controller that an Ingress can name.",
-    },
-    "networking.NetworkPolicy": {
-        "": "Which traffic Pods may have. Stored here; a network plug-in acts on it.",
-    },
+    "networking.IngressClass": {"": "A kind of ingress controller that an Ingress can name."},
+    "networking.NetworkPolicy": {"": "Which traffic Pods may have. Stored here; a network plug-in acts on it."},
     "node.RuntimeClass": {
         "": "A way to run containers that a Pod can name.",
         "handler": "What the node's container runtime calls this way. It cannot be changed.",
     },
-    "policy.PodDisruptionBudget": {
-        "": "How many of some Pods may be gone at a time on purpose.",
-    },
+    "policy.PodDisruptionBudget": {"": "How many of some Pods may be gone at a time on purpose."},
     "policy.PodDisruptionBudgetSpec": {
         "": "Which Pods, and how many of them must stay or may go.",
         "maxUnavailable": "How many may be gone, a number or a percentage. Not together with minAvailable.",

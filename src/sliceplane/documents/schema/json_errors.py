@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+#: of a bad body, this much is shown in the error
+SHOWN_BYTES: Final = 30
 _SPACE: Final = b" \t\r\n"
 _DEPTH_MAX: Final = 10_000
 _STRING_PLAIN: Final = re.compile(rb'[^"\\\x00-\x1f]*')
@@ -200,3 +202,12 @@ class _Scanner:
             if byte != expected:
                 raise self._fail(byte, f"in literal {word.decode()} (expecting {chr(expected)!r})")
             self.at += 1
+
+
+def start_of(raw: bytes) -> str:
+    """A bad body as Kubernetes shows it: the start of what may be JSON, hexadecimal of anything else."""
+    if not raw:
+        return "<empty>"
+    head = raw[:SHOWN_BYTES]
+    text = head.decode("utf-8", "replace") if raw.startswith(b"{") else head.hex()
+    return f"{text} ..." if len(raw) > SHOWN_BYTES else text

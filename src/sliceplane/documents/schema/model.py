@@ -19,6 +19,9 @@ The member ``""`` of a definition says ``atomic`` of the definition as a whole.
 
 The file (57 KB) is read on first use, in about a millisecond; a definition is parsed when it is first asked for.
 All objects are frozen and shared.
+
+``discovery.k8s.io/v1beta1``, which current releases no longer describe, is made of v1 with ``topology`` in the place of
+``deprecatedTopology`` and ``zone`` (``pkg/apis/discovery/v1beta1/conversion.go``).
 """
 
 from __future__ import annotations
@@ -31,11 +34,49 @@ from typing import Final
 import msgspec
 
 from sliceplane.api import scheme
-from sliceplane.documents.schema import history
 
+_OLD: Final = "discoveryV1beta1"
+_OWN: Final = "discovery."
+_GONE: Final = ("deprecatedTopology", "zone")
+
+PACKAGES: Final = {_OLD: "io.k8s.api.discovery.v1beta1"}
+KINDS: Final = {"discovery.k8s.io/v1beta1 EndpointSlice": f"{_OLD}.EndpointSlice"}
+TOPOLOGY_HELP: Final = (
+    "Labels of the place where the endpoint runs. In v1, topology.kubernetes.io/zone is the field zone, "
+    "kubernetes.io/hostname the field nodeName, and the rest is deprecatedTopology."
+)
 SCALARS: Final = frozenset(
     ("any", "bool", "bytes", "int32", "int64", "intOrString", "microTime", "quantity", "string", "time")
 )
+
+
+def definitions(current: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """The definitions to add to the *current* ones."""
+    old: dict[str, dict[str, str]] = {}
+    for name, fields in current.items():
+        if name.startswith(_OWN):
+            spellings = {field: spelling.replace(_OWN, f"{_OLD}.", 1) for field, spelling in fields.items()}
+            old[_old_name(name)] = spellings
+    endpoint = old[f"{_OLD}.Endpoint"]
+    for field in _GONE:
+        del endpoint[field]
+    endpoint["topology"] = "{}string"
+    old[f"{_OLD}.Endpoint"] = dict(sorted(endpoint.items()))
+    return old
+
+
+def help_texts(current: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """The help texts to add to the *current* ones."""
+    old = {_old_name(name): dict(texts) for name, texts in current.items() if name.startswith(_OWN)}
+    endpoint = old[f"{_OLD}.Endpoint"]
+    for field in _GONE:
+        del endpoint[field]
+    endpoint["topology"] = TOPOLOGY_HELP
+    return old
+
+
+def _old_name(name: str) -> str:
+    return f"{_OLD}.{name.removeprefix(_OWN)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +140,9 @@ def _data() -> _Data:
     raw = pkgutil.get_data(__package__, "data.json")
     assert raw is not None, "data.json is not in the package"
     data = msgspec.json.decode(raw, type=_Data)
-    data.packages.update(history.PACKAGES)
-    data.kinds.update(history.KINDS)
-    data.definitions.update(history.definitions(data.definitions))
+    data.packages.update(PACKAGES)
+    data.kinds.update(KINDS)
+    data.definitions.update(definitions(data.definitions))
     return data
 
 

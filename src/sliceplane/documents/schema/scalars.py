@@ -4,6 +4,10 @@ Each ``check_*`` returns the complaint about a text, "" if it is good.  Times fo
 ``time.Parse``, which are not those of RFC 3339: an hour may have one digit, a fraction may follow a layout that has
 none.  Facts: the package documentation of Go's ``time``;
 ``staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/micro_time.go`` for MicroTime.
+
+``go_type`` names the types of fields as Go does, for ``cannot unmarshal number into Go struct field X of type T``.  All
+packages of Kubernetes that we serve from are called ``v1`` there.  The schemas do not tell which strings have a type of
+their own; the table names those that people meet.
 """
 
 from __future__ import annotations
@@ -11,6 +15,8 @@ from __future__ import annotations
 import re
 from calendar import monthrange
 from typing import Final
+
+from sliceplane.documents.schema.model import SchemaField, Struct, Type
 
 TIME_LAYOUT: Final = "2006-01-02T15:04:05Z07:00"
 MICRO_TIME_LAYOUT: Final = "2006-01-02T15:04:05.000000Z07:00"
@@ -33,6 +39,50 @@ MICRO_TIME_PATTERN: Final = rf"^{_YEAR_PATTERN}-{_DAY_PATTERN}{_CLOCK_PATTERN}\.
 BASE64_PATTERN: Final = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?\Z"
 _BASE64: Final = re.compile(BASE64_PATTERN)
 _BASE64_FOREIGN: Final = re.compile(r"[^A-Za-z0-9+/=]")
+_GO_SCALARS: Final = {
+    "any": "interface {}",
+    "bool": "bool",
+    "bytes": "[]uint8",
+    "int32": "int32",
+    "int64": "int64",
+    "intOrString": "int32",
+    "microTime": "string",
+    "quantity": "resource.Quantity",
+    "string": "string",
+    "time": "string",
+}
+#: STRUCT.FIELD -> the named string type of the field, of its elements or of its values
+_NAMED: Final = {
+    "apps.DeploymentCondition.status": "v1.ConditionStatus",
+    "apps.DeploymentCondition.type": "v1.DeploymentConditionType",
+    "apps.DeploymentStrategy.type": "v1.DeploymentStrategyType",
+    "core.Container.imagePullPolicy": "v1.PullPolicy",
+    "core.ContainerPort.protocol": "v1.Protocol",
+    "core.EndpointPort.protocol": "v1.Protocol",
+    "core.NamespaceSpec.finalizers": "v1.FinalizerName",
+    "core.NamespaceStatus.phase": "v1.NamespacePhase",
+    "core.NodeAddress.type": "v1.NodeAddressType",
+    "core.NodeCondition.status": "v1.ConditionStatus",
+    "core.NodeCondition.type": "v1.NodeConditionType",
+    "core.ObjectReference.uid": "types.UID",
+    "core.PodCondition.status": "v1.ConditionStatus",
+    "core.PodCondition.type": "v1.PodConditionType",
+    "core.PodSpec.dnsPolicy": "v1.DNSPolicy",
+    "core.PodSpec.restartPolicy": "v1.RestartPolicy",
+    "core.PodStatus.phase": "v1.PodPhase",
+    "core.Secret.type": "v1.SecretType",
+    "core.ServicePort.protocol": "v1.Protocol",
+    "core.ServiceSpec.externalTrafficPolicy": "v1.ServiceExternalTrafficPolicy",
+    "core.ServiceSpec.internalTrafficPolicy": "v1.ServiceInternalTrafficPolicy",
+    "core.ServiceSpec.ipFamilies": "v1.IPFamily",
+    "core.ServiceSpec.ipFamilyPolicy": "v1.IPFamilyPolicy",
+    "core.ServiceSpec.sessionAffinity": "v1.ServiceAffinity",
+    "core.ServiceSpec.type": "v1.ServiceType",
+    "discovery.EndpointPort.protocol": "v1.Protocol",
+    "discovery.EndpointSlice.addressType": "v1.AddressType",
+    "meta.ObjectMeta.uid": "types.UID",
+    "meta.OwnerReference.uid": "types.UID",
+}
 
 
 def check_quantity(text: str) -> str:
@@ -170,3 +220,20 @@ class _TimeParser:
 
 def _all_digits(text: str, size: int) -> bool:
     return len(text) == size and text.isascii() and text.isdigit()
+
+
+def go_type(kind: Type, owner: Struct | None = None, field: SchemaField | None = None) -> str:
+    """Go's name of *kind*, which is the type of *field* of *owner*, or the type of its elements."""
+    match kind.kind:
+        case "struct":
+            return f"v1.{kind.name.rpartition('.')[2]}"
+        case "list":
+            return f"[]{go_type(kind.element, owner, field)}"
+        case "map" if kind.element.kind == "quantity":
+            return "v1.ResourceList"
+        case "map":
+            return f"map[string]{go_type(kind.element, owner, field)}"
+        case "string" if owner is not None and field is not None:
+            return _NAMED.get(f"{owner.name}.{field.name}", "string")
+        case scalar:
+            return _GO_SCALARS[scalar]

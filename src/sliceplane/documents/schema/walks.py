@@ -1,7 +1,14 @@
-"""Two walks over whole documents: how deep they are, and without nulls as Go's decoding leaves them out."""
+"""Walks over whole documents: how deep they are, without nulls as Go's decoding leaves them out, and where something
+is.
+
+A walk passes far more places than it complains of, and a member may have a name of a megabyte: a walk that spelled each
+place as it is passed would write that name for each of a hundred thousand elements below it.  So a place is a link to
+the one above and one step, and ``Complaints`` pays for each text that is spelled out of a purse that empties.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
@@ -10,6 +17,11 @@ T = TypeVar("T")
 
 #: levels of objects and lists in each other.  No kind needs 30; walks in Python must not come near their own limit.
 DEPTH_MAX: Final = 200
+#: the place above, and a step with its punctuation (``.name``), or the index of an element; the root is ``()``
+Place = tuple["Place", str | int] | tuple[()]
+ROOT: Final[Place] = ()
+#: characters that complaints about one document may have together; the one that goes beyond is the last
+CHARACTERS_MAX: Final = 1 << 20
 
 
 def deeper_than(value: Any, levels: int) -> bool:
@@ -67,3 +79,45 @@ def _clean(value: object) -> object:
                     changed[index] = new
         return value if changed is None else changed
     return value
+
+
+def spelled(place: Place) -> str:
+    """``.spec.ports[3].name``."""
+    steps: list[str] = []
+    while place:
+        place, step = place
+        steps.append(step if isinstance(step, str) else f"[{step}]")
+    steps.reverse()
+    return "".join(steps)
+
+
+class Complaints:
+    """Texts in order, at most *most* of them; *once*: each once.  Owned by one walk."""
+
+    def __init__(self, most: int, *, once: bool) -> None:
+        self._texts: list[str] = []
+        self._told: set[str] | None = set() if once else None
+        self._most = most
+        self._left = CHARACTERS_MAX
+
+    @property
+    def full(self) -> bool:
+        """No more are taken; there is no need to make them."""
+        return len(self._texts) >= self._most or self._left <= 0
+
+    def add(self, text: str) -> None:
+        """Paid for also if it was told already: it had to be made."""
+        if self.full:
+            return
+        self._left -= len(text)
+        if self._told is not None:
+            if text in self._told:
+                return
+            self._told.add(text)
+        self._texts.append(text)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)

@@ -17,9 +17,9 @@ from sliceplane.api.discovery import (
     LABEL_MANAGED_BY,
     LABEL_SERVICE_NAME,
     MANAGED_BY_MIRRORING,
-    Endpoint,
     EndpointConditions,
     EndpointSlice,
+    SliceEndpoint,
 )
 from sliceplane.api.meta import ObjectMeta, ObjectReference, OwnerReference
 from sliceplane.endpoints.subsets import canonical
@@ -87,8 +87,8 @@ def mirror_of(endpoints: Endpoints, max_per_subset: int) -> Mirror:
     return Mirror(tuple(groups), skipped, invalid)
 
 
-def _endpoint(ip: str, address: EndpointAddress, *, ready: bool) -> Endpoint:
-    return Endpoint(
+def _endpoint(ip: str, address: EndpointAddress, *, ready: bool) -> SliceEndpoint:
+    return SliceEndpoint(
         addresses=(ip,),
         conditions=EndpointConditions(ready=ready),
         hostname=address.hostname or None,
@@ -97,7 +97,7 @@ def _endpoint(ip: str, address: EndpointAddress, *, ready: bool) -> Endpoint:
     )
 
 
-def _add(endpoint: Endpoint, content: Content, texts: list[bytes]) -> None:
+def _add(endpoint: SliceEndpoint, content: Content, texts: list[bytes]) -> None:
     """Two spellings of one address are one endpoint; the first counts."""
     identity = identity_of(endpoint)
     if identity not in content:
@@ -117,12 +117,12 @@ def content_of(observed: EndpointSlice) -> Content:
     return content
 
 
-def identity_of(endpoint: Endpoint) -> Identity:
+def identity_of(endpoint: SliceEndpoint) -> Identity:
     target = endpoint.target_ref or ObjectReference()
     return (*sorted(endpoint.addresses), endpoint.hostname or "", target.namespace, target.name)
 
 
-def comparable(endpoint: Endpoint) -> Endpoint:
+def comparable(endpoint: SliceEndpoint) -> SliceEndpoint:
     """Hints are another writer's, and the target's version changes without a meaning."""
     target = endpoint.target_ref
     if target is not None and target.resource_version:

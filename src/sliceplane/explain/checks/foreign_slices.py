@@ -17,8 +17,8 @@ from sliceplane.api.discovery import (
     LABEL_SKIP_MIRROR,
     MANAGED_BY_CONTROLLER,
     MANAGED_BY_MIRRORING,
-    Endpoint,
     EndpointSlice,
+    SliceEndpoint,
 )
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import ServiceCase, name_of, seen
@@ -179,7 +179,7 @@ def one_pod_twice(case: ServiceCase) -> Iterable[Finding]:
             return
 
 
-def _who(endpoint: Endpoint) -> str:
+def _who(endpoint: SliceEndpoint) -> str:
     target = endpoint.target_ref
     return target.name if target is not None and target.kind == "Pod" else ""
 

@@ -17,8 +17,8 @@ from sliceplane.api.discovery import (
     LABEL_FOR_ZONE,
     LABEL_REGION,
     LABEL_ZONE,
-    Endpoint,
     EndpointSlice,
+    SliceEndpoint,
 )
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import NodeCase, ServiceCase, name_of, seen, zone_of
@@ -201,7 +201,7 @@ def slice_for_no_node(case: ServiceCase) -> Iterable[Finding]:
             )
 
 
-def hinted_zones(endpoint: Endpoint) -> tuple[str, ...]:
+def hinted_zones(endpoint: SliceEndpoint) -> tuple[str, ...]:
     hints = endpoint.hints.for_zones if endpoint.hints is not None else None
     return tuple(hint.name for hint in hints or ())
 

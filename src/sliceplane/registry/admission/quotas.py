@@ -14,12 +14,11 @@ import msgspec
 
 from sliceplane.api.codec import decode
 from sliceplane.api.core import ResourceQuota
-from sliceplane.api.errors import StatusError, forbidden
+from sliceplane.api.errors import forbidden
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import Resource, ResourceQuotas
 from sliceplane.registry.documents import document_of
-from sliceplane.registry.kinds import kind_of
 from sliceplane.registry.kinds.counting import usage
 from sliceplane.store.mvcc import Store
 from sliceplane.store.types import Key
@@ -49,15 +48,12 @@ class QuotaIndex:
             self._names.pop(key.namespace, None)
 
     def admit(self, resource: Resource, new: Document, old: Document | None) -> tuple[Document, ...]:
-        """The quotas as they are after a charge for *new* in the place of *old*; changes nothing.
+        """The quotas as they are after a charge for *new*, of a kind that counts, in the place of *old*.
 
         Raises the 403 ``StatusError`` of the first quota, by name, that would be exceeded.
         """
         names = self._names.get(new["metadata"].get("namespace", ""))
         if not names:
-            return ()
-        quota = kind_of(resource).quota
-        if not quota.counted or (old is not None and not quota.rises):
             return ()
         cost = _cost(resource, new)
         before = {} if old is None else _cost(resource, old)
@@ -76,7 +72,7 @@ class QuotaIndex:
                 continue
             why = _complaint(name, costs, hard, used)
             if why:
-                raise _refused(resource, new, why)
+                raise forbidden(resource.plural, resource.group, new["metadata"].get("name", ""), why)
             document = document_of(record)
             sums = {counted: str(int(amount(used[counted])) + number) for counted, number in costs.items()}
             document["status"] = {**document["status"], "used": {**used, **sums}}
@@ -105,7 +101,3 @@ def _complaint(quota: str, costs: dict[str, int], hard: dict[str, str | int], us
         ",".join(f"{name}={amounts[name]}" for name in over) for amounts in (costs, used, hard)
     )
     return f"exceeded quota: {quota}, requested: {requested}, used: {spent}, limited: {limited}"
-
-
-def _refused(resource: Resource, document: Document, why: str) -> StatusError:
-    return forbidden(resource.plural, resource.group, document["metadata"].get("name", ""), why)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from sliceplane.api import codec
-from sliceplane.api.errors import StatusError, bad_request, conflict, invalid, invalid_value, not_found
+from sliceplane.api.errors import bad_request, conflict, invalid, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Nodes, Pods, Resource, Secrets
 from sliceplane.documents import schema
@@ -17,7 +17,7 @@ from sliceplane.registry.authentication.bearer import PRIVATE_CLAIM, USER_PREFIX
 from sliceplane.registry.core import Core
 from sliceplane.registry.documents import document_of, normalised
 from sliceplane.registry.types import Body, Context, Outcome, Target, WriteOptions
-from sliceplane.store.types import Key, Record
+from sliceplane.store.types import Key
 
 GROUP = "authentication.k8s.io"
 KIND = "TokenRequest"
@@ -109,7 +109,7 @@ def _bound(core: Core, target: Target, reference: dict[str, Any]) -> Document:
     if resource is None:
         spelled = f"{group}/{version}" if group or version else ""
         raise bad_request(f"cannot bind token to object of type {spelled}, Kind={kind}")
-    record = _object(core, resource, target.namespace, name)
+    record = core.latest(Target(resource=resource, namespace=target.namespace, name=name))
     claims: Document = {}
     if resource is Pods:
         claims = _node_of(core, target, document_of(record))
@@ -117,17 +117,6 @@ def _bound(core: Core, target: Target, reference: dict[str, Any]) -> Document:
         why = f"the UID in the bound object reference ({reference['uid']}) does not match the UID in record"
         raise conflict(kind, group, name, f"{why}. The object might have been deleted and then recreated")
     return {**claims, resource.singular: {"name": name, "uid": record.uid}}
-
-
-def _object(core: Core, resource: Resource, namespace: str, name: str) -> Record:
-    record = core.store.latest(Key(resource.storage_key, namespace if resource.namespaced else "", name))
-    if record is None:
-        raise _missing(resource, name)
-    return record
-
-
-def _missing(resource: Resource, name: str) -> StatusError:
-    return not_found(resource.plural, resource.group, name)
 
 
 def _node_of(core: Core, target: Target, pod: Document) -> Document:

@@ -8,6 +8,6 @@ Never: authenticates, reads a request, or knows where roles are stored.
 - ``rules``: one rule, compiled: does it allow this, does it cover that rule.
 - ``index``: roles and bindings by subject, kept up to date from stored objects; decisions.
 - ``escalation``: no user hands out more than they have.
-- ``policy``, ``bootstrap``: the roles and bindings that every cluster has, and how they get there.
+- ``policy``: the roles and bindings that every cluster has (``registry.bootstrap`` makes them).
 - ``reviews``: the kinds that ask "may I?" and "who am I?".
 """

@@ -47,8 +47,9 @@ def check_write(policy: PolicyIndex, user: User, target: Target, new: Document, 
         if policy.decide(user, lifted).allowed or _collects_garbage(resource, new, old):
             return
         _confirm(policy, user, target, new, rules_of(new))
-        if _gathers(new) or (old is not None and _gathers(old)):
-            _confirm_admin(policy, user, target, new)
+        gathers = _gathers(new) or (old is not None and _gathers(old))
+        if gathers and not _covers(policy, policy.rules_for(user, ""), _EVERYTHING):
+            raise _refused(target, new, _MUST_BE_ADMIN)
         return
     if _collects_garbage(resource, new, old):
         return
@@ -96,11 +97,6 @@ def _confirm(policy: PolicyIndex, user: User, target: Target, new: Document, wan
     more = f"; resolution errors: [{resolution_errors(absent)}]" if absent else ""
     why = f"{who} is attempting to grant RBAC permissions not currently held:\n{listed}{more}"
     raise _refused(target, new, why)
-
-
-def _confirm_admin(policy: PolicyIndex, user: User, target: Target, new: Document) -> None:
-    if not _covers(policy, policy.rules_for(user, ""), _EVERYTHING):
-        raise _refused(target, new, _MUST_BE_ADMIN)
 
 
 def _covers(policy: PolicyIndex, held: tuple[PolicyRule, ...], wanted: tuple[PolicyRule, ...]) -> bool:

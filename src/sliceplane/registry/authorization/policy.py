@@ -210,7 +210,7 @@ NAMESPACED_ROLES: dict[tuple[str, str], tuple[tuple[PolicyRule, ...], str]] = {
     ("kube-node-lease", "sliceplane:node-proxier"): (
         (_on("coordination.k8s.io", "leases", "create", "patch"),),
         "system:kube-proxy",
-    ),
+    )
 }
 #: what a role is gathered by, and for what
 _AGGREGATE_TO = "rbac.authorization.k8s.io/aggregate-to-"

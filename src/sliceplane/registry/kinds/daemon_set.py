@@ -33,7 +33,7 @@ from sliceplane.registry.kinds.workload import (
     labels_fit,
     template_cells,
 )
-from sliceplane.registry.validation.metadata import check_label_selector, in_go
+from sliceplane.registry.metadata import check_label_selector, in_go
 
 #: counts of the status that are shown even if they are zero, and those that are not
 _COUNTS: Final = ("currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady")
@@ -72,13 +72,15 @@ def _validate(document: Document) -> list[FieldError]:
 
 
 def _strategy(strategy: Document) -> list[FieldError]:
-    path, rolling = "spec.updateStrategy", strategy.get("rollingUpdate")
+    path = "spec.updateStrategy"
+    rolling = strategy.get("rollingUpdate")
     if strategy["type"] not in STRATEGIES:
         shown = {"Type": strategy["type"], "RollingUpdate": rolling and in_go(rolling, "maxUnavailable", "maxSurge")}
         return [not_supported(path, shown, STRATEGIES)]
     if strategy["type"] == "OnDelete" or rolling is None:
         return []
-    unavailable, surge = rolling["maxUnavailable"], rolling["maxSurge"]
+    unavailable = rolling["maxUnavailable"]
+    surge = rolling["maxSurge"]
     errors: list[FieldError] = []
     for check in (check_int_or_percent, check_at_most_100_percent):
         errors += check(f"{path}.rollingUpdate.maxUnavailable", unavailable)

@@ -62,7 +62,7 @@ def _prepare(core: Core, target: Target, new: Document, old: Document | None = N
     _drop_gated(core.config.gates, target, new, old)
     if target.via is None:
         _drop_topology(new, old)
-        if old is not None:
+        if old is not None and conversion.TOPOLOGY_ANNOTATION in old["metadata"].get("annotations", {}):
             new.update(conversion.realign(new, old))
 
 

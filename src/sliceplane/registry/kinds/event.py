@@ -14,7 +14,7 @@ from sliceplane.api.scheme import Events, EventsV1
 from sliceplane.documents.table.columns import Cell, Column, Printer, mapping, name_of, number, since, text
 from sliceplane.kit.names import check_qualified_name
 from sliceplane.registry.kinds import kind
-from sliceplane.registry.validation.metadata import IMMUTABLE
+from sliceplane.registry.metadata import IMMUTABLE
 
 TEXT_MAX: Final = 128
 NOTE_MAX: Final = 1024

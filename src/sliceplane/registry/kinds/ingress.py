@@ -40,7 +40,8 @@ def _first_status(_document: Document) -> Document:
 def _validate(document: Document) -> list[FieldError]:
     spec: Document = document["spec"]
     errors = check_spec(spec, {})
-    annotation, name = document["metadata"].get("annotations", {}).get(_CLASS), spec.get("ingressClassName")
+    annotation = document["metadata"].get("annotations", {}).get(_CLASS)
+    name = spec.get("ingressClassName")
     if annotation is not None and name is not None and annotation != name:
         detail = "must match `ingressClassName` when both are specified"
         errors.append(invalid_value(f"annotations.{_CLASS}", annotation, detail))
@@ -63,7 +64,9 @@ def _validate_status(new: Document, old: Document) -> list[FieldError]:
     known = {entry.get("ip") for entry in before}
     errors: list[FieldError] = []
     for index, entry in while_few(errors, enumerate(ingress)):
-        path, address, host = f"status.loadBalancer.ingress[{index}]", entry.get("ip", ""), entry.get("hostname", "")
+        path = f"status.loadBalancer.ingress[{index}]"
+        address = entry.get("ip", "")
+        host = entry.get("hostname", "")
         if address and address not in known and (problem := ip_problem(address)):
             errors.append(invalid_value(f"{path}.ip", address, problem))
         errors += [invalid_value(f"{path}.hostname", host, problem) for problem in check_dns_subdomain(host) if host]

@@ -5,14 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from sliceplane.api.errors import (
-    FieldError,
-    forbidden_field,
-    invalid_value,
-    not_supported,
-    required,
-    too_long,
-)
+from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required, too_long
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import IngressClasses
 from sliceplane.documents.table.columns import (
@@ -30,8 +23,8 @@ from sliceplane.documents.table.columns import (
 )
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain
 from sliceplane.registry.kinds import kind
+from sliceplane.registry.metadata import IMMUTABLE
 from sliceplane.registry.validation.ingresses import check_reference
-from sliceplane.registry.validation.metadata import IMMUTABLE
 
 _DEFAULT_CLASS: Final = "ingressclass.kubernetes.io/is-default-class"
 _CONTROLLER_MAX: Final = 250
@@ -47,7 +40,8 @@ def _default(document: Document) -> None:
 
 def _validate(document: Document) -> list[FieldError]:
     spec: Document = document["spec"]
-    controller, parameters = spec.get("controller", ""), spec.get("parameters")
+    controller = spec.get("controller", "")
+    parameters = spec.get("parameters")
     errors: list[FieldError] = []
     if len(controller) > _CONTROLLER_MAX:
         errors.append(too_long("spec.controller", _CONTROLLER_MAX))

@@ -1,24 +1,30 @@
-"""Namespace: content goes only into one that exists and stays (``registry.namespaces``); its end takes two steps.
+"""Namespace: content goes only into one that exists and stays (``admit_content``); its end takes two steps.
 
-A DELETE marks it, the namespace controller empties it, and the PUT to ``finalize`` that leaves spec.finalizers empty
-removes it.
+A DELETE marks it, the namespace controller empties it (``remaining`` says what is left), and the PUT to ``finalize``
+that leaves spec.finalizers empty removes it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sliceplane.api.errors import FieldError, forbidden, invalid_value, while_few
-from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Namespaces
+from sliceplane.api import codec
+from sliceplane.api.core import Namespace
+from sliceplane.api.errors import FieldError, forbidden, invalid_value, not_found, while_few
+from sliceplane.api.meta import Document, Object
+from sliceplane.api.scheme import RESOURCES, Namespaces, Resource
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, name_of, text
 from sliceplane.registry.kinds import kind
-from sliceplane.registry.metadata import mark_deleted
+from sliceplane.registry.metadata import mark_deleted, validate_finalizer
 from sliceplane.registry.types import Target
-from sliceplane.registry.validation.metadata import validate_finalizer
+from sliceplane.store.mvcc import Store
+from sliceplane.store.types import Key
 
 if TYPE_CHECKING:
     from sliceplane.registry.core import Core
+
 
 NAME_LABEL: Final = "kubernetes.io/metadata.name"
 #: made at start; the first three can never be deleted
@@ -105,3 +111,47 @@ NAMESPACE: Final = kind.Kind(
     granted=kind.viewed("status"),
     columns=Printer((NAME, Column(name="Status", description="Phase of the namespace."), AGE), _cells),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class RemainingObjects:
+    """What one resource still has in a namespace.  ``finalizers`` counts the objects that each one holds."""
+
+    resource: Resource
+    count: int
+    finalizers: tuple[tuple[str, int], ...]
+
+
+def admit_content(store: Store, resource: Resource, head: Document) -> None:
+    """Raises a 404 StatusError for a missing namespace, a 403 for one that is going."""
+    if not resource.namespaced:
+        return
+    namespace = head.get("namespace", "")
+    record = store.latest(Key(Namespaces.storage_key, "", namespace))
+    if record is None:
+        raise not_found(Namespaces.plural, Namespaces.group, namespace)
+    if codec.decode(record.body, Namespace).metadata.deletion_timestamp is None:
+        return
+    cause = {
+        "reason": "NamespaceTerminating",
+        "message": f"namespace {namespace} is being terminated",
+        "field": "metadata.namespace",
+    }
+    why = f"unable to create new content in namespace {namespace} because it is being terminated"
+    raise forbidden(resource.plural, resource.group, head.get("name", ""), why, [cause])
+
+
+def remaining(store: Store, namespace: str) -> tuple[RemainingObjects, ...]:
+    """Everything left in *namespace*, in the order of the scheme; empty when it may be finalized."""
+    left = []
+    for resource in RESOURCES:
+        if not resource.namespaced or resource.is_view:
+            continue
+        count = 0
+        holders: Counter[str] = Counter()
+        for record in store.iter_latest(resource.storage_key, namespace):
+            count += 1
+            holders.update(codec.decode(record.body, Object).metadata.finalizers or ())
+        if count:
+            left.append(RemainingObjects(resource, count, tuple(sorted(holders.items()))))
+    return tuple(left)

@@ -12,9 +12,9 @@ from sliceplane.api.scheme import NetworkPolicies
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, mapping, name_of
 from sliceplane.registry.kinds import kind
 from sliceplane.registry.kinds.workload import selector_text
+from sliceplane.registry.metadata import check_label_selector
 from sliceplane.registry.validation.addresses import check_number, iana_name_problems, range_spelling
 from sliceplane.registry.validation.load_balancers import cidr_problem
-from sliceplane.registry.validation.metadata import check_label_selector
 
 _TYPES: Final = ("Ingress", "Egress")
 _PEERS: Final = {"ingress": "from", "egress": "to"}
@@ -71,7 +71,8 @@ def _warnings(new: Document, _old: Document | None) -> tuple[str, ...]:
     for direction, peers in _PEERS.items():
         for index, rule in enumerate(new["spec"].get(direction, ())):
             for at, peer in enumerate(rule.get(peers, ())):
-                block, path = peer.get("ipBlock", {}), f"spec.{direction}[{index}].{peers}[{at}].ipBlock"
+                block = peer.get("ipBlock", {})
+                path = f"spec.{direction}[{index}].{peers}[{at}].ipBlock"
                 ranges = {f"{path}.except[{number}]": cidr for number, cidr in enumerate(block.get("except", ()))}
                 ranges = {f"{path}.cidr": block.get("cidr", ""), **ranges}
                 spellings += [f"{where}: {why}" for where, cidr in ranges.items() if (why := range_spelling(cidr))]
@@ -80,7 +81,8 @@ def _warnings(new: Document, _old: Document | None) -> tuple[str, ...]:
 
 def _port(path: str, port: Document) -> list[FieldError]:
     errors: list[FieldError] = []
-    number, end = port.get("port"), port.get("endPort")
+    number = port.get("port")
+    end = port.get("endPort")
     if port["protocol"] not in _PROTOCOLS:
         errors.append(not_supported(f"{path}.protocol", port["protocol"], _PROTOCOLS))
     if number is None or isinstance(number, str):

@@ -23,7 +23,6 @@ from sliceplane.registry.validation.addresses import ip_problem
 if TYPE_CHECKING:
     from sliceplane.registry.core import Core
 
-PHASES = ("Failed", "Pending", "Running", "Succeeded", "Unknown")
 _CONTAINER_LISTS = ("initContainers", "containers")
 _MAY_CHANGE = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
@@ -109,11 +108,14 @@ def _validate_update(new: Document, old: Document) -> list[FieldError]:
     if any(frozenset(toleration.items()) not in tolerations for toleration in before.get("tolerations", ())):
         detail = "existing toleration can not be modified except its tolerationSeconds"
         errors.append(forbidden_field("spec.tolerations", detail))
-    changed = _changed_members(_without_changeable(spec, before), before)
+    spec = _without_changeable(spec, before)
+    changed = [
+        f"spec.{member}" for member in sorted(spec.keys() | before.keys()) if spec.get(member) != before.get(member)
+    ]
     if changed:
         detail = f"{_MAY_CHANGE}\nchanged: {', '.join(changed)}"
         errors.append(forbidden_field("spec", detail))
-    return errors or validate_pod_spec(spec, "spec")
+    return errors or _validate(new)
 
 
 def _without_changeable(spec: Document, before: Document) -> Document:
@@ -134,12 +136,6 @@ def _reset(result: Document, before: Document, member: str) -> None:
     result.pop(member, None)
     if member in before:
         result[member] = before[member]
-
-
-def _changed_members(spec: Document, before: Document) -> list[str]:
-    return [
-        f"spec.{member}" for member in sorted(spec.keys() | before.keys()) if spec.get(member) != before.get(member)
-    ]
 
 
 def _grace_s(pod: Document, asked: int | None) -> int:

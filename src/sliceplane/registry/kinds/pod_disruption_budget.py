@@ -13,7 +13,7 @@ from sliceplane.api.scheme import PodDisruptionBudgets
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, member, name_of, number
 from sliceplane.registry.kinds import kind
 from sliceplane.registry.kinds.workload import check_at_most_100_percent, check_int_or_percent, check_status_counts
-from sliceplane.registry.validation.metadata import check_label_selector, in_go
+from sliceplane.registry.metadata import check_label_selector, in_go
 
 _COUNTS: Final = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
 _POLICIES: Final = ("AlwaysAllow", "IfHealthyBudget")

@@ -22,19 +22,15 @@ def default_pod_spec(spec: Document) -> None:
     spec["schedulerName"] = spec.get("schedulerName") or "default-scheduler"
     spec.setdefault("terminationGracePeriodSeconds", 30)
     spec.setdefault("securityContext", {})
-    _agree_on_account(spec)
+    # ``serviceAccount`` is the old name of ``serviceAccountName``; both are shown.
+    account = spec.get("serviceAccountName") or spec.get("serviceAccount")
+    if account:
+        spec["serviceAccountName"] = spec["serviceAccount"] = account
     for member in _CONTAINER_LISTS:
         for container in spec.get(member, ()):
             _default_container(container, host_network=bool(spec.get("hostNetwork")))
     for volume in spec.get("volumes", ()):
         _default_volume(volume)
-
-
-def _agree_on_account(spec: Document) -> None:
-    """``serviceAccount`` is the old name of ``serviceAccountName``; both are shown."""
-    name = spec.get("serviceAccountName") or spec.get("serviceAccount")
-    if name:
-        spec["serviceAccountName"] = spec["serviceAccount"] = name
 
 
 def _default_container(container: Document, *, host_network: bool) -> None:

@@ -11,7 +11,7 @@ from sliceplane.documents.table.columns import NAME, Cell, Column, Printer, labe
 from sliceplane.registry.kinds import kind
 from sliceplane.registry.kinds.pod_spec import validate_pod_spec
 from sliceplane.registry.kinds.workload import default_template, template_cells
-from sliceplane.registry.validation.metadata import validate_maps
+from sliceplane.registry.metadata import validate_maps
 
 
 def _validate(document: Document) -> list[FieldError]:

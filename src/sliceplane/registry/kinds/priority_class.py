@@ -9,7 +9,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import PriorityClasses
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, flag, name_of, number, text
 from sliceplane.registry.kinds import kind
-from sliceplane.registry.validation.metadata import IMMUTABLE
+from sliceplane.registry.metadata import IMMUTABLE
 
 _SYSTEM: Final = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
 _SYSTEM_PREFIX: Final = "system-"
@@ -24,7 +24,9 @@ def _default(document: Document) -> None:
 
 def _validate(document: Document) -> list[FieldError]:
     errors: list[FieldError] = []
-    name, value, policy = document["metadata"].get("name", ""), document["value"], document["preemptionPolicy"]
+    name = document["metadata"].get("name", "")
+    value = document["value"]
+    policy = document["preemptionPolicy"]
     if name.startswith(_SYSTEM_PREFIX):
         why = _not_a_system_class(name, value, is_default=document.get("globalDefault", False))
         if why:

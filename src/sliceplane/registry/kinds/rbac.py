@@ -11,7 +11,7 @@ from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles,
 from sliceplane.documents.table.columns import AGE, NAME, PLAIN, Cell, Column, Printer, age, name_of, objects, text
 from sliceplane.kit.names import check_dns_subdomain, check_label_value, check_path_segment, check_qualified_name
 from sliceplane.registry.kinds import kind
-from sliceplane.registry.validation.metadata import validate_labels
+from sliceplane.registry.metadata import validate_labels
 
 if TYPE_CHECKING:
     from sliceplane.registry.core import Core

@@ -41,10 +41,7 @@ def _validate_update(new: Document, old: Document) -> list[FieldError]:
 
 
 def _cells(replica_set: Document, now: float) -> tuple[Cell, ...]:
-    return (
-        *replicas_cells(replica_set, now),
-        *template_cells(replica_set),
-    )
+    return (*replicas_cells(replica_set, now), *template_cells(replica_set))
 
 
 REPLICA_SET: Final = kind.Kind(
@@ -60,8 +57,5 @@ REPLICA_SET: Final = kind.Kind(
     deletion=kind.AT_ONCE,
     quota=kind.COUNTED,
     granted=SCALED_WORKLOAD,
-    columns=Printer(
-        REPLICAS_COLUMNS,
-        _cells,
-    ),
+    columns=Printer(REPLICAS_COLUMNS, _cells),
 )

@@ -7,12 +7,7 @@ from typing import Final
 from sliceplane.api.errors import FieldError, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ReplicationControllers
-from sliceplane.documents.table.columns import (
-    Cell,
-    Printer,
-    labels_text,
-    mapping,
-)
+from sliceplane.documents.table.columns import Cell, Printer, labels_text, mapping
 from sliceplane.kit.names import check_dns_label
 from sliceplane.registry.kinds import kind
 from sliceplane.registry.kinds.workload import (
@@ -93,8 +88,5 @@ REPLICATION_CONTROLLER: Final = kind.Kind(
     deletion=kind.AT_ONCE,
     quota=kind.counted_as(ReplicationControllers.plural),
     granted=SCALED_WORKLOAD,
-    columns=Printer(
-        REPLICAS_COLUMNS,
-        _cells,
-    ),
+    columns=Printer(REPLICAS_COLUMNS, _cells),
 )

@@ -10,7 +10,7 @@ from sliceplane.api.scheme import RuntimeClasses
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, name_of, text
 from sliceplane.kit.names import check_dns_label, check_label_value, check_qualified_name
 from sliceplane.registry.kinds import kind
-from sliceplane.registry.validation.metadata import IMMUTABLE, in_go, validate_labels
+from sliceplane.registry.metadata import IMMUTABLE, in_go, validate_labels
 
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _OPERATORS: Final = ("Equal", "Exists")
@@ -19,7 +19,8 @@ _NEEDS_EXISTS: Final = 'operator must be Exists when `key` is empty, which means
 
 
 def _validate(document: Document) -> list[FieldError]:
-    handler, scheduling = document.get("handler", ""), document.get("scheduling", {})
+    handler = document.get("handler", "")
+    scheduling = document.get("scheduling", {})
     errors = [invalid_value("handler", handler, problem) for problem in check_dns_label(handler) if handler]
     errors += [] if handler else [required("handler")]
     errors += validate_labels(scheduling.get("nodeSelector", {}), "scheduling.nodeSelector")

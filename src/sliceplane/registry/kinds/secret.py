@@ -13,20 +13,14 @@ from sliceplane.api.scheme import Secrets
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, mapping, name_of, text
 from sliceplane.registry.kinds import kind
 from sliceplane.registry.kinds.config_map import validate_key
-from sliceplane.registry.validation.metadata import IMMUTABLE
+from sliceplane.registry.metadata import IMMUTABLE
 
 DATA_MAX_BYTES: Final = 1024 * 1024
 TOKEN_TYPE: Final = "kubernetes.io/service-account-token"
 ACCOUNT_ANNOTATION: Final = "kubernetes.io/service-account.name"
 #: the keys that must be there and not empty
-_KEYS: Final = {
-    "kubernetes.io/ssh-auth": ("ssh-privatekey",),
-    "kubernetes.io/tls": ("tls.crt", "tls.key"),
-}
-_JSON_KEYS: Final = {
-    "kubernetes.io/dockercfg": ".dockercfg",
-    "kubernetes.io/dockerconfigjson": ".dockerconfigjson",
-}
+_KEYS: Final = {"kubernetes.io/ssh-auth": ("ssh-privatekey",), "kubernetes.io/tls": ("tls.crt", "tls.key")}
+_JSON_KEYS: Final = {"kubernetes.io/dockercfg": ".dockercfg", "kubernetes.io/dockerconfigjson": ".dockerconfigjson"}
 #: present is enough for TLS, which may wait for its certificate
 _MAY_BE_EMPTY: Final = frozenset({"kubernetes.io/tls"})
 

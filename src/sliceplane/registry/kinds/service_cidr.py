@@ -24,7 +24,7 @@ from sliceplane.documents.table.columns import (
 )
 from sliceplane.kit.names import check_dns_subdomain
 from sliceplane.registry.kinds import kind
-from sliceplane.registry.validation.metadata import IMMUTABLE
+from sliceplane.registry.metadata import IMMUTABLE
 
 CIDRS_MAX: Final = 2
 _NOT_A_CIDR: Final = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"

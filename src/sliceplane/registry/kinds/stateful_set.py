@@ -20,8 +20,8 @@ from sliceplane.registry.kinds.workload import (
     labels_fit,
     template_cells,
 )
+from sliceplane.registry.metadata import check_label_selector, in_go
 from sliceplane.registry.types import Target
-from sliceplane.registry.validation.metadata import check_label_selector, in_go
 
 if TYPE_CHECKING:
     from sliceplane.registry.core import Core
@@ -88,7 +88,9 @@ def _validate(document: Document) -> list[FieldError]:
 
 def _rules(spec: Document) -> list[FieldError]:
     errors: list[FieldError] = []
-    policy, selector, template = spec["podManagementPolicy"], spec.get("selector"), spec["template"]
+    policy = spec["podManagementPolicy"]
+    selector = spec.get("selector")
+    template = spec["template"]
     if policy not in ("OrderedReady", "Parallel"):
         errors.append(invalid_value("spec.podManagementPolicy", policy, "must be 'OrderedReady' or 'Parallel'"))
     errors += _strategy(spec["updateStrategy"])
@@ -112,7 +114,9 @@ def _rules(spec: Document) -> list[FieldError]:
 
 
 def _strategy(strategy: Document) -> list[FieldError]:
-    path, kind, rolling = "spec.updateStrategy", strategy["type"], strategy.get("rollingUpdate")
+    path = "spec.updateStrategy"
+    kind = strategy["type"]
+    rolling = strategy.get("rollingUpdate")
     shown = rolling and in_go(rolling, "partition", "maxUnavailable", partition=0)
     if kind == "OnDelete" and rolling is not None:
         return [invalid_value(f"{path}.rollingUpdate", shown, "only allowed for updateStrategy 'RollingUpdate'")]
@@ -142,7 +146,8 @@ def _validate_status(new: Document, _old: Document) -> list[FieldError]:
 
 
 def _cells(stateful_set: Document, now: float) -> tuple[Cell, ...]:
-    ready, wanted = number(stateful_set, "status", "readyReplicas"), number(stateful_set, "spec", "replicas")
+    ready = number(stateful_set, "status", "readyReplicas")
+    wanted = number(stateful_set, "spec", "replicas")
     return (name_of(stateful_set), f"{ready}/{wanted}", age(stateful_set, now), *template_cells(stateful_set)[:2])
 
 

@@ -25,7 +25,7 @@ from sliceplane.documents.table.columns import (
 )
 from sliceplane.registry.kinds.kind import Granted
 from sliceplane.registry.kinds.pod_spec import default_pod_spec, validate_pod_spec
-from sliceplane.registry.validation.metadata import IMMUTABLE, validate_maps
+from sliceplane.registry.metadata import IMMUTABLE, validate_maps
 
 NOT_NEGATIVE = "must be greater than or equal to 0"
 _PERCENT = re.compile("[0-9]+%")

@@ -12,6 +12,7 @@ from sliceplane.api.errors import FieldError, duplicate, invalid_value, not_supp
 from sliceplane.api.meta import Document
 from sliceplane.kit.containers import remembered
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_label_value, check_qualified_name
+from sliceplane.registry.metadata import IMMUTABLE, validate_labels
 from sliceplane.registry.validation.addresses import (
     check_fqdn,
     check_protocol,
@@ -20,7 +21,6 @@ from sliceplane.registry.validation.addresses import (
     special_problem,
     version_of,
 )
-from sliceplane.registry.validation.metadata import IMMUTABLE, validate_labels
 
 ADDRESS_TYPES = ("FQDN", "IPv4", "IPv6")
 PORTS_MAX = 20000

@@ -34,7 +34,8 @@ def check_spec(spec: Document, before: Document) -> list[FieldError]:
     wild = [rule for rule in before.get("rules", ()) if "*" in rule.get("host", "")]
     lenient = any(_paths("", rule) for rule in wild)
     for index, rule in while_few(errors, enumerate(rules)):
-        path, host = f"spec.rules[{index}]", rule.get("host", "")
+        path = f"spec.rules[{index}]"
+        host = rule.get("host", "")
         if version_of(host):
             errors.append(invalid_value(f"{path}.host", host, NOT_A_NAME))
         errors += _host(f"{path}.host", host) if host else []
@@ -50,7 +51,8 @@ def _tls(entries: list[Document], before: list[Document]) -> list[FieldError]:
     errors: list[FieldError] = []
     lenient = any(entry.get("secretName") and check_dns_subdomain(entry["secretName"]) for entry in before)
     for index, entry in while_few(errors, enumerate(entries)):
-        path, secret = f"spec.tls[{index}]", entry.get("secretName", "")
+        path = f"spec.tls[{index}]"
+        secret = entry.get("secretName", "")
         for at, host in while_few(errors, enumerate(entry.get("hosts", ()))):
             errors += _host(f"{path}.hosts[{at}]", host)
         problems = check_dns_subdomain(secret) if secret and not lenient else ()
@@ -77,7 +79,8 @@ def _paths(where: str, rule: Document) -> list[FieldError]:
 
 
 def _path(where: str, entry: Document) -> list[FieldError]:
-    kind, path = entry.get("pathType"), entry.get("path", "")
+    kind = entry.get("pathType")
+    path = entry.get("path", "")
     if kind is None:
         return [required(f"{where}.pathType", "pathType must be specified")]
     problems: list[str] = []
@@ -93,7 +96,8 @@ def _path(where: str, entry: Document) -> list[FieldError]:
 
 
 def _backend(path: str, backend: Document) -> list[FieldError]:
-    service, resource = backend.get("service"), backend.get("resource")
+    service = backend.get("service")
+    resource = backend.get("resource")
     if service is not None and resource is not None:
         return [invalid_value(path, "", "cannot set both resource and service backends")]
     if resource is not None:
@@ -107,7 +111,8 @@ def _backend(path: str, backend: Document) -> list[FieldError]:
 
 
 def _port(path: str, port: Document) -> list[FieldError]:
-    name, number = port.get("name", ""), port.get("number", 0)
+    name = port.get("name", "")
+    number = port.get("number", 0)
     if name and number:
         return [invalid_value(path, "", "cannot set both port name & port number")]
     if name:

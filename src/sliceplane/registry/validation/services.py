@@ -30,6 +30,7 @@ from sliceplane.api.service_rules import (
 )
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name, is_domain_qualified
+from sliceplane.registry.metadata import validate_labels
 from sliceplane.registry.validation.addresses import (
     PORT_RANGE,
     check_endpoint_ip,
@@ -40,7 +41,6 @@ from sliceplane.registry.validation.addresses import (
     version_of,
 )
 from sliceplane.registry.validation.load_balancers import check_balancer, check_ports
-from sliceplane.registry.validation.metadata import validate_labels
 
 AFFINITIES = ("ClientIP", "None")
 TRAFFIC_DISTRIBUTIONS = ("PreferClose", "PreferSameNode", "PreferSameZone")

@@ -16,7 +16,7 @@ from sliceplane.informer.reflector import Counters
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Reader
-from sliceplane.shell.transport.reflect import Informer
+from sliceplane.shell.transport.reflect import RunningInformer
 
 #: answers that another try does not change: who is it, may they, is it served
 _FINAL: Final = (401, 403, 404)
@@ -45,13 +45,13 @@ class SharedInformers:
         self._client = client
         self._clock = clock
         self._rng = rng
-        self._informers: dict[Selection, Informer[Object]] = {}
+        self._informers: dict[Selection, RunningInformer[Object]] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
-    def get(self, watched: Selection) -> Informer[Object]:
+    def get(self, watched: Selection) -> RunningInformer[Object]:
         informer = self._informers.get(watched)
         if informer is None:
-            informer = self._informers[watched] = Informer(
+            informer = self._informers[watched] = RunningInformer(
                 self._client, watched, clock=self._clock, rng=self._rng.fork()
             )
             task = asyncio.get_running_loop().create_task(informer.run(), name=f"informer {watched.resource.key}")

@@ -23,7 +23,7 @@ from sliceplane.recorder.entries import quantized
 from sliceplane.recorder.recorder import Recorder, begin_record
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client, Unreachable, no_answer, send
-from sliceplane.shell.transport.reflect import Informer
+from sliceplane.shell.transport.reflect import RunningInformer
 
 #: after so many changes the core is asked for work and other tasks get their turn
 INBOX_PER_TURN: Final = 512
@@ -79,7 +79,7 @@ class Life:
         self._check = check
         self._inbox: deque[_Letter] = deque()
         self._wake = asyncio.Event()
-        self._informers: list[Informer[Object]] = []
+        self._informers: list[RunningInformer[Object]] = []
         self._unsynced = 0
         self._jobs: dict[str, asyncio.Task[None]] = {}
         #: the core was told that its caches are filled
@@ -102,7 +102,7 @@ class Life:
         """When the core may have work without a further event; ``None``: not before one."""
         return self._controller.next_deadline() if self.synced else None
 
-    async def run(self, informers: list[Informer[Object]]) -> None:
+    async def run(self, informers: list[RunningInformer[Object]]) -> None:
         """Until cancelled, or until the core raises."""
         self._informers = informers
         self._unsynced = len(informers)

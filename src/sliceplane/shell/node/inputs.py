@@ -29,7 +29,7 @@ from sliceplane.informer.reflector import ABSENT_PERIOD_S
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.node.timing import PROBE_TIMEOUT_S, PROBE_VALID_S
 from sliceplane.shell.transport.base import Client, Unreachable
-from sliceplane.shell.transport.reflect import Informer
+from sliceplane.shell.transport.reflect import RunningInformer
 
 #: of the selection that every node reads
 COMMON = ""
@@ -38,7 +38,7 @@ Changes = tuple[Change[Object], ...]
 
 
 class _Selection:
-    def __init__(self, informer: Informer[Object], task: asyncio.Task[None]) -> None:
+    def __init__(self, informer: RunningInformer[Object], task: asyncio.Task[None]) -> None:
         self.informer = informer
         self.task = task
 
@@ -137,7 +137,7 @@ class Inputs:
         """Which of our watches are none at the moment, although the server answers others."""
         return "; ".join(f"{informer.resource.plural} are not watched: {informer.lost}" for informer in self._losers())
 
-    def _losers(self) -> list[Informer[Object]]:
+    def _losers(self) -> list[RunningInformer[Object]]:
         selected = [selection.informer for selection in self._selections.values()]
         return [informer for informer in (*self._informers, *selected) if informer.lost]
 
@@ -172,8 +172,8 @@ class Inputs:
             return f"the API server answers {error.code}: {error}" if error.code >= 500 else ""
         return ""
 
-    def _informer(self, watched: Selection) -> Informer[Object]:
-        return Informer(
+    def _informer(self, watched: Selection) -> RunningInformer[Object]:
+        return RunningInformer(
             self._client, watched, clock=self._clock, rng=self._rng.fork(), absent_period_s=self._absent_period_s
         )
 

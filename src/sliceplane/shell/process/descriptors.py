@@ -59,7 +59,8 @@ class _Teller:
         if words is None:
             return False
         assert isinstance(error, OSError), "it has words"
-        now, code = time.monotonic(), error.errno or 0
+        now = time.monotonic()
+        code = error.errno or 0
         if now - self._reported_at.get(code, -REPORT_AGAIN_S) >= REPORT_AGAIN_S:
             self._reported_at[code] = now
             sentence, advice = words

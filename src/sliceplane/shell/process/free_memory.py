@@ -24,7 +24,8 @@ class FreeMemory:
     def on_tick(self, compacted: int, revision: int) -> bool:
         """Whether to trim: enough history is gone since the last time, and little happened since the last tick."""
         quiet = max(compacted - self._compacted, revision - self._revision) < QUIET_REVISIONS
-        self._compacted, self._revision = compacted, revision
+        self._compacted = compacted
+        self._revision = revision
         if not quiet or compacted - self._trimmed < WORTHWHILE_REVISIONS:
             return False
         self._trimmed = compacted

@@ -9,9 +9,13 @@ import struct
 from collections.abc import Iterator
 from ipaddress import ip_address
 
-_RTM_GETADDR, _RTM_NEWADDR, _NLMSG_DONE, _NLMSG_ERROR = 22, 20, 3, 2
+_RTM_GETADDR = 22
+_RTM_NEWADDR = 20
+_NLMSG_DONE = 3
+_NLMSG_ERROR = 2
 _REQUEST_DUMP = 0x301
-_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_IFA_ADDRESS = 1
+_IFA_LOCAL = 2
 #: of ``ifaddrmsg.ifa_scope``: addresses with a narrower one cannot be dialled from elsewhere
 _SCOPE_LINK = 253
 _HEADER = struct.Struct("=IHHII")

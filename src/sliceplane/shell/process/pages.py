@@ -118,7 +118,8 @@ def _metric_of(family: Family) -> Any:
 
 def _rows_of(distribution: Distribution) -> list[tuple[str, int]]:
     """Cumulative, by upper bound."""
-    rows, running = [], 0
+    rows = []
+    running = 0
     for bound, count in zip((*map(repr, distribution.bounds), "+Inf"), distribution.counts, strict=True):
         running += count
         rows.append((bound, running))

@@ -8,7 +8,9 @@ from sliceplane.api.gates import NEWEST, Release
 from sliceplane.kit.metrics import Metrics
 
 #: the release whose behaviour is followed; kubectl compares the minor with its own
-KUBERNETES_MAJOR, KUBERNETES_MINOR, KUBERNETES_PATCH = "1", "36", "2"
+KUBERNETES_MAJOR = "1"
+KUBERNETES_MINOR = "36"
+KUBERNETES_PATCH = "2"
 
 _LABELS = {
     "build_date": "buildDate",

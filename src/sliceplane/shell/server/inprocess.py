@@ -20,16 +20,7 @@ from sliceplane.api.scheme import Resource
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.registry.direct import interest_of, step_of
 from sliceplane.registry.registry import Registry
-from sliceplane.registry.types import (
-    Context,
-    ListOptions,
-    Outcome,
-    Target,
-    User,
-    WatchOptions,
-    WatchPlan,
-    WriteOptions,
-)
+from sliceplane.registry.types import Context, ListOptions, Outcome, Target, User, WatchOptions, WatchPlan, WriteOptions
 from sliceplane.shell.server.storage.committing import Durability
 from sliceplane.shell.transport.base import Verbs
 from sliceplane.store.hub import Hub
@@ -200,7 +191,8 @@ class _Stream:
         watcher = self._watcher
         while True:
             self._wake.clear()
-            self._taken, self._next = list(watcher.take()), 0
+            self._taken = list(watcher.take())
+            self._next = 0
             if self._taken:
                 return True
             if watcher.pending:

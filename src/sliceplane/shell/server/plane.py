@@ -43,8 +43,7 @@ from sliceplane.shell.server.nonresource.discovery import Discovery
 from sliceplane.shell.server.nonresource.pages import HealthChecks, IssuerPages
 from sliceplane.shell.server.requests.app import ApiServer, Services
 from sliceplane.shell.server.requests.resources import ResourceHandlers
-from sliceplane.shell.server.requests.revocation import Revocation
-from sliceplane.shell.server.requests.timers import HubTicker
+from sliceplane.shell.server.requests.timers import HubTicker, Revocation
 from sliceplane.shell.server.requests.watch import WatchHandler
 from sliceplane.shell.server.storage.committing import AnyCommitter, StorageError, health_of, store_metrics
 from sliceplane.shell.server.storage.own import OwnStorage
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
 _log = get_logger("plane")
 
 
-class Plane:
+class ServerPlane:
     """A running process.  Made, started and stopped by one task; ``async with`` starts and stops."""
 
     def __init__(
@@ -260,12 +259,7 @@ class Plane:
         self._cleanup.push_async_callback(self.heavy.close)
         periods = self._periods
         resources = ResourceHandlers(
-            self.registry,
-            self.store,
-            self.committer,
-            self.clock,
-            self.heavy,
-            future_version_s=periods.future_version_s,
+            self.registry, self.store, self.committer, self.clock, self.heavy, future_version_s=periods.future_version_s
         )
         self.ticker = HubTicker(self.hub)
         self._cleanup.callback(self.ticker.close)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.datadir import DataDir
 from sliceplane.store.backend import REVISIONS_BEYOND
-from sliceplane.store.snapshot import PATH, REVISION_MAX, BadSnapshot, Reader, restored
+from sliceplane.store.snapshot import PATH, REVISION_MAX, BadSnapshot, SnapshotReader, restored
 
 if TYPE_CHECKING:
     from sliceplane.shell.transport.http import HttpClient
@@ -111,7 +111,7 @@ def restore(path: Path, data_dir: str, *, bump: int = REVISIONS_BEYOND) -> Snaps
         folder.close()
 
 
-def _make_database(folder: DataDir, database: Path, reader: Reader, revision: int) -> int:
+def _make_database(folder: DataDir, database: Path, reader: SnapshotReader, revision: int) -> int:
     """The number of its objects.  Raises what the back end raises."""
     from sliceplane.shell.server.storage.proof import Mark
     from sliceplane.shell.server.storage.sqlite import SqliteBackend
@@ -140,14 +140,14 @@ def _make_database(folder: DataDir, database: Path, reader: Reader, revision: in
 
 
 @contextlib.contextmanager
-def _opened(path: Path, name: str) -> Iterator[tuple[Reader, int]]:
+def _opened(path: Path, name: str) -> Iterator[tuple[SnapshotReader, int]]:
     try:
         file = path.open("rb")
     except OSError as error:
         raise SnapshotError(f"cannot read {name}: {_reason(error)}") from error
     with file:
         try:
-            yield Reader(file), os.fstat(file.fileno()).st_size
+            yield SnapshotReader(file), os.fstat(file.fileno()).st_size
         except BadSnapshot as error:
             raise SnapshotError(f"{name}: {error}") from error
 

@@ -129,7 +129,10 @@ class FencedClient(Verbs):
     def __init__(self, client: Client, allowed: Callable[[], bool]) -> None:
         self._client = client
         self._allowed = allowed
-        self.get, self.list, self.watch, self.close = client.get, client.list, client.watch, client.close
+        self.get = client.get
+        self.list = client.list
+        self.watch = client.watch
+        self.close = client.close
 
     async def perform(self, write: Write) -> bytes:
         if not self._allowed():
@@ -146,7 +149,10 @@ class ReadOnlyClient(Verbs):
     """
 
     def __init__(self, reader: Reader) -> None:
-        self.get, self.list, self.watch, self.close = reader.get, reader.list, reader.watch, reader.close
+        self.get = reader.get
+        self.list = reader.list
+        self.watch = reader.watch
+        self.close = reader.close
         #: how many writes were tried; a fault of ours, which tests look for
         self.refused = 0
 

@@ -81,7 +81,8 @@ class TokenFile:
                 if self._value and not refresh:
                     return self._value
                 raise CredentialsError(f"token file {self._path}: {error.strerror}") from error
-            self._value, self._read_at = f"Bearer {token}", now
+            self._value = f"Bearer {token}"
+            self._read_at = now
         return self._value
 
 

@@ -114,7 +114,8 @@ def in_cluster(folder: str = IN_CLUSTER_FOLDER) -> Connection:
     """The API server of the pod that this process runs in.  Raises ``KubeconfigError``."""
     here = Path(folder)
     try:
-        host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+        host = os.environ["KUBERNETES_SERVICE_HOST"]
+        port = os.environ["KUBERNETES_SERVICE_PORT"]
         (here / "token").read_bytes()
     except (KeyError, OSError) as error:
         raise KubeconfigError(f"this is not a pod with a service account: {error}") from error
@@ -135,7 +136,8 @@ def from_file(path: Path, *, context: str | None = None) -> Connection:
 
 
 def _connection(chosen: Chosen) -> Connection:
-    cluster, user = chosen.cluster, chosen.user
+    cluster = chosen.cluster
+    user = chosen.user
     server = cluster.server.rstrip("/")
     if not server.startswith(("http://", "https://")):
         server = f"https://{server}"

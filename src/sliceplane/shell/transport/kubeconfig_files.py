@@ -102,7 +102,8 @@ def choose(paths: Sequence[Path], context: str | None) -> Chosen:
 
 
 def _chosen(merged: dict[str, Any], context: str | None, source: str) -> Chosen:
-    clusters, contexts = merged["clusters"], merged["contexts"]
+    clusters = merged["clusters"]
+    contexts = merged["contexts"]
     name = context or merged.get("current-context")
     if not name:
         raise KubeconfigError(f"kubeconfig {source}: No current context set: choose one with --context")

@@ -58,7 +58,7 @@ def loop_clock(wall: float) -> Callable[[], float]:
     return lambda: offset + loop.time()
 
 
-class Informer(Generic[T]):
+class RunningInformer(Generic[T]):
     """A cache, its reflector and its handlers.  ``run`` is one task; the rest is called in the same loop.
 
     *clock* gives seconds since the epoch and should not jump (``loop_clock``).  Handlers are called synchronously in
@@ -205,9 +205,7 @@ class Informer(Generic[T]):
             async with asyncio.timeout(None) as limit:
                 self._rearm(limit, loop)
                 async with self._client.watch(
-                    self._selection,
-                    resource_version=action.resource_version,
-                    timeout_s=action.timeout_s,
+                    self._selection, resource_version=action.resource_version, timeout_s=action.timeout_s
                 ) as messages:
                     reflector.on_watch_opened(self._clock())
                     self._lost = ""

@@ -192,7 +192,8 @@ class WatchStream:
 
     async def __anext__(self) -> WatchMessage:
         while self._next == len(self._ready):
-            self._ready, self._next = await self._more(), 0
+            self._ready = await self._more()
+            self._next = 0
         message = self._ready[self._next]
         self._next += 1
         return message

@@ -25,11 +25,7 @@ _CUT = "...TRUNCATED"
 
 #: by group, resource and subresource; None: all of the resource's
 _SECRET_BODIES: frozenset[tuple[str, str, str | None]] = frozenset(
-    {
-        ("", "secrets", None),
-        ("", "serviceaccounts", "token"),
-        ("authentication.k8s.io", "tokenreviews", None),
-    }
+    {("", "secrets", None), ("", "serviceaccounts", "token"), ("authentication.k8s.io", "tokenreviews", None)}
 )
 #: their sentences name who, what and how much, and repeat nothing else
 _WITHOUT_BODY = frozenset({401, 403, 404, 405, 406, 409, 410, 413, 415, 429, 503, 504})

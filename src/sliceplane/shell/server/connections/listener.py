@@ -15,6 +15,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
@@ -106,8 +107,8 @@ class Listener:
         self._acceptor = TlsAcceptor(
             sock,
             context,
-            lambda: HttpConnection(self),
-            room=lambda: self.connections_max - self.connections,
+            partial(HttpConnection, self),
+            room=lambda: self.connections_max - len(self.state.connections),
             newcomers=self.newcomers,
             timing=self.timing,
         )

@@ -11,7 +11,7 @@ import contextlib
 import sys
 from typing import Any, Protocol
 
-from sliceplane.shell.server.heavy import wire
+from sliceplane.shell.server.heavy import jobs
 from sliceplane.shell.server.heavy.jobs import HeavyJob
 
 #: of one job; a request has 34 s for all it does
@@ -40,7 +40,7 @@ class Inline:
     """Runs jobs at once, where they are asked for: for tests, on the same values as a worker gets."""
 
     async def run(self, job: HeavyJob) -> Any:
-        return wire.load(wire.dump(wire.load(wire.dump(job)).run()))
+        return jobs.load(jobs.dump(jobs.load(jobs.dump(job)).run()))
 
     async def close(self) -> None:
         """Nothing runs."""
@@ -60,7 +60,7 @@ class Pool:
         self.started = 0
 
     async def run(self, job: HeavyJob) -> Any:
-        data = wire.dump(job)
+        data = jobs.dump(job)
         worker = self._idle.pop() if self._idle else await self._start()
         worker.busy()
         try:
@@ -137,14 +137,14 @@ class _Worker:
         source = self._process.stdout
         assert sink is not None, "it is a pipe"
         assert source is not None, "it is a pipe"
-        sink.write(wire.LENGTH.pack(len(data)))
+        sink.write(jobs.LENGTH.pack(len(data)))
         # In portions: a pipe takes little at a time, and what is left of a large write would be copied every time.
         portions = memoryview(data)
         while portions:
             sink.write(bytes(portions[:_PORTION_BYTES]))
             portions = portions[_PORTION_BYTES:]
             await sink.drain()
-        left: int = wire.LENGTH.unpack(await source.readexactly(wire.LENGTH.size))[0]
+        left: int = jobs.LENGTH.unpack(await source.readexactly(jobs.LENGTH.size))[0]
         parts = []
         while left:
             part = await source.read(min(left, _PORTION_BYTES))
@@ -154,7 +154,7 @@ class _Worker:
             left -= len(part)
         # Joining large parts is done without the interpreter's lock.
         whole = parts[0] if len(parts) == 1 else await asyncio.to_thread(b"".join, parts)
-        answer: tuple[bool, Any] = wire.load(whole)
+        answer: tuple[bool, Any] = jobs.load(whole)
         # What follows is a step of its own: an object may have hundreds of thousands of labels to be made.
         await asyncio.sleep(0)
         return answer

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager
-from typing import Final, Protocol, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, internal
 from sliceplane.kit.metrics import Metrics
@@ -22,6 +22,7 @@ from sliceplane.shell.server.heavy.jobs import HeavyJob, HeavyWrite, Rehearse
 from sliceplane.shell.server.heavy.pool import Pool, WorkerDied, Workers
 from sliceplane.shell.server.requests.limits import TooMany
 from sliceplane.shell.server.requests.negotiate import PLAIN_JSON, Representation
+from sliceplane.shell.server.storage.committing import Durability
 from sliceplane.store.types import Key
 
 T = TypeVar("T")
@@ -36,12 +37,6 @@ WAITING_OF_USER_MAX: Final = 8
 WAITING_MAX: Final = 64
 #: how often a write is worked out anew since another write was first (upstream's patches do it five times)
 ATTEMPTS_MAX: Final = 6
-
-
-class Writer(Protocol):
-    """The committer, as far as heavy writes need it."""
-
-    async def write(self, step: Callable[[], T], revision_of: Callable[[T], int]) -> T: ...
 
 
 class Heavy:
@@ -64,9 +59,6 @@ class Heavy:
     def is_heavy(self, size: int) -> bool:
         return size > self.heavy_bytes
 
-    def is_heavy_write(self, body: int, stored: int) -> bool:
-        return self.is_heavy(body + stored // STORED_SHARE)
-
     @asynccontextmanager
     async def turn(self, user: User) -> AsyncIterator[None]:
         """The user's turn.  Raises ``TooMany``."""
@@ -83,7 +75,7 @@ class Heavy:
             raise internal("the process that worked on the request ended") from error
 
     async def write(
-        self, write: HeavyWrite, registry: Registry, writer: Writer, errors_in: Representation = PLAIN_JSON
+        self, write: HeavyWrite, registry: Registry, writer: Durability, errors_in: Representation = PLAIN_JSON
     ) -> Outcome:
         """Within a turn: work it out, commit it, and again if another write was first.  Raises ``StatusError``."""
         target = write.target
@@ -101,10 +93,11 @@ class Heavy:
                 return await writer.write(step, lambda outcome: outcome.revision)
             except Stale as stale:
                 self.stale.value += 1
-                keys, collections = keys | stale.keys, collections | stale.collections
+                keys = keys | stale.keys
+                collections = collections | stale.collections
         raise conflict(target.resource.plural, target.resource.group, target.name, STALE_WRITE)
 
-    async def delete(self, write: HeavyWrite, registry: Registry, writer: Writer) -> None:
+    async def delete(self, write: HeavyWrite, registry: Registry, writer: Durability) -> None:
         """Within a turn: as ``write``, but what is gone by then was to be deleted anyway."""
         try:
             await self.write(write, registry, writer)

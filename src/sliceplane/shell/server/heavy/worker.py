@@ -15,8 +15,7 @@ import sys
 from typing import BinaryIO
 
 from sliceplane.shell.process.free_memory import trim
-from sliceplane.shell.server.heavy import jobs as _loaded_before_the_first_comes  # noqa: F401
-from sliceplane.shell.server.heavy import wire
+from sliceplane.shell.server.heavy import jobs
 
 #: those who serve others go first
 NICENESS = 5
@@ -40,7 +39,7 @@ def main() -> None:
     gc.disable()
     while (data := _read(source)) is not None:
         answer = _answer(data)
-        sink.write(wire.LENGTH.pack(len(answer)))
+        sink.write(jobs.LENGTH.pack(len(answer)))
         sink.write(answer)
         sink.flush()
         size = len(data) + len(answer)
@@ -51,10 +50,10 @@ def main() -> None:
 
 
 def _read(source: BinaryIO) -> bytes | None:
-    head = source.read(wire.LENGTH.size)
-    if len(head) < wire.LENGTH.size:
+    head = source.read(jobs.LENGTH.size)
+    if len(head) < jobs.LENGTH.size:
         return None
-    size: int = wire.LENGTH.unpack(head)[0]
+    size: int = jobs.LENGTH.unpack(head)[0]
     data = source.read(size)
     return data if len(data) == size else None
 
@@ -62,12 +61,12 @@ def _read(source: BinaryIO) -> bytes | None:
 def _answer(data: bytes) -> bytes:
     """A pair: whether it went well, and the result or the error."""
     try:
-        return wire.dump((True, wire.load(data).run()))
+        return jobs.dump((True, jobs.load(data).run()))
     except Exception as error:  # whatever it is, the caller is told
         try:
-            return wire.dump((False, error))
+            return jobs.dump((False, error))
         except Exception:  # an error that cannot be sent
-            return wire.dump((False, RuntimeError(repr(error))))
+            return jobs.dump((False, RuntimeError(repr(error))))
 
 
 if __name__ == "__main__":

@@ -47,9 +47,7 @@ class LoopSteps:
         #: what the processor's clock said at the last heartbeat; ``None``: there is none
         self._beat_at: float | None = None
         self._steps = metrics.histogram(
-            "sliceplane_event_loop_step_seconds",
-            "How long one step of a request held the event loop.",
-            _BUCKETS,
+            "sliceplane_event_loop_step_seconds", "How long one step of a request held the event loop.", _BUCKETS
         )
         self._lag = metrics.histogram(
             "sliceplane_event_loop_lag_seconds", "How late the event loop came to what was due.", _BUCKETS
@@ -121,9 +119,6 @@ class LoopSteps:
             late = max(0.0, self._clock() - due)
             self._lag.observe(late)
             own = self._own_share(late)
-            if own > HELD_S and not self._held_since(due):
+            # Unless a request's step is what made this heartbeat late.
+            if own > HELD_S and not self._held and self._told_at < due - BEAT_S:
                 self.on_held(own, lambda: {"by": "what is no request's step"})
-
-    def _held_since(self, due: float) -> bool:
-        """Whether a request's step is what made the last heartbeat late."""
-        return self._held > 0 or self._told_at >= due - BEAT_S

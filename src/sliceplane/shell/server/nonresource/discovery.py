@@ -142,12 +142,7 @@ class Discovery:
                 for version in versions
             ]
             items.append({"metadata": {"name": group} if group else {}, "versions": entries})
-        return {
-            "kind": "APIGroupDiscoveryList",
-            "apiVersion": "apidiscovery.k8s.io/v2",
-            "metadata": {},
-            "items": items,
-        }
+        return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items}
 
 
 def _negotiated(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from sliceplane.api.codec import encode
@@ -194,7 +194,7 @@ def _summary(endpoint: str, checks: dict[str, Check], query: Query) -> Response:
             healthy = False
         else:
             lines.append(f"[+]{name} ok")
-    unknown = _quoted(sorted(excluded - set(checks)))
+    unknown = ",".join(f'"{name}"' for name in sorted(excluded - set(checks)))
     if unknown:
         lines.append(f"warn: some health checks cannot be excluded: no matches for {unknown}")
     if not healthy:
@@ -202,7 +202,3 @@ def _summary(endpoint: str, checks: dict[str, Check], query: Query) -> Response:
     if "verbose" in query:
         return text_response(200, "\n".join([*lines, f"{endpoint} check passed", ""]))
     return text_response(200, "ok")
-
-
-def _quoted(names: Iterable[str]) -> str:
-    return ",".join(f'"{name}"' for name in names)

@@ -206,11 +206,7 @@ class ApiServer:
             )
         authorization = request.headers.get(b"authorization", b"")
         request.user = user = authenticate(
-            request.certificate,
-            authorization,
-            services.find_user,
-            now=services.clock(),
-            anonymous=services.anonymous,
+            request.certificate, authorization, services.find_user, now=services.clock(), anonymous=services.anonymous
         )
         if user is not ANONYMOUS:
             request.connection.authenticated()

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sliceplane.flowcontrol.control import FlowControl, Shares
-from sliceplane.flowcontrol.seats import Ticket
+from sliceplane.flowcontrol.seats import SeatTicket
 from sliceplane.flowcontrol.types import Flow, Kind
 from sliceplane.kit.metrics import Metrics
 from sliceplane.registry.types import User
@@ -61,7 +61,7 @@ class InFlight:
         self.watches = Shares(limits.watches_max)
         self.unsent = Shares(limits.unsent_bytes_max)
         #: who stands in line
-        self._sleeping: dict[Ticket, asyncio.Future[None]] = {}
+        self._sleeping: dict[SeatTicket, asyncio.Future[None]] = {}
         self.metrics = Metrics()
         self.metrics.include(self.flows.metrics.families)
         seats = self.flows.seats
@@ -104,7 +104,7 @@ class InFlight:
         finally:
             shares.give(user.name, amount)
 
-    async def stand_in_line(self, kind: Kind, ticket: Ticket) -> None:
+    async def stand_in_line(self, kind: Kind, ticket: SeatTicket) -> None:
         """Return when *ticket* has a seat.  Raises ``TooMany`` after ``LINE_S_MAX``; who does not wait any more
         is in no line."""
         seats = self.flows.seats[kind]
@@ -121,7 +121,7 @@ class InFlight:
             if ticket.state == "waiting":
                 seats.leave(ticket, time.monotonic(), reason="cancelled")
 
-    def leave(self, kind: Kind, ticket: Ticket) -> None:
+    def leave(self, kind: Kind, ticket: SeatTicket) -> None:
         for seated in self.flows.seats[kind].leave(ticket, time.monotonic()):
             woken = self._sleeping[seated]
             # It may just have been cancelled: then its task gives the seat back.
@@ -139,7 +139,7 @@ class RequestPlace:
         self._flow = flow
         self._user = user
         self._kind = kind
-        self._ticket: Ticket | None = None
+        self._ticket: SeatTicket | None = None
         self._body_bytes = 0
 
     def hold_body(self, size: int) -> None:

@@ -21,7 +21,7 @@ from sliceplane.registry.documents import item_bytes
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Context, DeleteOptions, ListOptions, ListOutcome, Target
 from sliceplane.shell.server.heavy.jobs import Convert, HeavyWrite, RenderItems
-from sliceplane.shell.server.heavy.service import Heavy, Writer
+from sliceplane.shell.server.heavy.service import STORED_SHARE, Heavy
 from sliceplane.shell.server.requests.negotiate import Representation
 from sliceplane.shell.server.requests.render import (
     escape,
@@ -30,6 +30,7 @@ from sliceplane.shell.server.requests.render import (
     render_document,
     render_list,
 )
+from sliceplane.shell.server.storage.committing import Durability
 from sliceplane.store.types import Record
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Slice:
 class Lists:
     """Owned by the handlers; stateless but for its parts."""
 
-    def __init__(self, registry: Registry, heavy: Heavy, writer: Writer) -> None:
+    def __init__(self, registry: Registry, heavy: Heavy, writer: Durability) -> None:
         self._registry = registry
         self._heavy = heavy
         self._writer = writer
@@ -233,7 +234,8 @@ class Lists:
         head = empty[: -len(b"]}")]
         plain = representation.media == "json" and not representation.pretty
         if plain:
-            head, parts = escape(head), [escape(part) for part in parts]
+            head = escape(head)
+            parts = [escape(part) for part in parts]
         separated = [piece for part in parts for piece in (b",", part)][1:]
         text = await asyncio.to_thread(b"".join, [head, *separated, b"]}\n" if plain else b"]}"])
         if plain:
@@ -247,7 +249,7 @@ class Lists:
         together: list[Record] = []
         slice_ = self._pace.slice()
         for record in found.records:
-            if self._heavy.is_heavy_write(0, len(record.body)):
+            if self._heavy.is_heavy(len(record.body) // STORED_SHARE):
                 await self._delete_some(context, target, together, options)
                 together = []
                 single = replace(target, namespace=record.key.namespace, name=record.key.name)

@@ -189,7 +189,7 @@ def patch_type(request: Request) -> PatchType:
 def decode_object(media: str, raw: bytes, resource: Resource, subresource: str = "") -> Body:
     """The object that a create or update sends as *media*, with everything that a strict reader would complain of (what
     becomes of the complaints is decided by ``fieldValidation``, later).  Raises ``StatusError`` 400 or 415."""
-    foreign = body_kind(subresource)
+    foreign = body_kind(subresource) if subresource else None
     if foreign is not None:
         return Body(document=_decode_loosely(media, raw, foreign.api_version, foreign.kind))
     if media == PROTOBUF:

@@ -117,7 +117,9 @@ def resolve(path: ResourcePath, verb: str, served: Collection[Resource] = SERVED
         raise unknown_resource()
     if path.subresource and (path.subresource not in resource.subresources or path.legacy_watch):
         if resource is Pods and path.subresource in _OF_CONTAINERS:
-            raise _no_containers(path.subresource)
+            # A 404 as for any subresource that is not served, with the reason: kubectl prints nothing but the message.
+            why = f"there is no {path.subresource} of a pod here"
+            raise StatusError(404, "NotFound", f"{why}: this server keeps objects, no containers run behind it", {})
         raise unknown_resource()
     allowed = _verbs_at(resource, path)
     if verb not in allowed:
@@ -130,12 +132,6 @@ def resolve(path: ResourcePath, verb: str, served: Collection[Resource] = SERVED
         raise _name_invalid(path.name, "may not contain '%'")
     target = Target(resource=resource, namespace=path.namespace, name=path.name, subresource=path.subresource)
     return Route(target, verb)
-
-
-def _no_containers(subresource: str) -> StatusError:
-    """A 404 as for any subresource that is not served, with the reason: kubectl prints nothing but the message."""
-    why = f"there is no {subresource} of a pod here: this server keeps objects, no containers run behind it"
-    return StatusError(404, "NotFound", why, {})
 
 
 def _name_invalid(name: str, why: str) -> StatusError:

@@ -24,11 +24,7 @@ if TYPE_CHECKING:
     from sliceplane.documents.table import IncludeObject
 
 _ASCII_ESCAPES = ((b"<", b"\\u003c"), (b">", b"\\u003e"), (b"&", b"\\u0026"))
-_ESCAPES = (
-    *_ASCII_ESCAPES,
-    ("\u2028".encode(), b"\\u2028"),
-    ("\u2029".encode(), b"\\u2029"),
-)
+_ESCAPES = (*_ASCII_ESCAPES, ("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029"))
 _STATUS_PREFIX = b'{"kind":"Status","apiVersion":"v1"'
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
@@ -13,6 +12,7 @@ from sliceplane.flowcontrol.types import Flow
 from sliceplane.registry.attendance import Claim
 from sliceplane.registry.types import User
 from sliceplane.shell.server.requests.auth import Certificate
+from sliceplane.shell.server.requests.limits import RequestPlace
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
 
@@ -23,7 +23,7 @@ _PRETTY_AGENTS = ("curl", "Wget", "Mozilla/5.0")
 _TRUTHS = ("1", "t", "T", "true", "TRUE", "True")
 
 
-class Connection(Protocol):
+class StreamConnection(Protocol):
     """What a stream needs of the connection that carries it, beyond ASGI."""
 
     @property
@@ -42,19 +42,6 @@ class Connection(Protocol):
 
     def authenticated(self) -> None:
         """A request on it has shown who sends it: larger heads are taken.  Idempotent."""
-
-
-class Place(Protocol):
-    """What a request holds of the server (``limits``)."""
-
-    def hold_body(self, size: int) -> None:
-        """So much of the body has come by now.  Raises ``TooMany``."""
-
-    def awaiting_future(self) -> AbstractContextManager[None]:
-        """Waiting for a version of the future.  Raises ``TooMany`` instead of entering."""
-
-    async def sit(self) -> None:
-        """Return when the request may be worked on.  Raises ``TooMany``."""
 
 
 class Query(dict[str, list[str]]):
@@ -111,13 +98,13 @@ class Request:
         self.headers = headers if len(headers) == len(scope["headers"]) else _joined(scope["headers"])
         #: verified when the connection was made
         self.certificate: Certificate | None = scope["state"]["certificate"]
-        self.connection: Connection = scope["state"]["connection"]
+        self.connection: StreamConnection = scope["state"]["connection"]
         #: set once authentication has succeeded
         self.user: User | None = None
         #: set once it is clear whose request this is
         self.flow: Flow | None = None
         #: set before a handler is called
-        self.place: Place
+        self.place: RequestPlace
         #: what lets the request in, set once it is
         self.claim: Claim | None = None
         #: the object that was created, as JSON

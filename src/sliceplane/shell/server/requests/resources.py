@@ -20,7 +20,7 @@ from sliceplane.registry.registry import Registry
 from sliceplane.registry.rehearsal import is_known
 from sliceplane.registry.types import Context, Outcome, Target, WriteOptions
 from sliceplane.shell.server.heavy.jobs import HeavyWrite, Render
-from sliceplane.shell.server.heavy.service import Heavy
+from sliceplane.shell.server.heavy.service import STORED_SHARE, Heavy
 from sliceplane.shell.server.requests.lists import Lists
 from sliceplane.shell.server.requests.negotiate import Representation, negotiate
 from sliceplane.shell.server.requests.params import (
@@ -180,7 +180,7 @@ class ResourceHandlers:
     def _is_heavy(self, target: Target, raw: bytes) -> bool:
         """Whether a write is too much for the loop.  What needs the keys of tokens is done here, and has no business
         with so much: raises the 413 ``StatusError``."""
-        if not self._heavy.is_heavy_write(len(raw), self._registry.stored_bytes(target)):
+        if len(raw) + self._registry.stored_bytes(target) // STORED_SHARE <= self._heavy.heavy_bytes:
             return False
         if not is_known(target.resource, target.subresource):
             raise too_large_body(self._heavy.heavy_bytes)

@@ -25,7 +25,7 @@ from sliceplane.shell.server.requests.encoders import AnyEncoder, TableEncoder, 
 from sliceplane.shell.server.requests.negotiate import Representation, negotiate
 from sliceplane.shell.server.requests.params import watch_options
 from sliceplane.shell.server.requests.paths import Route
-from sliceplane.shell.server.requests.request import Connection, Request, Send
+from sliceplane.shell.server.requests.request import Request, Send, StreamConnection
 from sliceplane.shell.server.requests.resources import ResourceHandlers, included_objects
 from sliceplane.shell.server.requests.response import (
     NO_CACHE,
@@ -34,8 +34,7 @@ from sliceplane.shell.server.requests.response import (
     flow_headers,
     warning_headers,
 )
-from sliceplane.shell.server.requests.revocation import Revocation
-from sliceplane.shell.server.requests.timers import HubTicker
+from sliceplane.shell.server.requests.timers import HubTicker, Revocation
 from sliceplane.store.hub import Hub
 from sliceplane.store.watcher import Interest, Watcher
 
@@ -108,7 +107,7 @@ class Stream:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: StreamConnection,
         watcher: Watcher,
         encoder: AnyEncoder,
         turns: StreamTurns,

@@ -116,7 +116,7 @@ class BadMark(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class MarkContent:
     """What a mark says."""
 
     history: int
@@ -137,7 +137,7 @@ class Mark:
         return database.with_name(f"{database.name}-acked")
 
     @classmethod
-    def read(cls, database: Path) -> Marked | None:
+    def read(cls, database: Path) -> MarkContent | None:
         """``None``: there is none.  Raises ``BadMark`` and ``OSError``."""
         try:
             descriptor = os.open(cls.path_of(database), os.O_RDONLY | os.O_CLOEXEC)
@@ -188,14 +188,14 @@ def _encoded(history: int, revision: int, file: str) -> bytes:
     return f"{content} {crc32(content.encode()):08x}\n".encode()
 
 
-def _decoded(content: bytes, file: str) -> Marked:
+def _decoded(content: bytes, file: str) -> MarkContent:
     told, _, checksum = content.rpartition(b" ")
     parts = told.decode(errors="replace").split(" ")
     if checksum != f"{crc32(told):08x}\n".encode() or parts[0] != _NAME:
         raise BadMark("it is damaged")
     if parts[1] != "1" or len(parts) != 5:
         raise BadMark("it was written by a newer Sliceplane; use that version")
-    return Marked(int(parts[2], 16), int(parts[3], 16), copied=parts[4] != file)
+    return MarkContent(int(parts[2], 16), int(parts[3], 16), copied=parts[4] != file)
 
 
 def _file_of(descriptor: int) -> str:

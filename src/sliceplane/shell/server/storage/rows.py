@@ -55,9 +55,9 @@ def encode(event: StoreEvent) -> Row:
     key = record.key
     kind = event.type.value
     previous = event.previous.revision if event.previous is not None else 0
-    labels = _text(dict(record.labels)) if record.labels else ""
-    fields = _text(dict(record.fields)) if record.fields else ""
-    owners = _text(record.owners) if record.owners else ""
+    labels = _encoder.encode(dict(record.labels)).decode() if record.labels else ""
+    fields = _encoder.encode(dict(record.fields)).decode() if record.fields else ""
+    owners = _encoder.encode(record.owners).decode() if record.owners else ""
     crc = _crc(record.body, record.revision, kind, *key, previous, record.created, record.uid, labels, fields, owners)
     return (
         record.revision, kind, *key, previous, record.created, record.uid, labels, fields, owners, crc, record.body,
@@ -85,10 +85,6 @@ def decode(row: tuple[Any, ...]) -> StoredRow:
 def meta(key: str, value: int) -> tuple[str, int, int]:
     """A row of the table ``meta``."""
     return key, value, _crc(b"", key, value)
-
-
-def _text(value: object) -> str:
-    return _encoder.encode(value).decode()
 
 
 def _crc(body: bytes, *columns: str | int) -> int:

@@ -22,7 +22,7 @@ from typing import Final
 
 from sliceplane.shell.server.storage import proof, rows
 from sliceplane.shell.server.storage.committing import StorageError
-from sliceplane.shell.server.storage.proof import BadMark, Mark, Marked, Tally
+from sliceplane.shell.server.storage.proof import BadMark, Mark, MarkContent, Tally
 
 SCHEMA: Final = 2
 #: without a tally and a mark
@@ -136,7 +136,7 @@ def _compared(path: Path, connection: sqlite3.Connection) -> Found:
     return _judged(path, revision, marked, proved)
 
 
-def _judged(path: Path, revision: int, marked: Marked | None, proved: int) -> Found:
+def _judged(path: Path, revision: int, marked: MarkContent | None, proved: int) -> Found:
     name = Mark.path_of(path).name
     if marked is None:
         if revision == 1:

@@ -42,15 +42,7 @@ from sliceplane.shell.server.storage.etcd.layout import (
     decode_row,
     encode_compaction,
 )
-from sliceplane.store.backend import (
-    REVISIONS_BEYOND,
-    Loaded,
-    OutcomeUnknown,
-    StoredRow,
-    Superseded,
-    WriteFailed,
-    chain,
-)
+from sliceplane.store.backend import REVISIONS_BEYOND, Loaded, OutcomeUnknown, StoredRow, Superseded, WriteFailed, chain
 from sliceplane.store.batches import Batch, FeedItem, Group, HeadName, Known
 from sliceplane.store.types import EventType, Key, StoreEvent
 

@@ -1,7 +1,11 @@
-"""The ``scale`` subresource of workloads: autoscaling/v1 Scale over spec.replicas.
+"""Subresources whose objects are not the resource's own: ``binding`` of Pods, ``scale`` of workloads.
 
-A Scale is a view: its name, uid and resourceVersion are the object's own, so that optimistic concurrency
-works through it.
+POST pods/NAME/binding gives a Pod its node, once (pkg/registry/core/pod/storage/storage.go, BindingREST).  The node's
+zone and region labels are copied to the Pod, as upstream does since 1.35, so that what runs in the Pod can learn where
+it is.
+
+autoscaling/v1 Scale is a view over spec.replicas: its name, uid and resourceVersion are the object's own, so that
+optimistic concurrency works through it.
 """
 
 from __future__ import annotations
@@ -13,11 +17,12 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from sliceplane.api import codec
-from sliceplane.api.errors import bad_request, invalid, invalid_value
+from sliceplane.api.errors import bad_request, conflict, invalid, invalid_value, not_supported, required
 from sliceplane.api.meta import Document, LabelSelector
-from sliceplane.api.scheme import ReplicationControllers
+from sliceplane.api.scheme import Nodes, Pods, ReplicationControllers
 from sliceplane.api.selectors import from_label_selector
 from sliceplane.documents import fields, schema
+from sliceplane.kit.times import format_time
 from sliceplane.registry import managed_fields, metadata
 from sliceplane.registry.apply import check_configuration, check_type, conflict_error, decode_configuration
 from sliceplane.registry.core import Core
@@ -25,10 +30,68 @@ from sliceplane.registry.decoding import decoded
 from sliceplane.registry.documents import document_of, normalised
 from sliceplane.registry.types import Body, Context, Outcome, PatchType, Target, WriteOptions
 from sliceplane.registry.update import apply_patch, check_version, replace
-from sliceplane.store.types import Record
+from sliceplane.store.types import Key, Record
 
+_TOPOLOGY_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
 _GROUP: Final = "autoscaling"
 _KIND: Final = "Scale"
+
+
+def bind(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
+    """Raises StatusError: 400, 404, 409 (being deleted, bound already, other uid), 422."""
+    record = core.latest(target)
+    try:
+        wanted = normalised(body.document)
+    except ValueError as error:
+        raise bad_request(f'Binding in version "v1" cannot be handled as a Binding: {error}') from error
+    head = wanted.get("metadata", {})
+    node = _node(target, wanted)
+    pod = document_of(record)
+    if head.get("uid") and head["uid"] != record.uid:
+        why = f"Precondition failed: UID in precondition: {head['uid']}, UID in object meta: {record.uid}"
+        raise conflict("pods/binding", "", target.name, why)
+    if pod["metadata"].get("deletionTimestamp"):
+        why = f"pod {target.name} is being deleted, cannot be assigned to a host"
+        raise conflict("pods/binding", "", target.name, why)
+    bound = pod.get("spec", {}).get("nodeName")
+    if bound:
+        raise conflict("pods/binding", "", target.name, f'pod {target.name} is already assigned to node "{bound}"')
+    answer = codec.encode({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
+    if options.dry_run:
+        return Outcome(code=201, body=answer)
+    pod.setdefault("spec", {})["nodeName"] = node
+    _copy_topology(core, pod, node)
+    status = pod.setdefault("status", {})
+    others = [condition for condition in status.get("conditions", ()) if condition.get("type") != "PodScheduled"]
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": format_time(ctx.now)}
+    status["conditions"] = [*others, scheduled]
+    pod["metadata"]["generation"] = pod["metadata"].get("generation", 0) + 1
+    return Outcome(code=201, body=answer, revision=core.put(Pods, pod).revision)
+
+
+def _node(target: Target, wanted: Document) -> str:
+    """The name of the target node.  Raises a 400 or 422 StatusError."""
+    if wanted.get("kind", "Binding") != "Binding":
+        raise bad_request(f"expected input object type to be Binding, but {wanted['kind']}")
+    aim = wanted.get("target", {})
+    if not isinstance(aim, dict) or not isinstance(wanted.get("metadata", {}), dict):
+        raise bad_request('Binding in version "v1" cannot be handled as a Binding: metadata and target are objects')
+    errors = []
+    if aim.get("kind", "") not in ("", "Node"):
+        errors.append(not_supported("target.kind", aim["kind"], ("Node", "<empty>")))
+    if not aim.get("name"):
+        errors.append(required("target.name"))
+    if errors:
+        raise invalid("Binding", "", target.name, errors)
+    return str(aim["name"])
+
+
+def _copy_topology(core: Core, pod: Document, node: str) -> None:
+    record = core.store.latest(Key(Nodes.storage_key, "", node))
+    labels = {} if record is None else {name: record.labels[name] for name in _TOPOLOGY_LABELS if name in record.labels}
+    if labels:
+        head = pod["metadata"]
+        head["labels"] = {**labels, **head.get("labels", {})}
 
 
 def scale_of(document: Document) -> Document:

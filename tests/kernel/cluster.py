@@ -49,24 +49,24 @@ while True:
     threading.Thread(target=answer, args=(connection, peer[0]), daemon=True).start()
 """
 
-#: asks COUNT times, each time on a new socket; prints a JSON list of answers, errors as "!NAME"
+#: for each line asks COUNT times, each time on a new socket; prints a JSON list of answers, errors as "!NAME"
 CLIENT = """
 import json, socket, sys
-proto, address, port, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-patience_s = float(sys.argv[5]) if len(sys.argv) > 5 else 1.0
-family = socket.AF_INET6 if ":" in address else socket.AF_INET
-answers = []
-for _ in range(count):
-    kind = socket.SOCK_STREAM if proto == "tcp" else socket.SOCK_DGRAM
-    with socket.socket(family, kind) as s:
-        s.settimeout(patience_s)
-        try:
-            s.connect((address, port))
-            s.sendall(b"?")
-            answers.append(s.recv(100).decode().strip())
-        except OSError as error:
-            answers.append("!" + type(error).__name__)
-print(json.dumps(answers))
+for line in sys.stdin:
+    proto, address, port, count, patience_s = json.loads(line)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    answers = []
+    for _ in range(count):
+        kind = socket.SOCK_STREAM if proto == "tcp" else socket.SOCK_DGRAM
+        with socket.socket(family, kind) as s:
+            s.settimeout(patience_s)
+            try:
+                s.connect((address, port))
+                s.sendall(b"?")
+                answers.append(s.recv(100).decode().strip())
+            except OSError as error:
+                answers.append("!" + type(error).__name__)
+    print(json.dumps(answers), flush=True)
 """
 
 #: one connection; asks again for every line on stdin
@@ -110,8 +110,9 @@ async def ask(
     host: Host, address: str, port: int = 80, proto: str = "tcp", count: int = 1, patience_s: float = 20.0
 ) -> list[str]:
     """What *host* hears: "NAME SOURCE", the server's name and the address that it saw, or "!ERROR"."""
-    done = await asyncio.to_thread(host.python, CLIENT, proto, address, str(port), str(count), str(patience_s))
-    return [answer.replace("::ffff:", "") for answer in json.loads(done.stdout)]
+    line = json.dumps([proto, address, port, count, patience_s])
+    said = await asyncio.to_thread(host.converse, CLIENT, line)
+    return [answer.replace("::ffff:", "") for answer in json.loads(said)]
 
 
 def serving(net: Net, count: int) -> list[Host]:

@@ -32,6 +32,8 @@ class Host:
         self.ip4 = ip4.partition("/")[0]
         self.ip6 = ip6.partition("/")[0]
         self._children: list[subprocess.Popen[str]] = []
+        #: by program: processes that wait for a line
+        self._waiting: dict[str, list[subprocess.Popen[str]]] = {}
 
     def ip(self, family: Family) -> str:
         return self.ip4 if family == "IPv4" else self.ip6
@@ -55,6 +57,25 @@ class Host:
         """Runs a Python program inside, to its end."""
         return self.exec([sys.executable, "-I", "-c", program, *arguments])
 
+    def converse(self, program: str, line: str) -> str:
+        """The line that a Python program inside says to *line*.  It answers line by line and stays for the next one: to
+        start a process costs more than what it is asked.  Each of several callers at a time has a process of its own.
+        """
+        waiting = self._waiting.setdefault(program, [])
+        try:
+            child = waiting.pop()
+        except IndexError:
+            child = self.spawn([sys.executable, "-I", "-u", "-c", program])
+        assert child.stdin is not None, "spawn makes pipes"
+        assert child.stdout is not None, "spawn makes pipes"
+        child.stdin.write(f"{line}\n")
+        child.stdin.flush()
+        said = child.stdout.readline()
+        if not said:
+            raise RuntimeError(f"a program in {self.netns} ended with {child.wait()} and did not answer {line}")
+        waiting.append(child)
+        return said
+
     def serve(self, program: str, *arguments: str) -> subprocess.Popen[str]:
         """Starts a Python program inside and waits until it has printed its first line."""
         child = self.spawn([sys.executable, "-I", "-u", "-c", program, *arguments])
@@ -70,6 +91,7 @@ class Host:
             with child:  # closes its pipes and waits
                 pass
         self._children.clear()
+        self._waiting.clear()
 
 
 class Net:

@@ -18,8 +18,8 @@ async def test_every_kind_of_fault_once(tmp_path: Path) -> None:
     report = await play(tmp_path, seconds=20, seed=1)
     assert not report.violations, verdict(report)
     assert len(report.faults) == 9, verdict(report)
-    assert report.operations["update ok"] > 40, verdict(report)
-    assert report.events > 80, verdict(report)
+    assert report.operations["update ok"] > 20, verdict(report)
+    assert report.events > 40, verdict(report)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ PATIENCE_S: Final = 60.0
 #: of the time that it has waited: what comes soon is seen at once, and what takes long is not looked at all the time
 _PAUSE_SHARE: Final = 0.05
 _PAUSE_MIN_S: Final = 0.001
-_PAUSE_MAX_S: Final = 0.2
+_PAUSE_MAX_S: Final = 1.0
 
 
 def until(

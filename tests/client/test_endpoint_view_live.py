@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
-import time
 
 import pytest
 from tests.client.conftest import Writer, endpoint
 from tests.shell.server.serving import Server
+from tests.waiting import eventually, until
 
 from sliceplane.client import (
     Endpoint,
@@ -32,14 +33,14 @@ async def test_a_zone_that_no_endpoint_is_in_is_told_of(
     await writer.put("a", endpoint(1, zone="east"), endpoint(2, zone="west"))
     with caplog.at_level(logging.WARNING, "sliceplane.client"):
         async with EndpointView(client, "web", writer.namespace, port="http", zone="zone-typo") as view:
-            await view.wait_ready(10)
+            await view.wait_ready(60)
         async with EndpointView(client, "web", writer.namespace, port="http", zone="east") as view:
-            await view.wait_ready(10)
+            await view.wait_ready(60)
     (told,) = [record.getMessage() for record in caplog.records]
     assert "zone=zone-typo zones=east, west" in told
 
 
-async def until(view: EndpointView, *pods: str) -> None:
+async def shows(view: EndpointView, *pods: str) -> None:
     async with asyncio.timeout(60):
         async for _ in view:
             if names(view.endpoints) == list(pods):
@@ -50,7 +51,7 @@ async def test_all_slices_are_one_view(client: HttpClient, writer: Writer) -> No
     await writer.put("a", endpoint(1), endpoint(2))
     await writer.put("b", endpoint(3), endpoint(4, ready=False))
     async with EndpointView(client, "web", writer.namespace, port="http") as view:
-        await view.wait_ready(10, count=3)
+        await view.wait_ready(60, count=3)
         assert names(view.endpoints) == ["web-1", "web-2", "web-3", "web-4"]
         assert names(view.usable) == ["web-1", "web-2", "web-3"]
         assert view.endpoints[0].authority == "10.1.0.1:8080"
@@ -58,10 +59,10 @@ async def test_all_slices_are_one_view(client: HttpClient, writer: Writer) -> No
         assert view.staleness() < 5
         # One on its way between slices is seen once all the time.
         await writer.put("b", endpoint(3), endpoint(4), endpoint(1))
-        await until(view, "web-1", "web-2", "web-3", "web-4")
+        await shows(view, "web-1", "web-2", "web-3", "web-4")
         await writer.put("a", endpoint(2))
         await writer.delete("b")
-        await until(view, "web-2")
+        await shows(view, "web-2")
     assert names(view.endpoints) == ["web-2"], "what was known stays readable"
 
 
@@ -90,11 +91,9 @@ async def test_changes_lead_from_one_whole_state_to_the_next(client: HttpClient,
         for turn in range(15):
             numbers = [number for number in range(10) if (number + turn) % 3]
             await writer.put("a", *(endpoint(number, ready=bool((number + turn) % 4)) for number in numbers))
-        await until(view, *sorted(f"web-{number}" for number in numbers))
+        await shows(view, *sorted(f"web-{number}" for number in numbers))
         await writer.delete("a")
-        async with asyncio.timeout(60):
-            while held or view.endpoints:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: (held, view.endpoints), lambda left: not any(left))
     await asyncio.wait_for(following, 60)  # the loop ends with the view
 
 
@@ -104,21 +103,19 @@ async def test_hints_for_a_zone_and_back_to_all(client: HttpClient, writer: Writ
         EndpointView(client, "web", writer.namespace, zone="east") as here,
         EndpointView(client, "web", writer.namespace, zone="east", honour_hints=False) as anywhere,
     ):
-        await here.wait_ready(10)
-        await anywhere.wait_ready(10)
+        await here.wait_ready(60)
+        await anywhere.wait_ready(60)
         assert (here.scope, names(here.usable)) == ("zone", ["web-1"])
         assert (anywhere.scope, names(anywhere.usable)) == ("all", ["web-1", "web-2"])
         await writer.put("a", endpoint(1, zone="east"), endpoint(2))
-        async with asyncio.timeout(60):
-            while here.scope != "all":
-                await asyncio.sleep(0.01)
+        await eventually(lambda: here.scope, lambda scope: scope == "all")
         assert names(here.usable) == ["web-1", "web-2"], "all or nothing, as the node proxy"
 
 
 async def test_a_pick_is_never_what_was_told_to_be_gone(client: HttpClient, writer: Writer) -> None:
     await writer.put("a", *(endpoint(number) for number in range(8)))
     async with EndpointView(client, "web", writer.namespace) as view:
-        await view.wait_ready(10)
+        await view.wait_ready(60)
         pickers = [
             view.random(),
             view.round_robin(),
@@ -140,7 +137,7 @@ async def test_a_pick_is_never_what_was_told_to_be_gone(client: HttpClient, writ
                     with picker.lease(f"key {number}") as found:
                         assert found.id not in gone
         pickers.pop().close()
-        await until(view, *sorted(f"web-{number}" for number in range(9, 17)))
+        await shows(view, *sorted(f"web-{number}" for number in range(9, 17)))
     await asyncio.wait_for(following, 60)
     assert gone == {f"uid-{number}" for number in range(9)}
 
@@ -152,21 +149,17 @@ async def test_waiting_in_vain_says_why(client: HttpClient, writer: Writer) -> N
         ):
             await wait_after_sync(view)
         await writer.put("a", endpoint(1))
-        async with asyncio.timeout(60):
-            while "no TCP port 'grpc'; ports offered: 'http'" not in why(view):
-                await asyncio.sleep(0.01)
+        await eventually(lambda: why(view), lambda said: "no TCP port 'grpc'; ports offered: 'http'" in said)
     async with EndpointView(client, "web", writer.namespace) as view:
-        await view.wait_ready(10)
+        await view.wait_ready(60)
         await writer.put("a", endpoint(1, ready=False))
-        async with asyncio.timeout(60):
-            while "has 1 endpoints, none of which is ready" not in why(view):
-                await asyncio.sleep(0.01)
+        await eventually(lambda: why(view), lambda said: "has 1 endpoints, none of which is ready" in said)
     with pytest.raises(NotReady, match="closed"):
         await view.wait_ready()
 
 
 async def wait_after_sync(view: EndpointView) -> None:
-    await view.wait_synced(10)
+    await view.wait_synced(60)
     await view.wait_ready(0.1)
 
 
@@ -184,8 +177,13 @@ async def test_a_server_that_is_not_there(writer: Writer) -> None:
 
     nobody = HttpClient(Connection(server="http://127.0.0.1:1", ssl_context=None, credentials=Fixed()))
     async with EndpointView(nobody, "web", writer.namespace) as view:
-        with pytest.raises(NotReady, match=r"not known yet; the last error: .*127\.0\.0\.1:1"):
-            await view.wait_ready(0.3)
+
+        async def problem() -> str:
+            with pytest.raises(NotReady) as not_ready:
+                await view.wait_ready(0.05)
+            return str(not_ready.value)
+
+        await eventually(problem, lambda said: re.search(r"not known yet; the last error: .*127\.0\.0\.1:1", said))
         assert view.staleness() == float("inf")
     await nobody.close()
 
@@ -196,7 +194,7 @@ async def test_the_synchronous_face(live: Server, writer: Writer) -> None:
 
     def work() -> None:
         with SyncEndpointView("web", writer.namespace, path=live.plane.kubeconfig, port="http") as view:
-            view.wait_ready(10)
+            view.wait_ready(60)
             ready.set()
             picker = view.least_outstanding()
             with picker.lease() as one, picker.lease() as other:
@@ -208,10 +206,9 @@ async def test_the_synchronous_face(live: Server, writer: Writer) -> None:
             assert view.staleness() < 5
             waiting = threading.Thread(target=lambda: last.extend(view.changes()))
             waiting.start()
-            while not last:
-                time.sleep(0.01)
+            until(lambda: last)
             view.close()
-            waiting.join(10)
+            waiting.join(60)
             assert not waiting.is_alive(), "who waits for changes comes to an end"
             assert view.usable[0].pod == "web-2"
 

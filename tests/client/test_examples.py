@@ -17,6 +17,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from tests.client.conftest import Writer, endpoint
+from tests.waiting import eventually
 
 import sliceplane.client
 from sliceplane.client import EndpointView, HttpClient
@@ -77,6 +78,10 @@ class Pods:
         return web.Response(text=f"hello from {host}\n")
 
 
+def two_each(counts: list[int]) -> bool:
+    return all(count >= 2 for count in counts)
+
+
 async def test_no_request_to_a_dead_address(client: HttpClient, writer: Writer) -> None:
     example, pods = load("aiohttp_client"), Pods()
     server = web.ServerRunner(web.Server(pods.handle))
@@ -90,19 +95,18 @@ async def test_no_request_to_a_dead_address(client: HttpClient, writer: Writer) 
         names = {f"10.1.0.{number}" for number in range(first, first + 4)}
         pods.alive |= names
         await writer.put("a", *(endpoint(number) for number in range(first, first + 4)))
-        async with asyncio.timeout(60):
-            while {each.address for each in view.endpoints} != names:
-                await asyncio.sleep(0.005)
-        await asyncio.sleep(GRACE_S / 10)  # those who were on their way
+        await eventually(lambda: {each.address for each in view.endpoints}, lambda shown: shown == names)
+        answered = list(counts)
+        # Who was on its way has an answer, and so has a request that was begun after the change.
+        await eventually(lambda: [now - then for now, then in zip(counts, answered, strict=True)], two_each)
         pods.alive &= names
 
-    async def ask() -> int:
-        count = 0
+    async def ask(number: int) -> None:
         while not stop.is_set():
             assert (await example.get(session, picker, "/")).startswith("hello from 10.1.0.")
-            count += 1
-        return count
+            counts[number] += 1
 
+    counts: list[int] = []
     stop = asyncio.Event()
     async with (
         EndpointView(client, "web", writer.namespace, port="http") as view,
@@ -111,11 +115,12 @@ async def test_no_request_to_a_dead_address(client: HttpClient, writer: Writer) 
         await roll(1)
         await view.wait_ready(10)
         picker = view.least_outstanding()
-        asking = [asyncio.create_task(ask()) for _ in range(8)]
+        counts.extend([0] * 8)
+        asking = [asyncio.create_task(ask(number)) for number in range(8)]
         for first in range(2, 16):
             await roll(first)
         stop.set()
-        counts = await asyncio.gather(*asking)
+        await asyncio.gather(*asking)
     await server.cleanup()
     assert pods.to_the_dead == []
     assert sum(counts) == sum(pods.served.values()) > 200

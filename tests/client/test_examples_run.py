@@ -20,6 +20,7 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 from tests.fakes.fake_api import FakeApi
+from tests.waiting import eventually
 
 from sliceplane.api.requests import Selection
 from sliceplane.client import EndpointSlices, ListPage, WatchMessage
@@ -150,9 +151,7 @@ async def test_httpx(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         kept = await pod(**{"x-session": "jane"})
         assert {await pod("/redirect", **{"x-session": "jane"}) for _ in range(9)} == {kept}
         world.delete(kept)
-        async with asyncio.timeout(60):
-            while await pod(**{"x-session": "jane"}) == kept:
-                await asyncio.sleep(POLL_S)
+        await eventually(lambda: pod(**{"x-session": "jane"}), lambda answered: answered != kept)
         with pytest.raises(httpx.ConnectError, match="shop/nobody has no EndpointSlices"):
             await session.get("http://nobody.shop/")
         with pytest.raises(httpx.ConnectError, match="is no name of a Service"):
@@ -195,9 +194,7 @@ async def test_fastapi(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (redirect.status_code, redirect.headers["location"]) == (302, "/landed")
         for number in range(1, 4):
             world.delete(f"127.0.0.{number}")
-        async with asyncio.timeout(60):
-            while view.usable:
-                await asyncio.sleep(POLL_S)
+        await eventually(lambda: view.usable, lambda usable: not usable)
         refused = await router.get("/")
         assert (refused.status_code, refused.json()["detail"][:8]) == (503, "shop/web")
         assert view.staleness() < 60
@@ -236,9 +233,7 @@ async def test_grpc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
             await ask()
         assert len(channels._channels) == 2
         made.delete("127.0.0.1")
-        async with asyncio.timeout(60):
-            while len(channels._channels) == 2:
-                await asyncio.sleep(POLL_S)
+        await eventually(lambda: len(channels._channels), lambda count: count != 2)
         await servers[0].stop(None)
         await ask()
     await closing

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.conftest import Writer, endpoint
+from tests.waiting import eventually
 
 from sliceplane.api import codec
 from sliceplane.client import (
@@ -57,9 +58,7 @@ async def test_a_projection_of_ones_own_with_indexes(client: HttpClient, writer:
         await put(client, writer.namespace, "b", colour="red")
         await client.patch(ConfigMaps, writer.namespace, "b", b'{"data":{"colour":"blue"}}', patch_type="merge")
         await client.delete(ConfigMaps, writer.namespace, "a")
-        async with asyncio.timeout(60):
-            while not (told and told[-1].new is None):
-                await asyncio.sleep(0.01)
+        await eventually(lambda: told, lambda told: told and told[-1].new is None)
         assert [each.metadata.name for each in informer.by_index("colour", "blue")] == ["b"]
         assert informer.by_index("colour", "red") == ()
         assert len(informer) == 1
@@ -80,9 +79,7 @@ async def test_raw_objects_are_not_decoded(client: HttpClient, writer: Writer) -
         assert found.metadata.key == f"{writer.namespace}/a"
         assert informer.get(found.metadata.key) == found
         await writer.put("a", endpoint(2))
-        async with asyncio.timeout(60):
-            while informer.get(found.metadata.key) == found:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: informer.get(found.metadata.key), lambda now: now != found)
 
 
 async def test_a_slow_reader_gets_differences(client: HttpClient, writer: Writer) -> None:
@@ -103,9 +100,7 @@ async def test_a_slow_reader_gets_differences(client: HttpClient, writer: Writer
             await put(client, writer.namespace, f"a-{number}")
             if number % 2:
                 await client.delete(ConfigMaps, writer.namespace, f"a-{number}")
-        async with asyncio.timeout(60):
-            while sorted(held) != sorted(f"a-{number}" for number in range(0, 12, 2)):
-                await asyncio.sleep(0.01)
+        await eventually(lambda: sorted(held), lambda names: names == sorted(f"a-{n}" for n in range(0, 12, 2)))
     await asyncio.wait_for(following, 60)
 
 

@@ -1,7 +1,6 @@
 """Every scripted failure of a watch: the informer ends with what is true, and handlers saw exactly the difference.
 
-Back-off is a quarter of what it is in production, to be done in seconds; ``python -m benchmarks.informers`` plays the
-same with nothing changed, and with other clients.
+``python -m benchmarks.informers`` plays the same with other clients.
 """
 
 from __future__ import annotations
@@ -9,19 +8,16 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-import pytest
 from benchmarks.tools.scripted_server import Stage, State
 from benchmarks.tools.watch_faults import SCENARIOS, BookmarksOnly, Busy, GapCompacted, Scenario
+from tests.waiting import eventually
 
 from sliceplane.client import Change, Connection, HttpClient, Informer, Pod, Pods
-from sliceplane.informer import reflector
-from sliceplane.kit.delays import Backoff
 from sliceplane.shell.transport.credentials import Fixed
 
-#: two failures in a row back off for this long at most
-PATIENCE_S = 15.0
-#: bookmarks come every second
-IDLE_TIMEOUT_S = 2.0
+PATIENCE_S = 90.0
+#: bookmarks come every second, if the machine is not busy
+IDLE_TIMEOUT_S = 6.0
 
 
 def client_of(stage: Stage) -> HttpClient:
@@ -62,13 +58,14 @@ async def play(scenario: type[Scenario], handler: Handler, patience_s: float = P
             async with informer:
                 problem = ""
                 try:
-                    async with asyncio.timeout(patience_s):
-                        await stage.settled.wait()
-                        while handler.held != stage.world.state():
-                            await asyncio.sleep(0.01)
-                except TimeoutError:
-                    problem = f"handlers hold {handler.held}, true is {stage.world.state()}"
-                await asyncio.sleep(0.5)
+                    await eventually(
+                        lambda: (stage.settled.is_set(), handler.held, stage.world.state()),
+                        lambda seen: seen[0] and seen[1] == seen[2],
+                        within_s=patience_s,
+                    )
+                except AssertionError as error:
+                    problem = f"handlers do not hold what is true: {error}"
+                await asyncio.sleep(0.5)  # nothing is to come: a fault that takes longer is not seen, none is invented
                 cached = {each.metadata.name: each.metadata.uid for each in informer}
         finally:
             await client.close()
@@ -98,11 +95,10 @@ class Forgetful(Handler):
         super().__call__(tuple(change for change in changes if change.new is not None))
 
 
-async def test_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reflector, "BACKOFF", Backoff(base_s=0.2, cap_s=30.0, jitter=1.0))
+async def test_nothing_is_lost() -> None:
     *results, unjust = await asyncio.gather(
         *(play(scenario, Handler()) for scenario in SCENARIOS), play(GapCompacted, Forgetful(), 4.0)
     )
     failed = {scenario.name: problem for scenario, problem in zip(SCENARIOS, results, strict=True) if problem}
     assert not failed, failed
-    assert "handlers hold" in unjust, "the judge notices a delete that is lost"
+    assert "handlers do not hold" in unjust, "the judge notices a delete that is lost"

@@ -8,8 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import yaml
 from tests.deploy.helm import documents, rendered
 from tests.e2e.running import ROOT, Plane, kubectl, running_plane
 from tests.kernel.netns import Net
+from tests.waiting import until
 
 pytestmark = [pytest.mark.kubectl, pytest.mark.timeout(900)]
 
@@ -125,14 +125,7 @@ def running(*arguments: str) -> Iterator[None]:
         yield
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=20)
-
-
-def until(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + 15
-    while not what():
-        assert time.monotonic() < end, "not within 15 s"
-        time.sleep(0.1)
+        process.communicate(timeout=60)
 
 
 def mirrored(plane: Plane, *addresses: str) -> bool:

@@ -10,12 +10,12 @@ import json
 import os
 import re
 import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.e2e.running import Plane
+from tests.waiting import until
 
 #: for something that takes a controller a moment, and for a node to be late
 WAIT_S = 90.0
@@ -48,20 +48,18 @@ def run(plane: Plane, step: Step) -> str:
     """The output, once it is as it must be.  Raises ``AssertionError`` after its time."""
     path = f"{Path(plane.kubectl).parent}:{os.environ['PATH']}"
     environment = {**os.environ, **plane.environment, "PATH": path}
-    end = time.monotonic() + step.wait_s
-    # The longer it takes, the more rarely it is asked for: a command costs more than an answer.
-    pause_s = 0.1
-    while True:
+
+    def told() -> str:
         done = subprocess.run(
             ["bash", "-c", step.command], input=step.stdin, env=environment, capture_output=True, text=True, check=False
         )
         said = done.stdout + done.stderr
         missing = missing_in(said, step)
-        if not missing and (done.returncode == 0 or step.expect):
-            return said
-        assert time.monotonic() < end, f"$ {step.command}\n{said}\nlacks {missing}"
-        time.sleep(pause_s)
-        pause_s = min(pause_s * 1.5, 2.0)
+        assert not missing, f"$ {step.command}\n{said}\nlacks {missing}"
+        assert done.returncode == 0 or step.expect, said
+        return said
+
+    return until(told, lambda said: True, within_s=step.wait_s, ignoring=(AssertionError,))
 
 
 def missing_in(said: str, step: Step) -> list[str]:

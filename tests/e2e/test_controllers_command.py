@@ -8,7 +8,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,6 +18,8 @@ import pytest
 from click.testing import CliRunner
 from tests.e2e.running import ROOT, Plane, running_plane
 from tests.e2e.test_kill9 import Api
+from tests.ports import free_port
+from tests.waiting import until
 
 from sliceplane.cli.main import main
 
@@ -28,7 +29,7 @@ LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/sliceplane-c
 EVENTS = "/apis/events.k8s.io/v1/namespaces/kube-system/events?fieldSelector=reason%3DLeaderElection"
 PYTHON = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 #: a leader that was killed is missed after the lease's duration
-TIMES = ("--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=500ms")
+TIMES = ("--leader-elect-lease-duration=8s", "--leader-elect-renew-deadline=6s", "--leader-elect-retry-period=500ms")
 
 
 @pytest.fixture
@@ -70,8 +71,8 @@ def instance(plane: Plane, *flags: str) -> Iterator[subprocess.Popen[str]]:
 
 def ready_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
-    readable, _, _ = select.select([process.stdout], [], [], 20.0)
-    assert readable, "no ready line within 20 s"
+    readable, _, _ = select.select([process.stdout], [], [], 90.0)
+    assert readable, "no ready line within 90 s"
     return process.stdout.readline().strip()
 
 
@@ -107,14 +108,6 @@ def endpoints(api: Api, service: str) -> set[str]:
     _, found = api.call("GET", f"{SLICES}?labelSelector=kubernetes.io/service-name={service}")
     items: Any = found["items"]
     return {address for item in items for endpoint in item["endpoints"] for address in endpoint["addresses"]}
-
-
-def until(what: Any, timeout_s: float) -> float:
-    began = time.monotonic()
-    while not what():
-        assert time.monotonic() - began < timeout_s, f"not within {timeout_s} s"
-        time.sleep(0.05)
-    return time.monotonic() - began
 
 
 def holder(api: Api) -> str:
@@ -160,23 +153,23 @@ def test_the_second_takes_over_when_the_first_goes_or_dies(plane: Plane) -> None
     make_service(api, "web", 1)
     with instance(plane) as first:
         assert ready_line(first) == "ready leading"
-        until(lambda: endpoints(api, "web") == {"10.9.3.1"}, 10)
+        until(lambda: endpoints(api, "web"), lambda shown: shown == {"10.9.3.1"})
         leader = holder(api)
         with instance(plane) as second:
             assert ready_line(second) == f"ready standby leader={leader}"
             # a clean end gives the Lease back: nobody waits for its duration
             first.send_signal(signal.SIGTERM)
-            assert first.wait(15) == 0
+            assert first.wait(60) == 0
             add_pod(api, "web", 1)
-            until(lambda: endpoints(api, "web") == {"10.9.3.1", "10.9.3.2"}, 10)
+            until(lambda: endpoints(api, "web"), lambda shown: shown == {"10.9.3.1", "10.9.3.2"})
             successor = holder(api)
             assert successor not in ("", leader)
             with instance(plane) as third:
                 assert ready_line(third) == f"ready standby leader={successor}"
                 second.kill()
-                second.wait(15)
+                second.wait(60)
                 add_pod(api, "web", 2)
-                until(lambda: len(endpoints(api, "web")) == 3, 20)
+                until(lambda: endpoints(api, "web"), lambda shown: len(shown) == 3)
                 assert holder(api) not in ("", leader, successor)
     _, lease = api.call("GET", LEASE)
     spec: Any = lease["spec"]
@@ -198,23 +191,25 @@ def test_a_leader_that_was_stopped_wakes_as_a_standby_and_can_lead_again(plane: 
     api = Api(plane)
     assert api.call("POST", "/api/v1/nodes", {"metadata": {"name": "n1"}})[0] == 201
     make_service(api, "web", 1)
-    with instance(plane) as first:
+    health = free_port()
+    with instance(plane, f"--healthz-bind-address=127.0.0.1:{health}") as first:
         assert ready_line(first) == "ready leading"
         leader = holder(api)
         with instance(plane) as second:
             assert ready_line(second) == f"ready standby leader={leader}"
             first.send_signal(signal.SIGSTOP)
             add_pod(api, "web", 1)
-            until(lambda: len(endpoints(api, "web")) == 2, 20)
+            until(lambda: endpoints(api, "web"), lambda shown: len(shown) == 2)
             successor = holder(api)
             assert successor not in ("", leader)
             first.send_signal(signal.SIGCONT)
-            time.sleep(1.0)
+            standby = "ok: standing by"
+            until(lambda: page("readyz", health)[1], lambda said: said.startswith(standby), ignoring=(OSError,))
             assert holder(api) == successor
             second.send_signal(signal.SIGTERM)
-            assert second.wait(15) == 0
+            assert second.wait(60) == 0
             add_pod(api, "web", 2)
-            until(lambda: len(endpoints(api, "web")) == 3, 10)
+            until(lambda: endpoints(api, "web"), lambda shown: len(shown) == 3)
             assert holder(api) == leader
     api.close()
 
@@ -231,11 +226,12 @@ def test_without_an_election_it_works_at_once(shared: Plane) -> None:
 def test_pages_tell_standby_from_leading(shared: Plane) -> None:
     plane, api = shared, Api(shared)
     make_service(api, "shown", 1)
-    flags = ("--healthz-bind-address=127.0.0.1:18287", "--metrics-bind-address=127.0.0.1:18288")
+    health, metrics = free_port(), free_port()
+    flags = (f"--healthz-bind-address=127.0.0.1:{health}", f"--metrics-bind-address=127.0.0.1:{metrics}")
     with instance(plane, *flags) as process:
         assert ready_line(process) == "ready leading"
-        until(lambda: len(slices_of(api, "shown")) == 1, 10)
-        code, figures = page("metrics", 18288)
+        until(lambda: slices_of(api, "shown"), lambda slices: len(slices) == 1)
+        code, figures = page("metrics", metrics)
         assert code == 200
         for line in (
             'endpoint_slice_controller_changes{operation="create"} 1.0',
@@ -248,13 +244,13 @@ def test_pages_tell_standby_from_leading(shared: Plane) -> None:
             "kubernetes_build_info{",
         ):
             assert f"\n{line}" in figures, figures
-        assert page("livez", 18288) == (200, "ok\n")
-        assert page("readyz") == (200, "ok: leading\n")
-        assert page("healthz") == (200, "ok\n")
+        assert page("livez", metrics) == (200, "ok\n")
+        assert page("readyz", health) == (200, "ok: leading\n")
+        assert page("healthz", health) == (200, "ok\n")
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            page("other")
+            page("other", health)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 0
+        assert process.wait(60) == 0
     assert holder(api) == ""
     api.close()
 
@@ -265,7 +261,7 @@ def slices_of(api: Api, service: str) -> list[Any]:
     return list(items)
 
 
-def page(name: str, port: int = 18287) -> tuple[int, str]:
+def page(name: str, port: int) -> tuple[int, str]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}", timeout=60) as answer:
         return answer.status, answer.read().decode()
 

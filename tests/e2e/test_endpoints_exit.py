@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from tests.e2e.running import ROOT, Plane, running_plane
 from tests.e2e.test_endpoints_audit import CONTROLLER, CORE, addresses, audit, endpoints, request_as, service, slices
 from tests.e2e.test_kill9 import Api
+from tests.waiting import until
 
 MANAGED_BY = "endpoints.kubernetes.io/managed-by"
 OURS = "reverse-mirror.sliceplane.dev"
@@ -95,9 +95,5 @@ def test_an_embedded_plane_with_the_reverse_mirror(tmp_path: Path) -> None:
     with running_plane(tmp_path, "--reverse-mirror") as plane:
         api = Api(plane)
         service(api, "billing")
-        for _ in range(200):
-            if labels(api):
-                break
-            time.sleep(0.02)
-        assert labels(api) == {"billing": OURS}
+        assert until(lambda: labels(api)) == {"billing": OURS}
         api.close()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 
 import pytest
 from tests.e2e.running import Plane, kubectl, running_plane
+from tests.waiting import until
 
 pytestmark = [pytest.mark.kubectl, pytest.mark.timeout(120)]
 
@@ -60,10 +60,7 @@ def told(plane: Plane) -> list[tuple[str, str, str]]:
 def wait_for(plane: Plane, message: str, *, warning: bool = True) -> None:
     reason = "TopologyAwareHintsDisabled" if warning else "TopologyAwareHintsEnabled"
     expected = ("Warning" if warning else "Normal", reason, f"{message}, addressType: IPv4")
-    end = time.monotonic() + WAIT_S
-    while expected not in (found := told(plane)):
-        assert time.monotonic() < end, f"{expected} is not among {found}"
-        time.sleep(0.1)
+    until(lambda: told(plane), lambda events: expected in events, within_s=WAIT_S)
 
 
 def hinted(plane: Plane) -> list[bool]:
@@ -92,10 +89,7 @@ def test_every_reason_reaches_the_user(plane: Plane) -> None:
     kubectl(plane, "delete", "node", "strange")
     kubectl(plane, "delete", "pod", "ghost", "--force", "--grace-period=0")
     kubectl(plane, "scale", "deployment/web", "--replicas=4")
-    end = time.monotonic() + WAIT_S
-    while hinted(plane) != [True] * 4:
-        assert time.monotonic() < end, "hints do not come back"
-        time.sleep(0.1)
+    until(lambda: hinted(plane), lambda hints: hints == [True] * 4, within_s=WAIT_S)
     kubectl(plane, "annotate", "service", "web", "service.kubernetes.io/topology-mode-")
     wait_for(plane, "Topology Aware Hints has been disabled")
     assert hinted(plane) == [False] * 4

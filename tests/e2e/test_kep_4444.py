@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from tests.e2e.running import Plane, running_plane
 from tests.e2e.test_kill9 import Api
+from tests.waiting import until
 
 CORE = "/api/v1/namespaces/default"
 FLAGS = ("--emulate", "--emulate-nodes", "3", "--zones", "zone-a,zone-b,zone-c")
@@ -60,37 +60,34 @@ def hints(api: Api, name: str) -> str:
     return NONE if len(found) == 2 and not any(zones for _, zones in found) else f"neither: {found}"
 
 
-def eventually(told: Callable[[], object], wanted: object) -> None:
-    end = time.monotonic() + WAIT_S
-    while (found := told()) != wanted:
-        assert time.monotonic() < end, f"{found} and not {wanted}"
-        time.sleep(0.05)
+def becomes(told: Callable[[], object], wanted: object) -> None:
+    until(told, lambda found: found == wanted, within_s=WAIT_S)
 
 
 def test_hints_are_populated_when_traffic_distribution_is_prefer_close(api: Api) -> None:
     service(api, "close", trafficDistribution="PreferClose")
-    eventually(lambda: hints(api, "close"), OWN)
+    becomes(lambda: hints(api, "close"), OWN)
     patch(api, "close", {"spec": {"trafficDistribution": None}})
-    eventually(lambda: hints(api, "close"), NONE)
+    becomes(lambda: hints(api, "close"), NONE)
 
 
 def test_the_annotation_takes_precedence_over_the_field(api: Api) -> None:
     """Two endpoints over three zones are too few for topology-mode Auto, which then gives none; the field, which would,
     is passed over while the annotation is there."""
     service(api, "both", annotations={AUTO: "Auto"}, trafficDistribution="PreferClose")
-    eventually(lambda: hints(api, "both"), NONE)
+    becomes(lambda: hints(api, "both"), NONE)
 
     def reasons() -> set[str]:
         _, found = api.call("GET", f"{CORE}/events")
         items: Any = found["items"]
         return {each["reason"] for each in items if each["involvedObject"]["name"] == "both"}
 
-    eventually(lambda: "TopologyAwareHintsDisabled" in reasons(), True)
+    becomes(lambda: "TopologyAwareHintsDisabled" in reasons(), True)
     assert hints(api, "both") == NONE
     patch(api, "both", {"metadata": {"annotations": {AUTO: None}}})
-    eventually(lambda: hints(api, "both"), OWN)
+    becomes(lambda: hints(api, "both"), OWN)
     patch(api, "both", {"metadata": {"annotations": {AUTO: "Auto"}}})
-    eventually(lambda: hints(api, "both"), NONE)
+    becomes(lambda: hints(api, "both"), NONE)
 
 
 def patch(api: Api, name: str, body: dict[str, Any]) -> None:

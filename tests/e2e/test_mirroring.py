@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from tests.e2e.running import Plane, running_plane
 from tests.e2e.test_controllers_command import add_pod
 from tests.e2e.test_kill9 import Api
+from tests.waiting import until
 
 NAMESPACE = "/api/v1/namespaces/default"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
@@ -39,13 +39,6 @@ def slices(api: Api, service: str) -> list[dict[str, Any]]:
 
 def addresses(api: Api, service: str) -> set[str]:
     return {a for each in slices(api, service) for endpoint in each["endpoints"] for a in endpoint["addresses"]}
-
-
-def until(what: Callable[[], bool]) -> None:
-    began = time.monotonic()
-    while not what():
-        assert time.monotonic() - began < 60, "not within 60 s"
-        time.sleep(0.02)
 
 
 def make_service(api: Api, name: str, **spec: Any) -> None:

@@ -6,11 +6,12 @@ import json
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.e2e.running import Plane, kubectl, running_plane
+from tests.waiting import until
 
 pytestmark = [pytest.mark.kubectl, pytest.mark.timeout(240)]
 
@@ -22,14 +23,6 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
     flags = ("--emulate", "--emulate-nodes", "2", "--emulate-termination", "0s")
     with running_plane(tmp_path_factory.mktemp("rollouts"), *flags) as running:
         yield running
-
-
-def until(look: Callable[[], Any]) -> Any:
-    began = time.monotonic()
-    while not (found := look()):
-        assert time.monotonic() - began < WAIT_S, "not within the time"
-        time.sleep(0.2)
-    return found
 
 
 def refused(plane: Plane, *arguments: str) -> str:
@@ -105,9 +98,13 @@ def test_a_quota_that_stops_a_deployment_is_seen_in_every_place_where_one_looks(
     )
     until(lambda: re.search(line, kubectl(plane, "describe", "rs", "-n", "tight")))
     assert re.search(r"ReplicaFailure +True +FailedCreate", kubectl(plane, "describe", "deployment", "-n", "tight"))
-    time.sleep(2)
-    events = get(plane, "events", "-n", "tight", "--field-selector", "reason=FailedCreate")["items"]
-    assert len(events) == 1, "one cause is one Event, however often it was tried"
+
+    def refusals() -> list[dict[str, Any]]:
+        events = get(plane, "events", "-n", "tight", "--field-selector", "reason=FailedCreate")["items"]
+        assert len(events) <= 1, "one cause is one Event, however often it was tried"
+        return list(events)
+
+    until(refusals, lambda events: events and events[0]["series"]["count"] >= 3)
     kubectl(plane, "patch", "quota", "few", "-n", "tight", "-p", '{"spec":{"hard":{"pods":"5"}}}')
     kubectl(plane, "rollout", "status", "deployment/web", "-n", "tight", "--timeout=60s")
     conditions = get(plane, "deployment", "web", "-n", "tight")["status"]["conditions"]

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.running import ROOT, Plane, running_plane
 from tests.e2e.test_kill9 import Api
+from tests.waiting import until
 
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.datadir import DataDir
@@ -159,10 +160,7 @@ def test_a_snapshot_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
         with peer:
             peer.recv(4096)
             peer.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + portion)
-            deadline = time.monotonic() + 60
-            while not (found := list(tmp_path.glob(".all.jsonl.*"))) and time.monotonic() < deadline:
-                time.sleep(0.02)
-            assert found, "nothing was begun"
+            until(lambda: list(tmp_path.glob(".all.jsonl.*")))
             saving.terminate()
             assert saving.wait(timeout=60) == 128 + signal.SIGTERM
     assert list(tmp_path.iterdir()) == [kubeconfig]
@@ -201,9 +199,7 @@ def test_a_restore_that_is_killed_leaves_no_beginning(plane: Plane, tmp_path: Pa
     halfway = 0
     for delay_ms in range(0, 60, 6):
         restoring = subprocess.Popen(command, env=PYTHON, stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 20
-        while not (folder / "restoring.db").exists() and restoring.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.0005)
+        until(lambda restoring=restoring: (folder / "restoring.db").exists() or restoring.poll() is not None)
         time.sleep(delay_ms / 1000)
         restoring.kill()
         restoring.wait()

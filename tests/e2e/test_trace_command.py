@@ -6,13 +6,13 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.e2e.running import ROOT, Plane, running_plane
 from tests.e2e.test_kill9 import Api
+from tests.waiting import until
 
 CORE = "/api/v1/namespaces/default"
 FLAGS = ("--emulate", "--emulate-nodes", "2", "--zones", "zone-a,zone-b")
@@ -50,10 +50,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
             "trafficDistribution": "PreferSameZone",
         }
         post(api, f"{CORE}/services", {"metadata": {"name": "api"}, "spec": service})
-        end = time.monotonic() + WAIT_S
-        while hinted(api) < 4:
-            assert time.monotonic() < end, "no four endpoints with hints"
-            time.sleep(0.1)
+        until(lambda: hinted(api), lambda count: count >= 4, within_s=WAIT_S)
         yield plane
         api.close()
 

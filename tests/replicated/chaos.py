@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import signal
@@ -25,6 +26,7 @@ import aiohttp
 from tests.replicated.chaos_clients import COLLECTION, REQUEST_SECONDS_MAX, Watcher, Writer
 from tests.replicated.chaos_plane import ChaosPlane
 from tests.replicated.history import Truth, Version, check
+from tests.waiting import eventually
 
 from sliceplane.api.scheme import ConfigMaps
 from sliceplane.shell.server.storage.etcd.backend import EtcdBackend
@@ -238,9 +240,10 @@ async def _story(
         await asyncio.gather(*work, nemesis.run(over))
         await plane.heal()
         final = await _last_write(session, urls)
-        deadline = time.monotonic() + CATCH_UP_SECONDS_MAX
-        while time.monotonic() < deadline and min(recorder.reached, *(each.reached for each in watchers)) < final:
-            await asyncio.sleep(0.1)
+        with contextlib.suppress(AssertionError):  # told below
+            await eventually(
+                lambda: min(recorder.reached, *(each.reached for each in watchers)), lambda reached: reached >= final
+            )
         for watcher in watchers:
             if watcher.reached < final:
                 report.violations.append(f"watch {watcher.name} never got to {final}, it is at {watcher.reached}")
@@ -255,24 +258,21 @@ async def _last_write(session: aiohttp.ClientSession, urls: list[str]) -> int:
     """Both servers take writes again."""
     revision = 0
     for number, url in enumerate(urls):
-        deadline = time.monotonic() + CATCH_UP_SECONDS_MAX
         document = {
             "kind": "ConfigMap",
             "apiVersion": "v1",
             "metadata": {"generateName": f"last{number}-"},
             "data": {"value": f"last{number}"},
         }
-        while True:
-            try:
-                async with session.post(url + COLLECTION, json=document) as response:
-                    answer = json.loads(await response.read())
-                if response.status == 201:
-                    revision = max(revision, int(answer["metadata"]["resourceVersion"]))
-                    break
-            except (aiohttp.ClientError, TimeoutError, OSError):
-                pass
-            assert time.monotonic() < deadline, f"{url} takes no writes after everything was healed"
-            await asyncio.sleep(0.3)
+
+        async def written(url: str = url, document: dict[str, Any] = document) -> int:
+            async with session.post(url + COLLECTION, json=document) as response:
+                answer = json.loads(await response.read())
+            assert response.status == 201, answer
+            return int(answer["metadata"]["resourceVersion"])
+
+        ignoring = (aiohttp.ClientError, TimeoutError, OSError, AssertionError)
+        revision = max(revision, await eventually(written, ignoring=ignoring))
     return revision
 
 

@@ -10,12 +10,12 @@ import signal
 import ssl
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from tests.ports import free_port
 from tests.replicated.members import Member
 from tests.replicated.proxies import Link
+from tests.waiting import eventually, until
 
 from sliceplane.shell.server.storage.etcd import wire
 from sliceplane.shell.server.storage.etcd.client import EtcdClient, EtcdConfig, NoAnswer
@@ -23,7 +23,6 @@ from sliceplane.shell.server.storage.etcd.client import EtcdClient, EtcdConfig, 
 PREFIX = "/chaos"
 #: short, so that a server which was away has missed something for good
 COMPACTION_INTERVAL = "2s"
-READY_SECONDS_MAX = 60.0
 
 
 class ApiProcess:
@@ -66,18 +65,17 @@ class ApiProcess:
         """The port is taken long before; what counts is that somebody answers there."""
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        deadline = time.monotonic() + READY_SECONDS_MAX
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError, TimeoutError):
-                async with asyncio.timeout(1.0):
-                    _, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=context)
-                writer.transport.abort()
-                return
+
+        async def answers() -> bool:
             if self.process is not None and self.process.poll() is not None:
                 self.process = None
                 self.start()  # etcd was not to be reached for too long: a supervisor would start it again
-            await asyncio.sleep(0.1)
-        raise AssertionError(f"the server of {self.folder} does not answer; see its log")
+            async with asyncio.timeout(1.0):
+                _, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=context)
+            writer.transport.abort()
+            return True
+
+        await eventually(answers, ignoring=(OSError, TimeoutError))
 
 
 class ChaosPlane:
@@ -123,15 +121,9 @@ class ChaosPlane:
     def _id_of(member: Member) -> bytes:
         """As soon as it answers, which needs a majority."""
         client = EtcdClient(EtcdConfig(servers=(member.url,)))
-        deadline = time.monotonic() + READY_SECONDS_MAX
         try:
-            while True:
-                try:
-                    answer = client.ask("status", wire.StatusRequest())
-                    return f"{answer.header.member_id:x}".encode()
-                except NoAnswer:
-                    assert time.monotonic() < deadline, f"{member.name} does not answer"
-                    time.sleep(0.1)
+            answer = until(lambda: client.ask("status", wire.StatusRequest()), ignoring=(NoAnswer,))
+            return f"{answer.header.member_id:x}".encode()
         finally:
             client.close()
 

@@ -6,12 +6,12 @@ import contextlib
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.ports import free_port
+from tests.waiting import until
 
 START_S_MAX = 60.0
 
@@ -68,14 +68,13 @@ class Member:
             self.process.send_signal(signal.SIGCONT)
 
     def wait_ready(self) -> None:
-        deadline = time.monotonic() + START_S_MAX
-        while time.monotonic() < deadline:
+        def answers() -> bool:
             assert self.process is not None, f"{self.name} was not started"
             assert self.process.poll() is None, self.account()
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.2):
-                return
-            time.sleep(0.02)
-        raise AssertionError(f"it does not answer: {self.account()}")
+            with socket.create_connection(("127.0.0.1", self.port), 5.0):
+                return True
+
+        until(answers, ignoring=(OSError,))
 
     def account(self) -> str:
         """For a person: whether it runs, and what it said last."""

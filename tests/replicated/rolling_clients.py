@@ -23,7 +23,7 @@ from sliceplane.shell.transport.base import Unreachable
 from sliceplane.shell.transport.http import HttpClient
 
 NAMESPACE = "/api/v1/namespaces/default"
-REQUEST_SECONDS_MAX = 10.0
+REQUEST_SECONDS_MAX = 60.0
 ATTEMPTS_MAX = 60
 RETRY_SECONDS = 0.1
 

@@ -12,7 +12,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -20,13 +19,13 @@ from pathlib import Path
 from tests.ports import free_port
 from tests.replicated.balancer import Balancer
 from tests.replicated.members import Member
+from tests.waiting import eventually
 
 from sliceplane.shell.transport import kubeconfig
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.shell.transport.replies import Retries
 
-DELAY_SECONDS = 0.8
-READY_SECONDS_MAX = 40.0
+DELAY_SECONDS = 2.0
 STOP_SECONDS_MAX = 60.0
 MAX_ENDPOINTS = 5
 #: short ones, so that the Lease of a leader that was killed ends soon
@@ -67,10 +66,12 @@ class Process:
 
 
 class Controllers(Process):
-    def __init__(self, folder: Path, number: int, config: Path) -> None:
+    def __init__(self, folder: Path, number: int, config: Path, lease_s: float) -> None:
         self.port = free_port()
         super().__init__(
-            folder / f"c{number}.log", "controllers", "--kubeconfig", str(config), *LEASE_FLAGS,
+            folder / f"c{number}.log", "controllers", "--kubeconfig", str(config),
+            f"--leader-elect-lease-duration={lease_s}s", f"--leader-elect-renew-deadline={lease_s * 2 / 3:.1f}s",
+            "--leader-elect-retry-period=500ms",
             f"--max-endpoints-per-slice={MAX_ENDPOINTS}", f"--healthz-bind-address=127.0.0.1:{self.port}",
         )  # fmt: skip
 
@@ -80,29 +81,28 @@ class Controllers(Process):
 
     def _says(self) -> str:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=2) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=20) as answer:
                 return str(answer.read().decode().strip())
         except urllib.error.HTTPError as error:
             return error.read().decode().strip()
         except OSError:
             return ""
 
-    async def until(self, *said: str, seconds: float = READY_SECONDS_MAX) -> float:
-        began = time.monotonic()
-        while not (now := await self.says()).startswith(said):
-            assert time.monotonic() - began < seconds, f"it says {now!r}, not {said}\n{self.log.read_text()[-4000:]}"
-            await asyncio.sleep(0.05)
-        return time.monotonic() - began
+    async def until(self, *said: str) -> None:
+        await eventually(self.says, lambda now: now.startswith(said))
 
 
 class RollingPlane:
     """``start``, then replace what you want, then ``close``."""
 
-    def __init__(self, folder: Path, etcd: Member, *, embedded: bool = False, delay_s: float = DELAY_SECONDS) -> None:
+    def __init__(
+        self, folder: Path, etcd: Member, *, lease_s: float, embedded: bool = False, delay_s: float = DELAY_SECONDS
+    ) -> None:
         """*embedded*: the controllers are in the servers (``sliceplane up``), and there are no others."""
         self.folder = folder
         self.embedded = embedded
         self.delay_s = delay_s
+        self.lease_s = lease_s
         ports = [free_port(), free_port()]
         prefix = f"/{os.urandom(6).hex()}"
         self.balancer = Balancer(ports)
@@ -132,7 +132,7 @@ class RollingPlane:
     async def start(self) -> None:
         await self.balancer.start()
         self.servers[0].start()
-        await self.balancer.until_ready(0, READY_SECONDS_MAX)
+        await self.balancer.until_ready(0)
         self._data(1).mkdir(mode=0o700)
         shutil.copytree(self._data(0) / "pki", self._data(1) / "pki")
         shutil.copy(self._data(0) / "tokens.csv", self._data(1) / "tokens.csv")
@@ -141,10 +141,10 @@ class RollingPlane:
             config = self.folder / "shared.kubeconfig"
             text = (self._data(0) / "admin.kubeconfig").read_text()
             config.write_text(text.replace(f"127.0.0.1:{self.balancer.ports[0]}", f"127.0.0.1:{self.balancer.port}"))
-            self.controllers = [Controllers(self.folder, number, config) for number in range(2)]
+            self.controllers = [Controllers(self.folder, number, config, self.lease_s) for number in range(2)]
             for each in self.controllers:
                 each.start()
-        await self.balancer.until_ready(1, READY_SECONDS_MAX)
+        await self.balancer.until_ready(1)
         await asyncio.gather(*(each.until("ok") for each in self.controllers))
 
     @property
@@ -165,13 +165,10 @@ class RollingPlane:
         return context
 
     async def leader(self) -> int:
-        deadline = time.monotonic() + READY_SECONDS_MAX
-        while True:
-            for number, each in enumerate(self.controllers):
-                if await each.says() == "ok: leading":
-                    return number
-            assert time.monotonic() < deadline, "nobody leads"
-            await asyncio.sleep(0.02)
+        async def said() -> list[str]:
+            return [await controllers.says() for controllers in self.controllers]
+
+        return (await eventually(said, lambda said: "ok: leading" in said)).index("ok: leading")
 
     async def close(self) -> None:
         for client in self._clients:

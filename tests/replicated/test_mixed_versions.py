@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from tests.replicated.members import Member
 from tests.replicated.servers import Server, servers
+from tests.waiting import eventually
 
 from sliceplane.api.errors import StatusError
 from sliceplane.shell.server.storage.committing import StorageError
@@ -24,9 +25,7 @@ def _upgrade(server: Server, version: bytes) -> None:
 
 
 async def _until_unready(server: Server) -> None:
-    async with asyncio.timeout(60):
-        while not (server.committer.unready and server.committer.failing):
-            await asyncio.sleep(0.02)
+    await eventually(lambda: (server.committer.unready, server.committer.failing), all)
 
 
 async def test_a_server_does_not_start_on_a_format_that_it_does_not_know(etcd: Member) -> None:
@@ -52,9 +51,7 @@ async def test_a_server_that_runs_stops_writing_and_goes_on_when_it_is_set_back(
         assert "format 2" in refused.value.message
         assert server.names() == ["a"], "memory can be read"
         await asyncio.to_thread(_upgrade, server, FORMAT)
-        async with asyncio.timeout(60):
-            while server.committer.unready:
-                await asyncio.sleep(0.02)
+        await eventually(lambda: server.committer.unready, lambda why: not why)
         await server.put("a", "3")
         assert await server.get("a") == "3"
 
@@ -92,6 +89,4 @@ async def test_a_server_whose_memory_is_old_is_not_ready_until_it_is_current(etc
         server.committer._confirmed_at -= 60
         assert server.committer.failing is None, "etcd answers"
         assert server.committer.unready == "memory was last known to be current 60 s ago"
-        async with asyncio.timeout(60):
-            while server.committer.unready:
-                await asyncio.sleep(0.02)
+        await eventually(lambda: server.committer.unready, lambda why: not why)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
+
+from tests.waiting import eventually
 
 from sliceplane.shell.hosting.catalogue import default_controllers
 from sliceplane.shell.hosting.embedded import ControllerService
@@ -39,9 +40,7 @@ async def test_a_server_is_ready_when_the_first_caches_are_filled_and_stays_so_w
     service = ControllerService(default_controllers(), elect=True)
     async with _running(service) as plane:
         assert _code(plane) == 500, "nobody is known to lead"
-        async with asyncio.timeout(60):
-            while _code(plane) != 200:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: _code(plane), lambda code: code == 200)
         assert service._host is not None, "it was ready without its own controllers"
         kept, service._host = service._host, Filling()  # type: ignore[assignment]
         assert _code(plane) == 200, "it takes over, and its clients must leave it"
@@ -55,9 +54,7 @@ async def test_a_server_is_ready_when_the_first_caches_are_filled_and_stays_so_w
 async def test_the_only_server_is_ready_when_its_controllers_are_and_has_them_to_the_end() -> None:
     service = ControllerService(default_controllers())
     async with _running(service) as plane:
-        async with asyncio.timeout(60):
-            while _code(plane) != 200:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: _code(plane), lambda code: code == 200)
         host = service._host
         service._host = Filling()  # type: ignore[assignment]
         assert _code(plane) == 500

@@ -14,6 +14,7 @@ from tests.replicated.interleaving import Node, World
 from tests.replicated.members import Member, cluster
 from tests.replicated.servers import Server, servers
 from tests.replicated.test_replica_interleavings import create, prepared
+from tests.waiting import eventually
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps
@@ -148,9 +149,7 @@ def back_up(member: Member) -> Path:
 
 
 async def reloaded(*running: Server) -> None:
-    async with asyncio.timeout(15):
-        while not all(server.committer.reloads.value for server in running):
-            await asyncio.sleep(0.02)
+    await eventually(lambda: [server.committer.reloads.value for server in running], all)
 
 
 async def test_servers_that_run_notice_and_versions_go_on_beyond_what_was_given_out(tmp_path: Path) -> None:
@@ -238,9 +237,7 @@ async def test_a_compaction_point_never_goes_back(etcd: Member) -> None:
         head = await seen.get()
         raised = backend.layout.going_beyond(head.position, head.head, "finder", Origin(head.cluster, 0), beyond)
         assert (await asyncio.to_thread(backend.client.ask, "txn", raised)).succeeded
-        async with asyncio.timeout(60):
-            while one.store.revision < beyond:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: one.store.revision, lambda revision: revision >= beyond)
         for _ in range(3):
             assert not await asyncio.to_thread(backend.compact_shared, middle)
         third = Server(one.backend_config)
@@ -248,16 +245,23 @@ async def test_a_compaction_point_never_goes_back(etcd: Member) -> None:
         third.backend.close()
 
 
+def unread(port: int) -> int:
+    """Bytes that have arrived at connections of *port* and that its process has not taken."""
+    rows = Path("/proc/net/tcp").read_text().splitlines()[1:] + Path("/proc/net/tcp6").read_text().splitlines()[1:]
+    fields = [row.split() for row in rows]
+    return sum(int(row[4].partition(":")[2], 16) for row in fields if int(row[1].rpartition(":")[2], 16) == port)
+
+
 async def test_a_write_under_way_is_not_reported_as_stored(tmp_path: Path) -> None:
     with cluster(tmp_path, 1) as (member,):
         async with servers(1, member.url) as (one,):
             await one.put("a", "1")
             backup = await asyncio.to_thread(back_up, member)
-            await one.put("a", "2")
+            await eventually(lambda: one.put("a", "2"), ignoring=(StatusError,))
             member.pause()
-            writing = asyncio.create_task(one.put("a", "3"))
-            await asyncio.sleep(0.3)
+            writing = asyncio.create_task(one.put("a", "3" * 20_000))
+            await eventually(lambda: unread(member.port), lambda count: count > 20_000)
             await asyncio.to_thread(restore, member, backup)
             with pytest.raises(StatusError, match="not known whether"):
-                await asyncio.wait_for(writing, 20)
+                await asyncio.wait_for(writing, 60)
             assert await one.get("a") == "1"

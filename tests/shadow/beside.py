@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -95,10 +94,3 @@ def endpoints(server: Server) -> dict[str, bool]:
 def versions(server: Server) -> dict[str, str]:
     """Slice -> resourceVersion: equal if nobody wrote."""
     return {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in slices(server)}
-
-
-def until(holds: Callable[[], Any], limit_s: float = 60.0) -> None:
-    began = time.monotonic()
-    while not holds():
-        assert time.monotonic() - began < limit_s, f"not within {limit_s} s"
-        time.sleep(0.05)

@@ -22,10 +22,10 @@ from tests.shadow.beside import (
     endpoints,
     populate,
     set_ready,
-    until,
     versions,
 )
 from tests.shell.server.serving import Server, run_plane
+from tests.waiting import until
 
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.shell.hosting import ControllerHost

@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 from tests.shadow import planted
-from tests.shadow.beside import NAMESPACE, controlled, delete_pod, endpoints, populate, set_ready, until
+from tests.shadow.beside import NAMESPACE, controlled, delete_pod, endpoints, populate, set_ready
 from tests.shadow.planted import Planted
 from tests.shell.server.serving import Server, run_plane
+from tests.waiting import until
 
 from sliceplane.api.core import Pod
 from sliceplane.api.errors import StatusError

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import yaml
 from tests.e2e.running import Plane, kubectl
 from tests.peers.recorder import Recorded, requests_of
+from tests.waiting import PATIENCE_S, until
 
 SLICES = "endpointslices.discovery.k8s.io"
 MODULE = Path(__file__).with_name("kubernetes")
@@ -147,21 +147,9 @@ def recorder(admin: str, out: Path, prefix: tuple[str, ...] = ()) -> Iterator[Re
             process.communicate()
 
 
-def eventually(check: Callable[[], Any], *, within_s: float = 30.0) -> Any:
+def eventually(check: Callable[[], Any], *, within_s: float = PATIENCE_S) -> Any:
     """The first true answer of *check*, which may fail with ``RuntimeError`` or ``AssertionError`` until then."""
-    deadline = time.monotonic() + within_s
-    while True:
-        try:
-            last = check()
-        except (RuntimeError, AssertionError) as error:
-            last = None
-            said: object = error
-        else:
-            said = last
-        if last:
-            return last
-        assert time.monotonic() < deadline, f"{said!r} after {within_s} s"
-        time.sleep(0.1)
+    return until(check, within_s=within_s, ignoring=(RuntimeError, AssertionError))
 
 
 def items(plane: Plane, *what: str) -> list[Any]:

@@ -27,6 +27,7 @@ from typing import Any
 import pytest
 from tests.e2e.running import Plane, spawn, stop
 from tests.peers.programs import build
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -146,25 +147,26 @@ def settle(plane: Plane, followers: list[Follower]) -> None:
     """Wait until every cache holds what the server lists, the same in both wire formats."""
     lists = {kind: get(plane, path, **query) for kind, (path, query) in FOLLOWED.items()}
     wanted = {kind: (len(listed["items"]), versions(listed)) for kind, listed in lists.items()}
-    deadline = time.monotonic() + SETTLE_S
-    while True:
-        facts = [one.ask("facts") for one in followers]
-        held = [{kind: each[f"{wire} {kind}"] for kind in FOLLOWED} for each in facts for wire in WIRES]
-        if all((one[kind]["size"], one[kind]["versions"]) == wanted[kind] for one in held for kind in FOLLOWED):
-            break
-        assert time.monotonic() < deadline, (wanted, facts)
-        time.sleep(0.1)
+
+    def facts() -> list[dict[str, Any]]:
+        told = [one.ask("facts") for one in followers]
+        return [{kind: each[f"{wire} {kind}"] for kind in FOLLOWED} for each in told for wire in WIRES]
+
+    held = until(
+        facts,
+        lambda held: all(
+            (one[kind]["size"], one[kind]["versions"]) == wanted[kind] for one in held for kind in FOLLOWED
+        ),
+        within_s=SETTLE_S,
+    )
     assert all(one[kind]["synced"] for one in held for kind in FOLLOWED)
     for kind in FOLLOWED:
         assert len({one[kind]["contents"] for one in held}) == 1, f"the wire formats differ in {kind}"
 
 
 def compacted_past(plane: Plane, revision: str) -> None:
-    deadline = time.monotonic() + SETTLE_S
     query = {"resourceVersion": revision, "resourceVersionMatch": "Exact", "limit": "1"}
-    while (done := kubectl_raw(plane, SLICES, query)).returncode == 0:
-        assert time.monotonic() < deadline, "history was not compacted"
-        time.sleep(0.2)
+    done = until(lambda: kubectl_raw(plane, SLICES, query), lambda done: done.returncode != 0, within_s=SETTLE_S)
     assert "too old" in done.stderr or "Expired" in done.stderr or "provided" in done.stderr, done.stderr
 
 
@@ -217,11 +219,12 @@ def _cut_off(peer: str, server: Server, followers: list[Follower], seed: int, sl
     server.move(server.home, *LONG)
     for one in followers:
         one.process.send_signal(signal.SIGCONT)
-    deadline = time.monotonic() + SETTLE_S
-    for one, (_, begun) in zip(followers, earlier, strict=True):
-        while not all(count > begun[name] for name, count in one.totals("begun").items()):
-            assert time.monotonic() < deadline, f"nobody can go on without a list: {begun}, {one.totals('begun')}"
-            time.sleep(0.1)
+    for one, (_, begun) in zip(followers, earlier, strict=True):  # nobody can go on without a list
+        until(
+            lambda one=one: one.totals("begun"),  # type: ignore[misc]
+            lambda now, begun=begun: all(count > begun[name] for name, count in now.items()),  # type: ignore[misc]
+            within_s=SETTLE_S,
+        )
     settle(server.plane, followers)
     told = 0
     for one, (expired, _) in zip(followers, earlier, strict=True):

@@ -55,10 +55,15 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, Path]
         process.communicate()
 
 
+def complaints(err: str) -> list[str]:
+    """Without what a server says of a machine that is busy: nothing is wrong with it."""
+    return [line for line in err.splitlines() if 'event="the event loop was held"' not in line]
+
+
 def refused(*arguments: str) -> tuple[int, str]:
     """Exit code and stderr of a command that must not start."""
     done = subprocess.run(
-        [*PROGRAM, *arguments], capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=20
+        [*PROGRAM, *arguments], capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=120
     )
     assert done.stdout == ""
     return done.returncode, done.stderr
@@ -90,7 +95,7 @@ def test_ready_serve_and_stop(tmp_path: Path, command: str, number: signal.Signa
         assert healthy(url, kubeconfig)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
-        assert (process.returncode, out, err) == (0, "", "")
+        assert (process.returncode, out, complaints(err)) == (0, "", [])
 
 
 def command_of(pid: int) -> str:

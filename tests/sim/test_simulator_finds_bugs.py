@@ -77,12 +77,12 @@ def test_an_own_create_that_the_cache_does_not_show_is_repeated(monkeypatch: pyt
 
 
 def test_a_full_slice_is_filled_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = packing.Packer.__init__
+    original = packing.SlicePacker.__init__
 
     def init(self: Any, ports: Any, most: int, **options: Any) -> None:
         original(self, ports, most + 1, **options)
 
-    monkeypatch.setattr(packing.Packer, "__init__", init)
+    monkeypatch.setattr(packing.SlicePacker, "__init__", init)
     assert found("none", first=4) & {"slice-maximum", "convergence"}
 
 

@@ -67,7 +67,9 @@ class World:
     """Documents by resource and key.  ``refuse``: plurals that the reader has no right to."""
 
     def __init__(self) -> None:
-        self.documents: dict[tuple[str, str], Doc] = {}
+        self.documents: dict[str, dict[str, Doc]] = {readable.resource.key: {} for readable in objects.READABLES}
+        #: how many were ever added: versions, and a source of numbers that differ
+        self.added = 0
         self.refuse: set[str] = set()
         self.asked: list[Selection] = []
 
@@ -77,7 +79,7 @@ class World:
         metadata = {
             "name": name,
             "uid": f"uid-{kind}-{namespace}-{name}",
-            "resourceVersion": str(len(self.documents) + 1),
+            "resourceVersion": str(self.added + 1),
             "creationTimestamp": ago(7200),
             **(meta or {}),
         }
@@ -86,17 +88,21 @@ class World:
         if labels:
             metadata["labels"] = dict(labels)
         document = {"apiVersion": resource.api_version, "kind": kind, "metadata": metadata, **rest}
-        self.documents[resource.key, f"{namespace}/{name}"] = document
+        self.documents[resource.key][f"{namespace}/{name}"] = document
+        self.added += 1
         return document
 
     def get(self, kind: str, namespace: str, name: str) -> Doc:
-        return self.documents[_KINDS[kind].key, f"{namespace}/{name}"]
+        return self.documents[_KINDS[kind].key][f"{namespace}/{name}"]
 
     def drop(self, kind: str, namespace: str, name: str) -> None:
-        del self.documents[_KINDS[kind].key, f"{namespace}/{name}"]
+        del self.documents[_KINDS[kind].key][f"{namespace}/{name}"]
 
     def all(self, kind: str) -> Iterator[Doc]:
-        return (document for (key, _), document in self.documents.items() if key == _KINDS[kind].key)
+        return iter(self.documents[_KINDS[kind].key].values())
+
+    def count(self, kind: str) -> int:
+        return len(self.documents[_KINDS[kind].key])
 
     def list(self, selection: Selection) -> list[bytes]:
         self.asked.append(selection)
@@ -107,9 +113,9 @@ class World:
 
     def _selected(self, selection: Selection) -> Iterator[Doc]:
         resource: Resource = selection.resource
-        for (key, _), document in sorted(self.documents.items(), key=lambda item: item[0]):
+        for _, document in sorted(self.documents[resource.key].items()):
             metadata = document["metadata"]
-            if key != resource.key or selection.namespace not in ("", metadata.get("namespace", "")):
+            if selection.namespace not in ("", metadata.get("namespace", "")):
                 continue
             if _has(metadata.get("labels", {}), selection.label_selector) and _fits(document, selection.field_selector):
                 yield document
@@ -174,7 +180,7 @@ def healthy(replicas: int = 3, *, name: str = "cart", namespace: str = "shop") -
 
 
 def add_node(world: World, name: str, zone: str, **more: Any) -> Doc:
-    number = len(list(world.all("Node"))) + 1
+    number = world.count("Node") + 1
     world.add(
         "Lease",
         "kube-node-lease",
@@ -192,7 +198,7 @@ def add_node(world: World, name: str, zone: str, **more: Any) -> Doc:
 
 
 def add_service(world: World, name: str, namespace: str = "shop", **spec: Any) -> Doc:
-    number = len(list(world.all("Service"))) + 1
+    number = world.count("Service") + 1
     ip = f"10.96.{number // 250}.{number % 250 + 1}"
     default = {
         "type": "ClusterIP",
@@ -280,7 +286,7 @@ def pod_spec() -> Doc:
 
 
 def add_pod(world: World, name: str, namespace: str, node: str, labels: Any, owned_by: Doc | None = None) -> Doc:
-    number = len(list(world.all("Pod"))) + 1
+    number = world.count("Pod") + 1
     ip = f"10.244.{number // 250}.{number % 250 + 2}"
     conditions = [
         {"type": kind, "status": "True", "lastTransitionTime": ago(3500)}

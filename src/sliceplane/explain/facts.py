@@ -104,7 +104,7 @@ class Facts:
         return tuple(pod for pod in rarest if labels.items() <= pod.labels.items())
 
     def slices_of(self, namespace: str, service: str) -> tuple[EndpointSlice, ...]:
-        """Those labelled for the Service, whoever made them, sorted by name."""
+        """Those labelled for the Service, whatever made them, sorted by name."""
         return tuple(self.derived(_slices_by_service).get(f"{namespace}/{service}", ()))
 
     def events_of(self, namespace: str, kind: str, name: str) -> tuple[FullEvent, ...]:

@@ -11,7 +11,7 @@ Service alone then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -47,6 +47,8 @@ class Investigation:
         self.facts = Facts(now)
         self._bodies: dict[Selection, bytes] = {}
         self._findings: list[tuple[Link, Finding]] | None = None
+        #: kept once nothing more is to be read, with all that the cases worked out
+        self._kept: tuple[Case, ...] | None = None
 
     def wanted(self) -> tuple[Selection, ...]:
         """What to read next, in no order; empty: ask for the ``answer``."""
@@ -54,6 +56,7 @@ class Investigation:
             unread = {selection: None for selection in self._wants() if not self.facts.knows(selection)}
             if unread:
                 return tuple(unread)
+            self._kept = tuple(self._cases())
             self._findings = list(self._found())
         return tuple(
             selection
@@ -104,7 +107,10 @@ class Investigation:
 
     # Cases and what they want
 
-    def _cases(self) -> Iterator[Case]:
+    def _cases(self) -> Iterable[Case]:
+        return self._kept if self._kept is not None else self._new_cases()
+
+    def _new_cases(self) -> Iterator[Case]:
         question, facts = self.question, self.facts
         match question.kind:
             case "service":
@@ -144,6 +150,8 @@ class Investigation:
         if question.kind == "everything":
             for readable in READABLES:
                 yield readable.in_namespace(question.namespace)
+            if not question.namespace:
+                return  # whatever a link wants is a part of these
         if question.client is not None and question.client.kind == "pod":
             yield PODS.named(question.client.namespace, question.client.name)
         for case in self._cases():
@@ -170,8 +178,7 @@ class Investigation:
 
     def _looked_at(self) -> Iterator[str]:
         """Names of the links that have a check for the question."""
-        cases = tuple(self._cases())
-        return (link.name for link in CHAIN if any(link.checks_of(case) for case in cases))
+        return (link.name for link in CHAIN if any(link.checks_of(case) for case in self._cases()))
 
     def _rank(self, finding: Finding) -> tuple[Any, ...]:
         """Who asked about a Pod reads of it first, then of its Services."""
@@ -181,7 +188,7 @@ class Investigation:
     def _blind_links(self) -> dict[str, str]:
         """Links that something was refused to, and why."""
         blind: dict[str, str] = {}
-        for case in self._cases():
+        for case in self._cases() if self.facts.refusals else ():
             for link in CHAIN:
                 for selection in link.wants_of(case):
                     unread = self._refusal(selection)

@@ -14,7 +14,7 @@ from typing import Final, Literal
 import msgspec
 
 #: ``error``: connections fail, or go where they should not, now.  ``warning``: some may, or will at the next change.
-#: ``note``: as somebody asked for, and maybe not what the reader expects
+#: ``note``: as it was asked for, and maybe not what the reader expects
 Severity = Literal["error", "warning", "note"]
 #: where the fault can be seen: API objects alone, reports of node proxies, a look at a kernel, an active probe
 Sight = Literal["objects", "reports", "kernel", "probe"]

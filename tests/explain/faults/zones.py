@@ -43,7 +43,7 @@ def _resized(world: World, *zones: str) -> None:
 
 
 @planted("Z1")
-def nobody_asked_for_hints(_: World) -> ExplainQuestion:
+def the_service_asks_for_no_hints(_: World) -> ExplainQuestion:
     return _from("zone", "zone-a")
 
 

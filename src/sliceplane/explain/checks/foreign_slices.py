@@ -1,6 +1,6 @@
-"""Slices and Endpoints that others write: they lead to what is not there, or nobody uses them.
+"""Slices and Endpoints that others write: they lead to what is not there, or are not used.
 
-A slice counts for its Service by its label alone, whoever made it; a proxy joins all that it sees (KEP-0752).  So one
+A slice counts for its Service by its label alone, whatever made it; a proxy joins all that it sees (KEP-0752).  So one
 that was left behind, or written by hand with a slip, is as good as the controller's.
 """
 
@@ -60,7 +60,7 @@ def foreign_addresses(case: ServiceCase) -> Iterable[Finding]:
         endpoint_slice = next(item for item in case.slices if item.metadata.name == name)
         manager = (endpoint_slice.metadata.labels or {}).get(LABEL_MANAGED_BY, "")
         age = since(endpoint_slice.metadata.creation_timestamp, case.now)
-        told = f"managed by {manager or 'nobody'}" + (f", {lasting(age)} old" if age is not None else "")
+        told = f"managed by {manager or 'no manager'}" + (f", {lasting(age)} old" if age is not None else "")
         yield Finding(
             code="E3",
             subject=case.subject,
@@ -109,7 +109,7 @@ def mirror_beside_selector(case: ServiceCase) -> Iterable[Finding]:
             yield Finding(
                 code="E4",
                 subject=case.subject,
-                sentence=f"slice {endpoint_slice.metadata.name} mirrors Endpoints {case.name}, which nobody keeps "
+                sentence=f"slice {endpoint_slice.metadata.name} mirrors Endpoints {case.name}, which no writer keeps "
                 f"since {case.name} has a selector",
                 evidence=(
                     seen(SLICES, endpoint_slice, "endpoints", some(addresses) or "(none)"),

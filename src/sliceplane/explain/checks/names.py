@@ -15,7 +15,7 @@ from sliceplane.api.requests import Selection
 from sliceplane.explain.case import ServiceCase, name_of, pod_name, seen
 from sliceplane.explain.checks.ports import resolved
 from sliceplane.explain.objects import CONFIG_MAPS, SERVICES, SLICES, STATEFUL_SETS
-from sliceplane.explain.wording import count
+from sliceplane.explain.wording import count, patch
 from sliceplane.findings.finding import Evidence, Finding
 
 SYSTEM = "kube-system"
@@ -44,7 +44,7 @@ def dns_is_down(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="C1",
             subject=name_of(SERVICES, server),
-            sentence=f"Service {SYSTEM}/{DNS} has {count(len(endpoints), 'endpoint')}, and none is ready",
+            sentence=f"Service {SYSTEM}/{DNS} has {count(len(endpoints), 'endpoint')}{', none of them ready' * bool(endpoints)}",
             evidence=(seen(SERVICES, server, "spec.selector", _pairs(server)),),
             effect="no name of the cluster resolves; addresses work",
             remedy=f"sliceplane explain service -n {SYSTEM} {DNS}",
@@ -146,8 +146,7 @@ def headless_tells_ready_ones(case: ServiceCase) -> Iterable[Finding]:
             sentence=f"DNS has no record of {case.name}: none of {count(len(case.endpoints), 'endpoint')} is ready",
             evidence=(case.field("spec.publishNotReadyAddresses", "false"),),
             effect="Pods that look for each other before they are ready never find each other",
-            remedy=f"kubectl -n {case.namespace} patch service {case.name} --type merge "
-            """-p '{"spec":{"publishNotReadyAddresses":true}}', if they need that; else see why they are not ready""",
+            remedy=patch(case.namespace, "service", case.name, {"spec": {"publishNotReadyAddresses": True}}),
         )
 
 

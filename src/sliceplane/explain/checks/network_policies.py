@@ -1,6 +1,6 @@
 """NetworkPolicies: is the client admitted to the Pods (kubernetes.io, "Network Policies").
 
-A Pod that no policy selects for ingress admits everybody; one that some select admits what any of them admits.
+A Pod that no policy selects for ingress admits every client; one that some select admits what any of them admits.
 Without a client it is asked whether anything at all is admitted to the port.  A network plug-in may do more, or less.
 """
 
@@ -49,7 +49,7 @@ def not_admitted(case: ServiceCase) -> Iterable[Finding]:
             ):
                 continue
             client = case.question.client
-            who = f"{client.namespace}/{client.name}" if client is not None and client.namespace else "anybody"
+            who = f"{client.namespace}/{client.name}" if client is not None and client.namespace else "any client"
             names = [policy.metadata.name for policy in selecting]
             yield Finding(
                 code="X4",

@@ -26,7 +26,7 @@ from sliceplane.explain.objects import (
 from sliceplane.explain.wording import count, patch, some
 from sliceplane.findings.finding import Evidence, Finding
 
-#: what owns Pods that come and go one by one, with nobody watching
+#: what owns Pods that come and go one by one, without an operator
 _ROLLED: Final = ("ReplicaSet", "StatefulSet", "DaemonSet")
 GRACE_DEFAULT_S: Final = 30
 _SLEEP = re.compile(r"\bsleep\s+(\d+)\b")
@@ -149,7 +149,7 @@ def gap_between(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="D4",
             subject=case.subject,
-            sentence=f"Deployment {name} {what}: nobody is ready in between",
+            sentence=f"Deployment {name} {what}: no Pod is ready in between",
             evidence=(evidence,),
             effect="every connection is refused for the time of a start, at each rollout",
             remedy=patch(case.namespace, "deployment", name, {"spec": {"strategy": rolling}}),
@@ -201,7 +201,7 @@ def fallback(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="D6",
             subject=case.subject,
-            sentence=f"nobody is ready: {count(len(serving), 'endpoint')} that terminates is used ({some(names)})",
+            sentence=f"no endpoint is ready; {count(len(serving), 'endpoint')} in termination used instead: {some(names)}",
             evidence=tuple(seen(SLICES, item, "endpoints", "none ready") for item in case.slices[:2]),
             effect="Pods get connections until they end, or say that they are not ready",
             remedy="let the Pods fail their readiness probe in the preStop hook, and start others before",

@@ -101,7 +101,7 @@ def no_such_port(case: ServiceCase) -> Iterable[Finding]:
             subject=case.subject,
             evidence=evidence,
             sentence=f"{case.name} has {there.port} for {there.protocol}, not for {protocol}",
-            effect=f"nodes do not serve {dialled}/{protocol}: nobody answers",
+            effect=f"nodes do not serve {dialled}/{protocol}: no answer comes",
             remedy=_add_port(case, there.port, protocol),
         )
         return

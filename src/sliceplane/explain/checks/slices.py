@@ -132,13 +132,13 @@ def _lost_leader(case: ServiceCase) -> tuple[str, Evidence] | None:
     if not ages or len(ages) < len(leases):
         return None
     age, lease = min(ages, key=lambda pair: pair[0])
-    holder = lease.spec.holder_identity or "nobody"
+    holder = lease.spec.holder_identity or "(none)"
     sentence = f"no leader of {lease.metadata.name} for {lasting(age)}; the last was {holder}"
     return sentence, seen(LEASES, lease, "spec.renewTime", lease.spec.renew_time or "(none)")
 
 
 def _silent_for(lease: Lease, now: float) -> float | None:
-    """Seconds since it ran out; ``None``: somebody holds it."""
+    """Seconds since it ran out; ``None``: it has a holder."""
     age = since(lease.spec.renew_time, now)
     duration = lease.spec.lease_duration_seconds or 0
     if age is None or not lease.spec.holder_identity:
@@ -156,7 +156,7 @@ def unknown_node(case: ServiceCase) -> Iterable[Finding]:
                 subject=pod_name(pod),
                 sentence=f"{pod.metadata.name} is on {node}, and there is no such Node",
                 evidence=(Evidence(subject=pod_name(pod), field="spec.nodeName", value=node),),
-                effect="its endpoint is left out, or has no zone; nobody runs it any more",
+                effect="its endpoint is left out, or has no zone; no kubelet runs it any more",
                 remedy=f"kubectl -n {case.namespace} delete pod {pod.metadata.name}",
             )
 

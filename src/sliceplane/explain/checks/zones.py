@@ -63,7 +63,7 @@ def is_auto(case: ServiceCase) -> bool:
     return case.service is not None and wants_annotation_hints(case.service.metadata.annotations or {})
 
 
-def nobody_asked(case: ServiceCase) -> Iterable[Finding]:
+def no_hints_asked_for(case: ServiceCase) -> Iterable[Finding]:
     """Z1: told to a client who asks from a zone, where its connections leave it."""
     client = case.client
     if client is None or not client.place.zone or case.service is None or asks(case):
@@ -233,5 +233,5 @@ def _subset(item: EndpointSlice) -> tuple[str, str, str] | None:
     return None
 
 
-CHECKS = (nobody_asked, voided, client_without_zone, zone_without_endpoint, slice_for_no_node)
+CHECKS = (no_hints_asked_for, voided, client_without_zone, zone_without_endpoint, slice_for_no_node)
 NODE_CHECKS = (node_without_zone,)

@@ -44,7 +44,7 @@ def dns_is_down(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="C1",
             subject=name_of(SERVICES, server),
-            sentence=f"Service {SYSTEM}/{DNS} has {count(len(endpoints), 'endpoint')}{', none of them ready' * bool(endpoints)}",
+            sentence=f"Service {SYSTEM}/{DNS} has no ready endpoint, of {len(endpoints)}",
             evidence=(seen(SERVICES, server, "spec.selector", _pairs(server)),),
             effect="no name of the cluster resolves; addresses work",
             remedy=f"sliceplane explain service -n {SYSTEM} {DNS}",

@@ -201,7 +201,7 @@ def fallback(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="D6",
             subject=case.subject,
-            sentence=f"no endpoint is ready; {count(len(serving), 'endpoint')} in termination used instead: {some(names)}",
+            sentence=f"no endpoint is ready; used instead, in termination: {some(names)}",
             evidence=tuple(seen(SLICES, item, "endpoints", "none ready") for item in case.slices[:2]),
             effect="Pods get connections until they end, or say that they are not ready",
             remedy="let the Pods fail their readiness probe in the preStop hook, and start others before",

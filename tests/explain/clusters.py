@@ -27,7 +27,7 @@ Kind = Callable[[World, Rng, str, str], None]
 
 def healthy_cluster(rng: Rng, services: int) -> World:
     world = World()
-    world.add("ServiceCIDR", "", "kubernetes", spec={"cidrs": ["10.96.0.0/16"]})
+    world.add("ServiceCIDR", "", "kubernetes", spec={"cidrs": ["10.96.0.0/16", "fd00::/64"]})
     for namespace in (*NAMESPACES, "kube-system"):
         world.add("Namespace", "", namespace, status={"phase": "Active"}, labels={"name": namespace})
     zones = 1 + rng.below(4)

@@ -264,3 +264,10 @@ def services_may_not_be_read(world: World) -> ExplainQuestion:
     no_service_selects_the_pod(world)
     world.refuse.add("services")
     return ExplainQuestion("pod", "cart-1", "shop")
+
+
+@near_miss("B8", "B7")
+def a_service_without_selector_has_no_workload(world: World) -> None:
+    del world.get("Service", "shop", "cart")["spec"]["selector"]
+    for pod in list(world.all("Pod")):
+        world.drop("Pod", "shop", pod["metadata"]["name"])

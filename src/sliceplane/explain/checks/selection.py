@@ -316,7 +316,9 @@ def _workloads(case: ServiceCase) -> Iterator[Workload]:
 
 
 def _matching(case: ServiceCase) -> tuple[Workload, ...]:
-    """Workloads whose Pods the Service selects."""
+    """Workloads whose Pods the Service selects; none for a Service that selects nothing."""
+    if not case.selector:
+        return ()
     if case.live:
         roots = sorted({root_of(pod) for pod in case.live})
         workloads = (case.facts.get(BY_KIND[kind], case.namespace, name) for kind, name in roots if kind in BY_KIND)

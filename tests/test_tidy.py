@@ -97,6 +97,13 @@ def test_test_module_tells_one_story(path: Path) -> None:
     assert text.count("\n") <= FILE_LINES_MAX, f"{path}: over {FILE_LINES_MAX} lines; split it by story"
 
 
+def test_waiting_is_left_to_those_who_say_what_they_saw() -> None:
+    """A loop that only sleeps is a third ``until``; its failure is a time-out that says nothing."""
+    polling = re.compile(r"^ +while [^\n]*:\n +(?:await asyncio|time)\.sleep\((?!0\))", re.MULTILINE)
+    alone = [path for path in TESTS if path.name.startswith("test_") and polling.search(path.read_text())]
+    assert alone == [], "tests/waiting.py waits"
+
+
 def test_nothing_left_over() -> None:
     marks = ("FIX" + "ME", "XX" + "X:", "TO" + "DO")
     for path in [*SOURCES, *TESTS]:

@@ -216,7 +216,7 @@ async def test_the_synchronous_face(live: Server, writer: Writer) -> None:
     working = asyncio.create_task(asyncio.to_thread(work))
     assert await asyncio.to_thread(ready.wait, 10)
     await writer.put("a", endpoint(2))
-    await asyncio.wait_for(working, 20)
+    await asyncio.wait_for(working, 120)
     assert [each.pod for change in told for each in change.added][:2] in (["web-1", "web-2"], ["web-2"])
 
 

@@ -88,7 +88,7 @@ def started(node: Host, container: dict[str, Any], kubeconfig: Path, log: Path) 
             yield process
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(120)
 
 
 #: prints a line for each URL as soon as it answers with 200, or for the first that does not in time

@@ -131,7 +131,7 @@ class Container:
 
     def stop(self) -> int:
         os.kill(self.pid, signal.SIGTERM)
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=120)
         return self.process.returncode
 
     def __enter__(self) -> Container:

@@ -105,7 +105,7 @@ def started(path: Path, folder: Path, prefix: tuple[str, ...] = (), **environmen
 def _ends_well(process: subprocess.Popen[bytes], manager: socket.socket) -> None:
     process.send_signal(signal.SIGTERM)
     assert manager.recv(4096) == b"STOPPING=1"
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors.decode()
 
 

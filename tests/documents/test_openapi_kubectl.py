@@ -126,7 +126,7 @@ def kubectl(server: FakeServer, tmp_path: Path, *arguments: str, stdin: str = ""
         env={"HOME": str(tmp_path), "KUBECONFIG": f"{tmp_path}/none"},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert run.returncode == 0, run.stderr

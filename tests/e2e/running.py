@@ -68,11 +68,11 @@ def stop(plane: Plane) -> int:
     if plane.process.poll() is None:
         plane.process.send_signal(signal.SIGTERM)
     try:
-        plane.process.communicate(timeout=20)
+        plane.process.communicate(timeout=120)
     except subprocess.TimeoutExpired:
         plane.process.kill()
         plane.process.communicate()
-        raise AssertionError(f"no end 20 s after SIGTERM\n{plane.log.read_text()}") from None
+        raise AssertionError(f"no end 120 s after SIGTERM\n{plane.log.read_text()}") from None
     return plane.process.returncode
 
 

@@ -37,7 +37,7 @@ def proxy(*arguments: str, before: tuple[str, ...] = (), **environment: str) -> 
     """Runs to its end, by the command *before*."""
     command = [*before, sys.executable, "-m", "sliceplane", "proxy", *arguments]
     everything = {**ENVIRONMENT, "KUBECONFIG": "", "HOME": "/nonexistent", **environment}
-    return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, env=everything)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=everything)
 
 
 def refusal(done: subprocess.CompletedProcess[str], code: int = 1) -> str:

@@ -113,7 +113,7 @@ def started(log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(120)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -127,7 +127,7 @@ class Recorder:
 
     def requests(self) -> list[Recorded]:
         """What it heard.  It hears no more."""
-        self.process.communicate(timeout=10)
+        self.process.communicate(timeout=120)
         assert self.process.returncode == 0, "the recorder failed"
         return requests_of(self.out.read_text())
 

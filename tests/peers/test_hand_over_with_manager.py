@@ -129,7 +129,7 @@ def test_there_and_back_without_a_write(manager: str, plane: Plane, tmp_path: Pa
             # headless, publishing what is not ready: its slice says that it does not serve
             eventually(lambda: changed(before, versions(plane)) == 4)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            assert process.wait(120) == 0
     # and back
     after = versions(plane)
     with managing(manager, plane, tmp_path / "back.log", WITH):
@@ -164,7 +164,7 @@ def churn_beside_a_shadow(plane: Plane) -> None:
         time.sleep(7.0)
         process.send_signal(signal.SIGTERM)
         told = process.stdout.read()
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
     assert told.startswith("no difference in 6 services"), told
 
 

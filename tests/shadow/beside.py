@@ -46,7 +46,7 @@ def controlled(server: Server, make: Callable[[], Controller]) -> Iterator[Contr
         yield host
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(20)
+        thread.join(120)
 
 
 def populate(server: Server, pods: int) -> None:

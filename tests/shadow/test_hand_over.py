@@ -118,7 +118,7 @@ class Reader:
     def finish(self, server: Server) -> None:
         marker = {"metadata": {"name": "zz-end", "labels": {"test": "end"}}, "addressType": "IPv4", "endpoints": []}
         assert server.request("POST", SLICES, marker).code == 201
-        self._thread.join(20)
+        self._thread.join(120)
         assert not self._thread.is_alive()
         self._connection.close()
 
@@ -156,7 +156,7 @@ def test_no_reader_misses_an_endpoint_during_churn(server: Server, overlapping: 
     with controlled(server, controller) as third:
         until(lambda: writes_of(third) > 10)
         stop.set()
-        churning.join(20)
+        churning.join(120)
         for number in range(6):
             set_ready(server, number)
         until(lambda: endpoints(server) == dict.fromkeys((f"web-{n}" for n in range(PODS)), True))

@@ -31,7 +31,7 @@ def started(*arguments: str, stdin: int = subprocess.PIPE) -> Iterator[tuple[sub
             assert line.startswith("ready https://127.0.0.1:"), line
             kubeconfig = Path(line.strip().partition("kubeconfig=")[2])
             yield process, kubeconfig
-            assert process.wait(20) == 0
+            assert process.wait(120) == 0
             assert not kubeconfig.parent.exists()
         finally:
             process.kill()

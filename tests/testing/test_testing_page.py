@@ -58,7 +58,7 @@ def test_the_command_of_the_page_starts() -> None:
         assert process.stdout.readline().startswith("ready https://127.0.0.1:")
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
 
 
 def test_every_public_name_is_on_the_page_and_no_other() -> None:

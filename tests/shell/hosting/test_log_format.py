@@ -80,7 +80,7 @@ def written(form: str, colour: str = "plain", *, terminal: bool = False, **envir
     """What a process writes to stderr, a pipe or a terminal."""
     reading, writing = pty.openpty() if terminal else os.pipe()
     try:
-        subprocess.run([sys.executable, "-c", _WRITER, form, colour], stderr=writing, check=True, timeout=30,
+        subprocess.run([sys.executable, "-c", _WRITER, form, colour], stderr=writing, check=True, timeout=120,
             env={"PYTHONPATH": str(Path(__file__).parents[3] / "src"), "PATH": os.environ["PATH"], "TERM": "xterm",
                 **environment})  # fmt: skip
         return os.read(reading, 100_000).decode().replace("\r\n", "\n")

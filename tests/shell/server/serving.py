@@ -49,7 +49,7 @@ class Server:
 
     def connect(self, *, certificate: bool = True) -> http.client.HTTPSConnection:
         context = self.context(certificate=certificate)
-        return http.client.HTTPSConnection(self.host, self.port, context=context, timeout=20)
+        return http.client.HTTPSConnection(self.host, self.port, context=context, timeout=60)
 
     def request(
         self,

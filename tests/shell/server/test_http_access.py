@@ -125,7 +125,7 @@ def kubectl(server: Server, folder: Path, *arguments: str, token: str = "") -> t
     else:
         who = [f"--kubeconfig={server.plane.kubeconfig}"]
     line = [KUBECTL, *who, f"--cache-dir={folder / 'cache'}", *arguments]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
     return done.returncode, done.stdout + done.stderr
 
 

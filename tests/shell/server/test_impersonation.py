@@ -78,7 +78,7 @@ def test_kubectl_as(audited: tuple[Server, Path], tmp_path: Path) -> None:
 
     def kubectl(*arguments: str) -> str:
         line = [KUBECTL, f"--kubeconfig={server.plane.kubeconfig}", f"--cache-dir={tmp_path}", *arguments]
-        return subprocess.run(line, capture_output=True, text=True, timeout=30, check=False).stdout
+        return subprocess.run(line, capture_output=True, text=True, timeout=120, check=False).stdout
 
     shown = kubectl("auth", "whoami", "-o", "json", "--as=jane", "--as-group=devs", "--as-uid=7")
     info = json.loads(shown)["status"]["userInfo"]

@@ -40,7 +40,7 @@ def command(server: Server, folder: Path, *arguments: str) -> list[str]:
 
 def kubectl(server: Server, folder: Path, *arguments: str, stdin: str = "") -> str:
     line = command(server, folder, *arguments)
-    done = subprocess.run(line, input=stdin, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(line, input=stdin, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

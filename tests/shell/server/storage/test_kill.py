@@ -39,7 +39,7 @@ class Round:
         timer = threading.Timer(run_s, process.kill)
         timer.start()
         try:
-            output, errors = process.communicate(timeout=30)
+            output, errors = process.communicate(timeout=120)
         finally:
             timer.cancel()
             timer.join()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tests.explain.world import healthy
+import pytest
+from tests.explain.world import World, add_pod, add_service, healthy, write_slice
 
-from sliceplane.explain.question import ExplainQuestion
+from sliceplane.explain.question import ExplainQuestion, Explanation
 from sliceplane.explain.text import as_list, as_text
 
 
@@ -30,3 +31,105 @@ def test_an_answer_fits_a_terminal_but_for_what_is_pasted() -> None:
 def test_lint_counts_what_it_looked_at() -> None:
     answer = healthy().ask(ExplainQuestion("everything"))
     assert as_list(answer, 80).splitlines()[-1] == "no error, no warning, no note in 1 Service"
+
+
+# Pods
+
+
+def _ask_about(world: World, pod: str) -> Explanation:
+    return world.ask(ExplainQuestion("pod", pod, "shop"))
+
+
+def test_a_pod_that_is_well_is_told_with_its_services_and_since_when() -> None:
+    world = healthy()
+    add_service(world, "cart-edge", selector={"app": "cart"}, type="NodePort")
+    write_slice(world, "cart-edge")
+    answer = _ask_about(world, "cart-1")
+    assert answer.findings == ()
+    assert answer.story == "cart-1 on node-1 is ready for 58 min; selected by cart (ready), cart-edge (ready)"
+    assert as_text(answer).splitlines()[0] == "verdict  pod shop/cart-1: nothing is wrong as far as one can see"
+
+
+def test_a_pod_that_was_asked_about_comes_before_its_services() -> None:
+    """The Service has a fault of its own, and other Pods serve: for who asks, the Pod is the matter."""
+    world = healthy()
+    world.get("Service", "shop", "cart")["spec"].update(externalIPs=["203.0.113.9"])
+    add_service(world, "bets", externalIPs=["203.0.113.9"])
+    status = world.get("Pod", "shop", "cart-1")["status"]
+    status["containerStatuses"][0].update(
+        ready=False, state={"waiting": {"reason": "ImagePullBackOff", "message": "Back-off"}}
+    )
+    status["conditions"] = [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "False"}]
+    answer = _ask_about(world, "cart-1")
+    assert [(finding.code, finding.severity, finding.subject.kind) for finding in answer.findings] == [
+        ("R4", "error", "Pod"), ("S7", "error", "Service"),
+    ]  # fmt: skip
+    assert [finding.code for finding in world.explain().findings] == ["S7", "R4"]
+
+
+def test_a_pod_that_no_service_selects_is_judged_all_the_same() -> None:
+    world = healthy()
+    pod = add_pod(world, "tool", "shop", "node-1", {"app": "tool"})
+    pod["status"]["containerStatuses"][0].update(
+        ready=False, restartCount=9, state={"waiting": {"reason": "CrashLoopBackOff"}}
+    )
+    answer = _ask_about(world, "tool")
+    assert [(finding.code, finding.severity) for finding in answer.findings] == [("R5", "error"), ("B9", "note")]
+    assert answer.story.endswith("no Service selects it")
+
+
+def test_of_what_does_not_exist_nothing_is_well() -> None:
+    answer = _ask_about(healthy(), "cart-7")
+    assert answer.findings[0].sentence == "no Pod shop/cart-7; there is shop/cart-2, shop/cart-1, shop/cart-0"
+    assert answer.well == ()
+    assert healthy().explain("crat").well == ()
+
+
+def test_a_namespace_that_does_not_exist_is_said() -> None:
+    finding = healthy().explain("cart", "shpo").findings[0]
+    assert finding.sentence == "no Service shpo/cart: there is no namespace shpo; there is shop/cart"
+
+
+# Kinds of Services
+
+
+def test_an_external_name_has_no_ports_and_no_endpoints_to_look_at() -> None:
+    world = healthy()
+    spec = {"type": "ExternalName", "externalName": "db.example.org", "clusterIP": "", "clusterIPs": None}
+    add_service(world, "db", selector={"app": "db"}, ports=None, **spec)
+    answer = world.explain("db", port="5432")
+    assert answer.findings == ()
+    assert answer.story == "db is a name for db.example.org: DNS answers with it, no proxy and no Pod is asked"
+    assert not {"selection", "Pods", "ports", "slices"} & set(answer.well)
+
+
+@pytest.mark.parametrize(
+    ("spec", "state"),
+    [
+        ({"clusterIP": "None", "clusterIPs": ["None"]},
+         "cart is headless, DNS gives its endpoints' addresses; 3 of 3 Pods ready, 3 of 3 endpoints ready in 1 slice"),
+        ({"selector": None},
+         ("cart is ClusterIP 10.96.0.2; no selector, 1 slice kept by endpointslice-controller.k8s.io, "
+          "3 of 3 endpoints ready in 1 slice")),
+    ],
+    ids=["headless", "without a selector"],
+)  # fmt: skip
+def test_the_state_says_what_kind_of_service_it_is(spec: dict[str, object], state: str) -> None:
+    world = healthy()
+    world.get("Service", "shop", "cart")["spec"].update(spec)
+    answer = world.explain(port="8080" if "clusterIP" in spec else "")
+    assert (answer.story, answer.cause) == (state, None)
+
+
+# Rights
+
+
+def test_what_was_refused_whole_is_not_asked_for_in_parts() -> None:
+    world = healthy()
+    for number in range(20):
+        add_service(world, f"s-{number}")
+    world.refuse.update({"pods", "events", "leases"})
+    answer = world.ask(ExplainQuestion("everything"))
+    assert answer.missing_rights == ("list pods", "list leases.coordination.k8s.io", "list events")
+    assert answer.cause is None
+    assert "Pods" not in answer.well

@@ -62,6 +62,10 @@ class PodsCase:
         return self.facts.now
 
     @property
+    def exists(self) -> bool:
+        raise NotImplementedError
+
+    @property
     def judged(self) -> tuple[FullPod, ...]:
         """The Pods that checks of Pods look at, those that have ended among them."""
         raise NotImplementedError
@@ -83,6 +87,10 @@ class PodCase(PodsCase):
     @cached_property
     def pod(self) -> FullPod | None:
         return self.facts.get(PODS, self.namespace, self.name)
+
+    @property
+    def exists(self) -> bool:
+        return self.pod is not None
 
     @property
     def judged(self) -> tuple[FullPod, ...]:
@@ -115,6 +123,10 @@ class ServiceCase(PodsCase):
         super().__init__(facts, question, namespace, name)
         self.pod = pod
         self.service: Service | None = facts.get(SERVICES, namespace, name)
+
+    @property
+    def exists(self) -> bool:
+        return self.service is not None
 
     @property
     def has_endpoints(self) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sliceplane.api.requests import Selection
-from sliceplane.explain.case import Case, NodeCase, PodCase, ServiceCase, ZoneCase
+from sliceplane.explain.case import Case, NodeCase, PodCase, PodsCase, ServiceCase, ZoneCase
 from sliceplane.explain.checks import (
     foreign_slices,
     names,
@@ -30,6 +30,8 @@ from sliceplane.explain.checks import (
 )
 from sliceplane.findings.finding import Finding
 
+#: the first link
+NAME: Final = "name"
 ServiceCheck = Callable[[ServiceCase], Iterable[Finding]]
 PodCheck = Callable[[PodCase], Iterable[Finding]]
 NodeCheck = Callable[[NodeCase], Iterable[Finding]]
@@ -58,7 +60,9 @@ class Link:
     of_endpoints: bool = True
 
     def checks_of(self, case: Case) -> tuple[Callable[[Any], Iterable[Finding]], ...]:
-        """Empty: the link says nothing of such a case."""
+        """Empty: the link says nothing of such a case; of what does not exist only the first does."""
+        if isinstance(case, PodsCase) and not case.exists and self.name != NAME:
+            return ()
         match case:
             case ServiceCase():
                 return self.checks if case.has_endpoints or not self.of_endpoints else ()
@@ -85,7 +89,7 @@ class Link:
 
 CHAIN: Final[tuple[Link, ...]] = (
     Link(
-        "name",
+        NAME,
         services.NAME_CHECKS,
         services.wants,
         pod_checks=(services.no_such_pod,),

@@ -85,7 +85,9 @@ class Investigation:
 
     def answer(self) -> Explanation:
         assert self._findings is not None, "wanted() still names what to read"
-        findings = sorted({self._with_writers(finding): None for _, finding in self._findings}, key=self._rank)
+        findings = self._told_once(
+            sorted({self._with_writers(finding): None for _, finding in self._findings}, key=self._rank)
+        )
         broken = {link.name for link, _ in self._findings}
         blind = self._blind_links()
         return Explanation(
@@ -104,6 +106,15 @@ class Investigation:
             services=sum(isinstance(case, ServiceCase) and case.service is not None for case in self._cases()),
             is_blind=CHAIN[0].name in blind or any(self._was_refused(selection) for selection in self._first_wants()),
         )
+
+    def _told_once(self, findings: list[Finding]) -> list[Finding]:
+        """What the Services of one Pod have in common is told for the first of them."""
+        if self.question.kind != "pod":
+            return findings
+        told: dict[tuple[str, str], Finding] = {}
+        for finding in findings:
+            told.setdefault((finding.code, finding.sentence), finding)
+        return list(told.values())
 
     # Cases and what they want
 
@@ -218,7 +229,8 @@ class Investigation:
         return msgspec.structs.replace(finding, evidence=evidence)
 
     def _with_writer(self, entry: Evidence) -> Evidence:
-        if entry.writer or entry.subject.plural not in _PROJECTIONS:
+        # Of what is not there the last writer is not known: who took it away left no trace.
+        if entry.writer or entry.value == "(none)" or entry.subject.plural not in _PROJECTIONS:
             return entry
         body = self._bodies.get(_named(entry.subject), b"")
         write = last_write(body, entry.field) if body else None

@@ -35,7 +35,7 @@ def _lines(explanation: Explanation, width: int | None) -> Iterator[str]:
     if len(others) > ALSO_MAX:
         yield from fact("", f"and {len(others) - ALSO_MAX} more (--output json has all)", width)
     if explanation.story:
-        yield from fact("it", explanation.story, width)
+        yield from fact("state", explanation.story, width)
     if explanation.well:
         yield from fact("well", ", ".join(explanation.well), width)
     for number, phrase in enumerate(explanation.not_looked_at):

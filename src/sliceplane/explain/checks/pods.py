@@ -65,6 +65,8 @@ def wants_of_state(case: PodsCase) -> Iterator[Selection]:
     else:
         yield from NODES.each_of("", names)
         yield from LEASES.each_of(LEASES_OF_NODES, names)
+    if any(pod.spec.node_selector and not pod.spec.node_name for pod in case.judged):
+        yield NODES.everywhere()
     unready = [pod for pod in case.judged if not pod.is_over and not pod.is_ready]
     for pod in unready[:EVENTS_OF_MAX]:
         yield events_about(pod.metadata.namespace, "Pod", pod.metadata.name)
@@ -103,15 +105,17 @@ def weigh(case: PodsCase, trouble: Trouble) -> Severity | None:
 
 
 def names_of(case: PodsCase, pods: list[FullPod]) -> str:
-    """``cart-0``, ``cart-0 (1 of 3 Pods)``, ``2 of 3 Pods (cart-0, cart-1)``, ``all 2 Pods (...)``"""
+    """``cart-0``, ``cart-0 (1 of 3 Pods)``, ``2 of 3 Pods (cart-0, cart-1)``, ``both Pods (...)``"""
     names = [pod.metadata.name for pod in pods]
     live = sum(not pod.is_over for pod in case.judged)
     if live <= 1:
         return names[0]
     if len(names) == 1:
         return f"{names[0]} (1 of {live} Pods)"
-    several = f"all {live}" if len(names) == live else f"{len(names)} of {live}"
-    return f"{several} Pods ({some(names)})"
+    several = f"{len(names)} of {live} Pods"
+    if len(names) == live:
+        several = "both Pods" if live == 2 else f"all {live} Pods"
+    return f"{several} ({some(names, 2)})"
 
 
 def effect_on(case: PodsCase, pods: list[FullPod]) -> str:
@@ -144,11 +148,25 @@ def unscheduled(case: PodsCase, pod: FullPod) -> Trouble:
     describe = f"kubectl -n {pod.metadata.namespace} describe pod {pod.metadata.name}"
     if condition is None or not condition.message:
         evidence = (Evidence(subject=pod_name(pod), field="spec.nodeName", value="(none)"),)
+        pairs = ",".join(f"{key}={value}" for key, value in sorted((pod.spec.node_selector or {}).items()))
+        if pairs and not _nodes_with(case, pod):
+            evidence = (Evidence(subject=pod_name(pod), field="spec.nodeSelector", value=pairs),)
+            label = f"kubectl label node NODE {pairs.replace(',', ' ')}"
+            words = f"no node for {lasting(age)}: no Node of {len(case.facts.of(NODES))} has {pairs}"
+            return Trouble("R1", words, age, evidence, label, key=pairs)
         words = f"no node for {lasting(age)}, and no scheduler has said why"
         return Trouble("R1", words, age, evidence, "see whether the scheduler runs, and its log", certainty="likely")
     evidence = (seen_condition(pod, "PodScheduled", f"{condition.status} ({condition.reason})"),)
     message = clipped(condition.message)
     return Trouble("R1", f"no node for {lasting(age)}: {message}", age, evidence, describe, key=message)
+
+
+def _nodes_with(case: PodsCase, pod: FullPod) -> bool:
+    """Whether some Node has the labels that the Pod asks for; also where Nodes could not be seen."""
+    wanted = (pod.spec.node_selector or {}).items()
+    if not case.was_read(NODES.everywhere()):
+        return True
+    return any(wanted <= (node.metadata.labels or {}).items() for node in case.facts.of(NODES))
 
 
 def never_starts(case: PodsCase, pod: FullPod) -> Trouble | None:

@@ -136,19 +136,18 @@ def _silent(case: PodsCase, node: Node, ready: Condition, pods: list[FullPod]) -
 
 
 def _growing_silent(case: PodsCase, node: Node, pods: list[FullPod]) -> Iterator[Finding]:
-    leases = case.facts.of(LEASES, LEASES_OF_NODES)
-    ages = {lease.metadata.name: since(lease.spec.renew_time, case.now) for lease in leases}
+    ages = case.facts.derived(_kubelet_silences)
     age = ages.get(node.metadata.name)
-    others = [other for name, other in ages.items() if other is not None and name != node.metadata.name]
     # All of them old: the clocks of reader and kubelets differ, or the API server was away.
-    if age is None or age < KUBELET_SILENT_S or (others and min(others) >= KUBELET_SILENT_S):
+    if age is None or age < KUBELET_SILENT_S or (len(ages) > 1 and min(ages.values()) >= KUBELET_SILENT_S):
         return
     until = (
         f"its Pods stay endpoints until {KUBELET_LOST_S:.0f} s"
         if age < KUBELET_LOST_S + STARTING_S
         else "the Node still says Ready"
     )
-    lease = next(lease for lease in leases if lease.metadata.name == node.metadata.name)
+    lease = case.facts.get(LEASES, LEASES_OF_NODES, node.metadata.name)
+    assert lease is not None, "its age is known"
     yield Finding(
         code="R9",
         subject=name_of(NODES, node),
@@ -158,6 +157,14 @@ def _growing_silent(case: PodsCase, node: Node, pods: list[FullPod]) -> Iterator
         effect="if the node is lost, connections to its Pods hang until then",
         remedy=f"kubectl drain {node.metadata.name} --ignore-daemonsets --delete-emptydir-data",
     )
+
+
+def _kubelet_silences(facts: Facts) -> dict[str, float]:
+    """Seconds since each node's kubelet renewed its Lease."""
+    ages = (
+        (lease.metadata.name, since(lease.spec.renew_time, facts.now)) for lease in facts.of(LEASES, LEASES_OF_NODES)
+    )
+    return {name: age for name, age in ages if age is not None}
 
 
 def _is_shutting_down(node: Node, ready: Condition) -> bool:

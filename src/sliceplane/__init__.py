@@ -8,7 +8,7 @@ in which none needs one that comes later:
 - endpoints of Services: heuristics, slices, proxy, endpoints, balancing, shadow;
 - what writes and decides: registry, controllers;
 - rules of a node: nft, iptables, ipvs, hns;
-- what answers questions: tracer, endpoints_audit, estimate, explain;
+- what answers questions: tracer, endpoints_audit, estimate, explain, drift;
 - what controllers were told, to be told again: recorder;
 - what runs them, on real or on virtual time: shell, sim;
 - what people and their programs begin with: client, cli, testing.

@@ -13,7 +13,7 @@ from sliceplane.findings.codes import catalogue
 assert tests.explain.faults, "importing it fills the lists"
 ISSUE = re.compile(r"[\w.-]+/[\w.-]+#\d+")
 #: seen on a node alone: their faults are planted in kernels (``tests/kernel``)
-ELSEWHERE = {code for code, cause in catalogue().items() if cause.seen_in in ("kernel", "probe")}
+ELSEWHERE = {code for code, cause in catalogue().items() if cause.seen_in in ("reports", "kernel", "probe")}
 
 
 @pytest.mark.parametrize("fault", PLANTED, ids=str)

@@ -25,6 +25,7 @@ from sliceplane.proxy.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REPORT,
     ANNOTATION_REVISION,
+    ASKED_PERIOD_S,
     CHANGED_PERIOD_S,
     IDLE_PERIOD_S,
     Progress,
@@ -148,6 +149,7 @@ def test_it_is_told_soon_after_a_change_and_now_and_then() -> None:
     assert progress.next_deadline() == 1020.0 + IDLE_PERIOD_S
     progress.on_problems(("IPv4 rules are not written: no buffer space",))
     assert progress.next_deadline() == 1020.0 + CHANGED_PERIOD_S
+    assert progress.asked_deadline() == 1020.0 + ASKED_PERIOD_S, "trouble does not wait for the beat"
 
 
 def test_a_slice_that_asks_for_a_report_gets_one_when_the_kernel_has_it() -> None:
@@ -164,8 +166,9 @@ def test_a_slice_that_asks_for_a_report_gets_one_when_the_kernel_has_it() -> Non
     progress.on_taken("IPv4")
     progress.on_written("IPv4")
     assert progress.asked_deadline() == 1001.0
-    told(progress, 1001.0)
+    progress.take_report(1001.0, at_beat=False)
     assert not progress.asked
+    assert progress.next_deadline() == 1000.0 + IDLE_PERIOD_S, "the beat goes on as it did"
     same = slice_of(8, **{ANNOTATION_REPORT: "drain-1/0"})
     progress.on_change(Change(EndpointSlices.key, again, same), ALL, 1002.0)
     assert not progress.asked, "another change of the slice asks for nothing"

@@ -26,6 +26,7 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Understand a cluster": {
         "explain": ("sliceplane.cli.explain", "Tell why a Service, Pod, Node or zone does not work."),
         "lint": ("sliceplane.cli.lint", "Look at every Service, and say what is wrong."),
+        "drift": ("sliceplane.cli.drift", "Tell which nodes do not hold what the API server says."),
         "trace": ("sliceplane.cli.trace", "Tell where a packet goes on a node, and why."),
         "endpoints": ("sliceplane.cli.endpoints", "Leave the Endpoints API: what still depends on it."),
     },

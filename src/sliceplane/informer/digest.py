@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final
 
-from sliceplane.api.meta import Object, revision_of
+from sliceplane.api.meta import Object
 
 _MASK: Final = 2**64 - 1
 #: odd numbers without a pattern in their bits: 2^64 over the golden ratio, and one with about as many ones as zeros
@@ -24,34 +24,35 @@ _SECOND: Final = 0xD6E8FEB86659FD93
 
 
 class Terms:
-    """What objects add to digests.  Keeps the hash of the key of each object that is there."""
+    """What objects add to digests.  Keeps two numbers for each object that is there."""
 
     def __init__(self) -> None:
+        #: by key: its hash, and what the object added last
         self._keys: dict[str, int] = {}
+        self._terms: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def of(self, old: Object | None, new: Object | None) -> tuple[int, int]:
         """Of a change, as ``informer.cache.Change`` has it: what goes and what comes; 0 for nothing."""
-        present = new if new is not None else old
-        assert present is not None, "a change has an old or a new object"
-        key = present.metadata.key
+        if new is None:
+            assert old is not None, "a change has an old or a new object"
+            key = old.metadata.key
+            self._keys.pop(key, None)
+            return self._terms.pop(key, 0), 0
+        meta = new.metadata
+        key, version = meta.key, meta.resource_version
         base = self._keys.get(key)
         if base is None:
             base = self._keys[key] = _hash(key)
-        goes = comes = 0
-        if old is not None:
-            goes = ((base ^ _number(old.metadata.resource_version)) * _FIRST) & _MASK
-            goes = ((goes ^ (goes >> 32)) * _SECOND) & _MASK
-            goes ^= goes >> 32
-        if new is None:
-            del self._keys[key]
-        else:
-            comes = ((base ^ _number(new.metadata.resource_version)) * _FIRST) & _MASK
-            comes = ((comes ^ (comes >> 32)) * _SECOND) & _MASK
-            comes ^= comes >> 32
-        return goes, comes
+        # Spelled out: this is done for every event, and a call would cost as much again.
+        mixed = ((base ^ (int(version) if version.isdecimal() else _hash(version))) * _FIRST) & _MASK
+        mixed = ((mixed ^ (mixed >> 32)) * _SECOND) & _MASK
+        mixed ^= mixed >> 32
+        goes = self._terms.get(key, 0)
+        self._terms[key] = mixed
+        return goes, mixed
 
 
 class Digest:
@@ -86,8 +87,14 @@ def digest_of(objects: Iterable[Object]) -> str:
     return digest.text
 
 
-def _number(version: str) -> int:
-    return revision_of(version) or _hash(version)
+def digest_of_versions(versions: Iterable[tuple[str, str]]) -> str:
+    """The same of keys and versions."""
+    value = 0
+    for key, version in versions:
+        mixed = ((_hash(key) ^ (int(version) if version.isdecimal() else _hash(version))) * _FIRST) & _MASK
+        mixed = ((mixed ^ (mixed >> 32)) * _SECOND) & _MASK
+        value ^= mixed ^ (mixed >> 32)
+    return digest_text(value)
 
 
 def _hash(text: str) -> int:

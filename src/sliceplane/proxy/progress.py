@@ -126,6 +126,8 @@ class Progress:
         self._requests: list[_Request] = []
         self._told: Report | None = None
         self._told_at: float | None = None
+        #: of these, the last at the beat: a report on demand takes the place of none
+        self._beat_at = 0.0
 
     # -- what happens -----------------------------------------------------------------------------------
 
@@ -197,7 +199,7 @@ class Progress:
             return 0.0
         told = self._told
         same = told is not None and _content(told) == _content(self._report())
-        return self._told_at + (self._idle_period_s if same else self.changed_period_s)
+        return self._beat_at + (self._idle_period_s if same else self.changed_period_s)
 
     @property
     def asked(self) -> bool:
@@ -205,19 +207,24 @@ class Progress:
         return bool(self._requests)
 
     def asked_deadline(self) -> float | None:
-        """When the Lease is to be written on demand; ``None``: not before the next write of rules, or request."""
+        """When the Lease is to be written on demand, or since other problems are to be told; ``None``: not before the
+        next write of rules, or request."""
         held = self.held
         due = [item.due for item in self._requests if _revision(held, item.place) >= item.revision]
+        if self._told is not None and self._told.problems != self._problems:
+            due.append(0.0)
         return max(min(due), (self._told_at or 0.0) + ASKED_PERIOD_S) if due else None
 
     def on_failure(self) -> None:
         """The last report did not arrive: it is due again as if something had changed."""
         self._told = None
 
-    def take_report(self, now: float) -> bytes:
+    def take_report(self, now: float, *, at_beat: bool = True) -> bytes:
         """The Lease as it is to be now: a document to create, and a merge patch."""
         report = self._told = self._report()
         self._told_at = now
+        if at_beat:
+            self._beat_at = now
         held = report.places()
         self._requests = [item for item in self._requests if _revision(held, item.place) < item.revision]
         metadata: Document = {

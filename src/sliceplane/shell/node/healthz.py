@@ -12,18 +12,25 @@ is a right or an API that is missing (403, 404): its body says so.
 
 ``warnings`` are what happened lately and is mended, such as rules that another program deleted; they turn nothing red.
 
-The metrics address has ``/metrics``, ``/proxyMode`` and a ``/healthz`` that says that the process lives.
+The metrics address has ``/metrics``, ``/proxyMode`` and a ``/healthz`` that says that the process lives.  Where it is
+a loopback address it also has, for ``sliceplane drift``, ``/versions/endpointslices`` and ``/versions/services`` (what
+the caches hold) and ``/rules`` (where the kernel is not as the proxy believes): these pages tell names of Services, and
+``/rules`` costs a listing of the table.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol
 
 from sliceplane.api.codec import encode
+from sliceplane.api.scheme import Resource
 from sliceplane.kit.metrics import merged
+from sliceplane.proxy.progress import FOLLOWED
 from sliceplane.shell.node.health import ProxyHealth, health_document
+from sliceplane.shell.node.kernel.backend import KernelError
 from sliceplane.shell.node.metrics import ProxyMetrics
 from sliceplane.shell.process.door import door
 from sliceplane.shell.process.pages import Page, PageMaker
@@ -42,6 +49,10 @@ class Proxy(Protocol):
     def unanswered(self) -> Awaitable[str]: ...
 
     def refused(self) -> str: ...
+
+    def versions(self, resource: str) -> dict[str, dict[str, str]]: ...
+
+    async def differences(self) -> tuple[str, ...]: ...
 
 
 def health_pages(proxy: Proxy, clock: Callable[[], float] = time.time) -> dict[str, PageMaker]:
@@ -76,4 +87,23 @@ def metrics_pages(proxy: Proxy) -> dict[str, PageMaker]:
         "/metrics": metrics,
         "/healthz": lambda: Page(b"ok"),
         "/proxyMode": lambda: Page(proxy.mode.encode()),
+    }
+
+
+def look_pages(proxy: Proxy) -> dict[str, PageMaker]:
+    """For ``sliceplane drift``: for ``shell.process.pages.serve_pages``, at a loopback address only."""
+
+    async def rules() -> Page:
+        try:
+            document = {"differences": await proxy.differences()}
+        except KernelError as error:
+            return Page(encode({"problem": str(error)}) + b"\n", healthy=False, content_type="application/json")
+        return Page(encode(document) + b"\n", content_type="application/json")
+
+    def versions(resource: Resource) -> Page:
+        return Page(encode(proxy.versions(resource.key)) + b"\n", content_type="application/json")
+
+    return {
+        "/rules": rules,
+        **{f"/versions/{resource.plural}": partial(versions, resource) for resource in FOLLOWED},
     }

@@ -128,6 +128,16 @@ class Inputs:
         services = [informer.cache.get(key) for informer in self._informers if informer.resource is Services]
         return services[0] if services else None
 
+    def versions(self, key: str) -> dict[str, dict[str, str]]:
+        """What each selection of the resource *key* holds: versions by the objects' keys."""
+        informers = [(COMMON, informer) for informer in self._informers]
+        informers += [(selector, selection.informer) for selector, selection in self._selections.items()]
+        return {
+            selector: {held.metadata.key: held.metadata.resource_version for held in informer.cache}
+            for selector, informer in informers
+            if informer.resource.key == key
+        }
+
     def staleness_s(self) -> float | None:
         """How long ago the oldest of the caches was last known to be current; ``None``: nothing is followed."""
         selected = [selection.informer for selection in self._selections.values()]

@@ -45,7 +45,7 @@ from sliceplane.shell.node.claims import ALL_NODES, ProxyClaims
 from sliceplane.shell.node.consequences import FAILED, Consequences, FlowForgetter
 from sliceplane.shell.node.health import ProxyHealth
 from sliceplane.shell.node.inputs import COMMON, Changes, Inputs
-from sliceplane.shell.node.kernel.backend import AnyBackend, KernelError
+from sliceplane.shell.node.kernel.backend import AnyBackend, KernelError, look
 from sliceplane.shell.node.kernel.netns import Listen, listening_in
 from sliceplane.shell.node.metrics import ProxyMetrics
 from sliceplane.shell.node.timing import WHOLE_TABLE_PERIOD_S, ProxyTiming
@@ -310,6 +310,15 @@ class NodeProxy:
         health = self.health()
         self.progress.on_problems(health.reasons + health.warnings)
 
+    def versions(self, resource: str) -> dict[str, dict[str, str]]:
+        """Versions of what is held of *resource* (its key), by reading and key."""
+        held = self._inputs.versions(resource) if self._inputs is not None else {}
+        return {self._reading(resource, selection): versions for selection, versions in held.items()}
+
+    async def differences(self) -> tuple[str, ...]:
+        """Where the kernel is not as this proxy believes, a phrase each.  Raises ``KernelError``."""
+        return tuple([f"{plane.family}: {text}" for plane in self._planes for text in await look(self._backend, plane)])
+
     def refused(self) -> str:
         """What ``unanswered`` says where the reason is a right or an API that is missing; "" otherwise."""
         return "" if self._inputs is None else self._inputs.refused()
@@ -397,6 +406,7 @@ class NodeProxy:
             if not self._damage.on_gone(plane.family, now):
                 return  # being written, or refused: the back-off counts
             _log.warning("our rules are gone, they are written anew", family=plane.family)
+            self.reports_wanted.set()
         elif now - plane.written_whole_at < period_s:
             return
         if plane.on_doubt(now):
@@ -437,6 +447,7 @@ class NodeProxy:
         except KernelError as error:
             self._refusals[plane.family] = str(error)
             plane.on_failure(self._clock())
+            self.reports_wanted.set()
             await self._look_at_rules(plane)  # before the next try brings them back
             self._doubt.set()  # what befell this table may have befallen the other one
             failures = plane.schedule.freshness.failures
@@ -452,6 +463,7 @@ class NodeProxy:
             times = self._damage.times(plane.family)
             self.metrics.on_put_back(plane.family, times)
             _log.info("our rules were gone and are back", family=plane.family, times=times)
+            self.reports_wanted.set()
         self._on_held(plane)
         self._written[plane.family].set()
         await self._consequences[plane.family].on_written(full=transaction.full)

@@ -38,8 +38,9 @@ async def report_progress(client: Client, proxy: NodeProxy, rng: Rng, clock: Cal
         proxy.note_progress()
         now = clock() + EARLY_S
         asked_at = proxy.progress.asked_deadline()
-        if (now >= beat and proxy.progress.next_deadline() <= now) or (asked_at is not None and asked_at <= now):
-            problem = await _write(client, proxy, clock())
+        at_beat = now >= beat and proxy.progress.next_deadline() <= now
+        if at_beat or (asked_at is not None and asked_at <= now):
+            problem = await _write(client, proxy, clock(), at_beat=at_beat)
             if problem and problem != complained:
                 _log.warning("how far this node is cannot be told", problem=problem)
             complained = problem
@@ -59,10 +60,10 @@ async def _wanted(proxy: NodeProxy, delay_s: float) -> None:
     proxy.reports_wanted.clear()
 
 
-async def _write(client: Client, proxy: NodeProxy, now: float) -> str:
+async def _write(client: Client, proxy: NodeProxy, now: float, *, at_beat: bool) -> str:
     """The problem; "" if there is none."""
     progress = proxy.progress
-    body = progress.take_report(now)
+    body = progress.take_report(now, at_beat=at_beat)
     try:
         try:
             await client.perform(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -11,7 +12,7 @@ from sliceplane.api.gates import Gates
 from sliceplane.kit.rng import Rng
 from sliceplane.proxy.configuration.settings import ProxySettings
 from sliceplane.proxy.surroundings import RulesConfig
-from sliceplane.shell.node.healthz import health_pages, metrics_pages
+from sliceplane.shell.node.healthz import health_pages, look_pages, metrics_pages
 from sliceplane.shell.node.kernel.backend import AnyBackend
 from sliceplane.shell.node.kernel.conntrack import Conntrack
 from sliceplane.shell.node.kernel.modes import backend_of, present
@@ -35,6 +36,13 @@ def rules_of(settings: ProxySettings) -> RulesConfig:
         node_port_addresses=settings.node_port_addresses,
         bind_address=settings.bind_address,
     )
+
+
+def is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
 
 
 async def prepare(backend: AnyBackend, settings: ProxySettings, netns: str) -> None:
@@ -89,7 +97,11 @@ async def running_proxy(
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(present(settings.mode, netns))
         await prepare(backend, settings, netns)
-        for listen, pages in ((settings.healthz, health_pages(proxy)), (settings.metrics, metrics_pages(proxy))):
+        looks = look_pages(proxy) if settings.metrics is not None and is_loopback(settings.metrics[0]) else {}
+        for listen, pages in (
+            (settings.healthz, health_pages(proxy)),
+            (settings.metrics, {**metrics_pages(proxy), **looks}),
+        ):
             if listen is not None:
                 await stack.enter_async_context(serve_pages(pages, *listen))
         following = asyncio.create_task(proxy.follow(client, rng), name="node proxy")

@@ -6,8 +6,9 @@ that carry out what it says.  ``nft_backend`` has nftables, ``iptables_backend``
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.configuration.fields import Mode
@@ -15,6 +16,11 @@ from sliceplane.proxy.plane import AnyNodePlane, NodePlaneConfig
 from sliceplane.proxy.ruleset import RulesTransaction
 
 Reason = Literal["missing", "permission", "namespace", "resources", "version", "rejected", "timeout", "busy"]
+
+
+#: a look at all rules that met a write is taken again, so often and after so long
+LOOKS_MAX: Final = 5
+LOOK_AGAIN_S: Final = 0.2
 
 
 class KernelError(Exception):
@@ -54,6 +60,10 @@ class RulesBackend(Protocol[P, T_contra]):
     async def holds(self, plane: P) -> bool:
         """Whether our rules of the family are there at all; cheap at any size.  Raises ``KernelError``."""
 
+    async def differences(self, plane: P) -> tuple[str, ...]:
+        """Where the kernel is not as *plane*, which is at rest, believes; a phrase each.  Lists everything.  Raises
+        ``KernelError``."""
+
     def disturbed(self) -> bool:
         """Whether another program changed rules, ours perhaps, since this was last asked; as far as can be told at a
         small price."""
@@ -66,3 +76,16 @@ class RulesBackend(Protocol[P, T_contra]):
 
 
 AnyBackend = RulesBackend[Any, Any]
+
+
+async def look(backend: AnyBackend, plane: AnyNodePlane) -> tuple[str, ...]:
+    """Where the kernel is not as *plane* believes, a phrase each.  Lists everything.  Raises ``KernelError``, also
+    where rules are being written all the time."""
+    for _ in range(LOOKS_MAX):
+        writes = plane.writes
+        if not plane.schedule.running and not plane.rules.needs_full:
+            phrases = await backend.differences(plane)
+            if plane.writes == writes and not plane.schedule.running:
+                return phrases
+        await asyncio.sleep(LOOK_AGAIN_S)
+    raise KernelError("busy", f"{plane.family} rules are being written")

@@ -82,6 +82,9 @@ class Iptables:
                 return False
         return True
 
+    async def differences(self, plane: IptablesPlane) -> tuple[str, ...]:
+        raise IptablesError("rejected", "rules of iptables are not compared one by one")
+
     def disturbed(self) -> bool:
         return False  # nothing tells, short of listing them
 

@@ -11,10 +11,13 @@ import asyncio
 import json
 import os
 import re
+from dataclasses import replace
 from typing import Literal, Protocol
 
 from sliceplane.kit.ip import Family
+from sliceplane.nft.contents import contents_of
 from sliceplane.nft.layout import PAUSE_S, steps
+from sliceplane.nft.listing import differences, expected, listed
 from sliceplane.nft.names import TABLE
 from sliceplane.nft.objects import Memory, TableRef, Transaction, deletion
 from sliceplane.nft.table import NFT_FAMILIES, NftPlane, nft_plane, wants_memory
@@ -122,6 +125,10 @@ class NftRunner:
             if "timeout" in entry.get("set", {}).get("flags", ())
         }
 
+    async def listing(self, table: TableRef) -> str:
+        """All of *table*, for ``nft.listing``.  Raises ``NftError``."""
+        return await self._nft("-j", "list", "table", table.family, table.name)
+
     async def probe(self) -> tuple[int, ...]:
         """nft's version, once it and the kernel proved able to hold our rules.  Changes nothing.  Raises
         ``NftError``."""
@@ -168,6 +175,8 @@ class NftCommands(Protocol):
 
     async def memory(self, table: TableRef) -> Memory: ...
 
+    async def listing(self, table: TableRef) -> str: ...
+
     async def probe(self) -> tuple[int, ...]: ...
 
 
@@ -206,6 +215,14 @@ class Nftables:
 
     async def holds(self, plane: NftPlane) -> bool:
         return plane.rules.table in await self._runner.tables()
+
+    async def differences(self, plane: NftPlane) -> tuple[str, ...]:
+        table = plane.rules.table
+        whole = replace(plane.rules.shadow(), full=True)
+        wanted = expected(contents_of(whole), table.family)
+        if table not in await self._runner.tables():
+            return (f"the table {table.family} {table.name} is missing",)
+        return differences(listed(await self._runner.listing(table)), wanted)
 
     def disturbed(self) -> bool:
         return self._runner.disturbed()

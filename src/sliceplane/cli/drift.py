@@ -1,0 +1,71 @@
+"""``sliceplane drift``: does each node hold what the API server says."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
+from sliceplane.cli.cluster import ask, cluster_options
+from sliceplane.cli.options import Command
+
+if TYPE_CHECKING:
+    from sliceplane.drift.answer import Drift
+    from sliceplane.shell.transport.base import Client
+
+WATCH_PERIOD_S = 5.0
+
+
+@click.command("drift", cls=Command, examples=[
+    ("all nodes", "sliceplane drift"),
+    ("one of them, on itself, with its kernel", "sliceplane drift --node node-4 --deep"),
+    ("who does not have the newest slices of a Service", "sliceplane drift --service shop/cart"),
+])  # fmt: skip
+@click.option("--node", default="", metavar="NAME", help="Only this node, and what its proxy answers itself.")
+@click.option("--service", default="", metavar="NAMESPACE/NAME", help="Behind is who lacks slices of this Service.")
+@click.option("--watch", is_flag=True, help="Go on, and print again whatever changes.")
+@click.option("--deep", is_flag=True, help="With --node: its proxy compares all its rules with the kernel.")
+@click.option("--metrics-port", type=click.IntRange(1, 65535), default=10249, show_default=True, metavar="N",
+    help="Where proxies have their metrics pages.")  # fmt: skip
+@output_option
+@cluster_options
+def command(*, node: str, service: str, watch: bool, deep: bool, output: Form, **flags: Any) -> None:
+    """Does each node hold what the API server says: how far behind it is, whether its cache lost an event, whether its
+    kernel has the rules.
+
+    Compares what node proxies tell in their Leases (version and digest of each cache) with the server's objects at that
+    version. Reads only (lists of Leases, Nodes, EndpointSlices and Services), on any cluster with node proxies of
+    Sliceplane; the pages of a proxy are asked where they can be reached, which by default is on the node itself.
+
+    Exit code 0: every node is in step; 1: something differs; 2: cannot tell, the output or stderr says why.
+    """
+    from sliceplane.drift.answer import as_text
+    from sliceplane.shell.tools.drifting import read_drift
+
+    if deep and not node:
+        raise click.UsageError("--deep is for one node: --node")
+    if service and "/" not in service:
+        raise click.UsageError("--service is NAMESPACE/NAME")
+
+    async def work(client: Client, _: str) -> Drift:
+        shown = None
+        while True:
+            drift = await read_drift(
+                client, time.time, node=node, service=service, deep=deep, port=flags["metrics_port"]
+            )
+            if not watch:
+                return drift
+            states = [(row.node, row.state, row.cache, row.kernel) for row in drift.rows]
+            if states != shown:
+                show(rendered(output, drift.as_document, lambda drift=drift: as_text(drift, screen_width())))  # type: ignore[misc]  # a default binds the loop's value
+                shown = states
+            await asyncio.sleep(WATCH_PERIOD_S)
+
+    drift = ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER)
+    show(rendered(output, drift.as_document, lambda: as_text(drift, screen_width())), exit_code=NO_ANSWER)
+    if drift.differs:
+        raise SystemExit(BAD)
+    raise SystemExit(NO_ANSWER if drift.is_blind else GOOD)

@@ -1,0 +1,98 @@
+"""What was read for ``sliceplane drift``.  Frozen; times are seconds since the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sliceplane.api.core import Node, Service
+from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
+from sliceplane.api.meta import Object, revision_of
+from sliceplane.proxy.progress import Place, Report
+from sliceplane.proxy.selections import readings_of_service, readings_of_slice
+
+
+class Listed(NamedTuple):
+    """An object as a list shows it.  ``written``: the last write that its managers tell of; 0: none does."""
+
+    key: str
+    version: str
+    readings: tuple[str, ...]
+    #: of a slice: the Service that it is labelled for
+    service: str
+    written: float
+
+    @property
+    def revision(self) -> int:
+        return revision_of(self.version)
+
+
+def listed(seen: Object, written: float = 0.0) -> Listed:
+    """*seen* is a slice or a Service."""
+    meta = seen.metadata
+    if isinstance(seen, EndpointSlice):
+        owner = (meta.labels or {}).get(LABEL_SERVICE_NAME, "")
+        service = f"{meta.namespace}/{owner}" if owner else ""
+        return Listed(meta.key, meta.resource_version, readings_of_slice(seen), service, written)
+    assert isinstance(seen, Service), f"{seen!r} is neither"
+    return Listed(meta.key, meta.resource_version, readings_of_service(seen), meta.key, written)
+
+
+class Told(NamedTuple):
+    """What the Lease of one node proxy says.  ``report`` ``None``: a proxy of an older release, which tells
+    ``revision`` alone."""
+
+    node: str
+    report: Report | None
+    revision: int
+    renewed: float
+    duration_s: float
+    #: the name of the Node that owns the Lease; "": none does
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a node proxy answered on its own pages.  ``why``: why it did not, or was not asked.
+
+    ``objects``: versions by key, by ``resource/reading``.  ``rules``: where the kernel is not as the proxy believes, a
+    sentence each; ``None``: that was not looked at.
+    """
+
+    why: str = ""
+    objects: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    rules: tuple[str, ...] | None = None
+    rules_why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DriftFacts:
+    """``nodes`` ``None``: they may not be read.  ``now_of``: the objects of each resource at the moment of the list,
+    and the version of that list.  ``past``: the objects at versions that nodes tell of; where that could not be had,
+    a sentence why."""
+
+    now: float
+    told: tuple[Told, ...]
+    nodes: tuple[Node, ...] | None
+    now_of: Mapping[str, tuple[int, tuple[Listed, ...]]]
+    past: Mapping[tuple[str, int], tuple[Listed, ...] | str] = field(default_factory=dict)
+    looks: Mapping[str, Look] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+    #: only this node, or only what concerns this Service
+    node: str = ""
+    service: str = ""
+
+    def at(self, place: Place, revision: int) -> tuple[Listed, ...] | str:
+        """What *place* showed at *revision*, or why that is not known."""
+        plural, reading = place
+        known = self.past.get((plural, revision))
+        if known is None:
+            listed_at, objects = self.now_of.get(plural, (0, ()))
+            if not listed_at:
+                return f"{plural} may not be read"
+            newest = max((item.revision for item in objects if reading in item.readings), default=0)
+            if revision < newest:
+                return f"{plural} at version {revision} were not read"
+            known = objects  # nothing of it changed since, or an object is gone: the digest tells
+        return known if isinstance(known, str) else tuple(item for item in known if reading in item.readings)

@@ -1,0 +1,249 @@
+"""From what was read to a row for each node, and findings.
+
+**Behind** is a node whose version is below that of an object that it reads, if the object was written more than
+``BEHIND_S`` ago: a proxy reports every 10 s.  **Lost an event** is one whose digest at its version is not that of the
+server's objects at that version.  **Kernel differs** where the proxy says so in its Lease, or found it when asked.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Final
+
+from sliceplane.api.meta import revision_of
+from sliceplane.drift.answer import ORDER, Drift, Row, State
+from sliceplane.drift.facts import DriftFacts, Listed, Look, Told
+from sliceplane.findings.finding import Evidence, Finding, ObjectName, rank
+from sliceplane.informer.digest import digest_of_versions
+from sliceplane.kit.times import format_time
+from sliceplane.proxy.progress import (
+    ANNOTATION_PROGRESS,
+    ANNOTATION_REVISION,
+    LEASE_NAMESPACE,
+    LEASE_PREFIX,
+    Held,
+    Place,
+)
+
+#: a proxy tells within its beat of 10 s that it holds a change, and the ways take time
+BEHIND_S: Final = 12.0
+#: objects that a sentence names
+NAMED_MAX: Final = 3
+
+
+def wanted_past(facts: DriftFacts) -> tuple[tuple[str, int], ...]:
+    """Resources and versions whose objects must be read to compare digests; those of most nodes first."""
+    counts: dict[tuple[str, int], int] = {}
+    for told in facts.told:
+        for place, held in _places(told).items():
+            objects = facts.at(place, held.revision)
+            if held.revision and (isinstance(objects, str) or _digest(objects) != held.digest):
+                counts[place[0], held.revision] = counts.get((place[0], held.revision), 0) + 1
+    return tuple(sorted(counts, key=lambda at: (-counts[at], at)))
+
+
+def judge(facts: DriftFacts) -> Drift:
+    rows: list[Row] = []
+    findings: list[Finding] = []
+    unseen: list[str] = list(facts.unread)
+    names = {node.metadata.name for node in facts.nodes} if facts.nodes is not None else None
+    for told in sorted(facts.told, key=lambda told: told.node):
+        row, found, missing = _judge_node(facts, told)
+        rows.append(row)
+        findings += found
+        unseen += missing
+        if names is not None and told.node not in names and not told.owner:
+            findings.append(_misnamed(told, names))
+    told_of = {told.node for told in facts.told} | {told.owner for told in facts.told}
+    for name in sorted((names or set()) - told_of):
+        if not facts.node or facts.node == name:
+            rows.append(Row(name, "never told", 0, 0, 0.0, None, "not looked at", "not looked at"))
+            unseen.append(f"{name}: everything (no proxy of ours has ever told anything there)")
+    rows.sort(key=lambda row: (ORDER.index(row.state), row.node))
+    return Drift(tuple(rows), tuple(sorted(findings, key=rank)), tuple(dict.fromkeys(unseen)))
+
+
+def _judge_node(facts: DriftFacts, told: Told) -> tuple[Row, list[Finding], list[str]]:
+    look = facts.looks.get(told.node, Look())
+    states: list[State] = []
+    findings: list[Finding] = []
+    unseen: list[str] = []
+    age_s = facts.now - told.renewed
+    if age_s > told.duration_s:
+        states.append("stopped")
+        findings.append(_stopped(told, age_s))
+    missing = _behind(facts, told)
+    behind_s = max((facts.now - item.written for item in missing if item.written), default=0.0)
+    if missing:
+        late = behind_s > BEHIND_S or not behind_s
+        states.append("behind" if late else "catching up")
+        if late and age_s <= told.duration_s:
+            findings.append(_is_behind(told, missing, behind_s))
+    cache, lost, why = _cache(facts, told, look)
+    unseen += why
+    if lost is not None:
+        states.append("lost an event")
+        findings.append(lost)
+    elif cache == "not looked at":
+        states.append("unknown")
+    kernel, broken = _kernel(told, look)
+    if broken is not None:
+        states.append("kernel differs")
+        findings.append(broken)
+    if look.why:
+        unseen.append(f"{told.node}: its proxy's pages ({look.why})")
+    elif look.rules_why:
+        unseen.append(f"{told.node}: rules ({look.rules_why})")
+    state = next((known for known in ORDER if known in states), ORDER[-1])
+    return Row(told.node, state, told.revision, len(missing), behind_s, age_s, cache, kernel), findings, unseen
+
+
+def _places(told: Told) -> dict[Place, Held]:
+    return told.report.places() if told.report is not None else {}
+
+
+def _behind(facts: DriftFacts, told: Told) -> tuple[Listed, ...]:
+    """What the node reads and has not told that it holds, as far as the objects that are there show it."""
+    held = {reading: at.revision for (plural, reading), at in _places(told).items() if plural == "endpointslices"}
+    _, slices = facts.now_of.get("endpointslices", (0, ()))
+    return tuple(
+        item
+        for item in slices
+        if (not facts.service or item.service == facts.service)
+        and (
+            item.revision > min((held[reading] for reading in item.readings if reading in held), default=item.revision)
+            if told.report is not None
+            else bool(item.readings) and item.revision > told.revision
+        )
+    )
+
+
+def _cache(facts: DriftFacts, told: Told, look: Look) -> tuple[str, Finding | None, list[str]]:
+    """A word, a finding, and why something was not looked at."""
+    if told.report is None:
+        return "not looked at", None, [f"{told.node}: its cache (its proxy tells no digest)"]
+    why: list[str] = []
+    for place, held in _places(told).items():
+        objects = facts.at(place, held.revision)
+        if isinstance(objects, str):
+            why.append(f"{told.node}: its cache ({objects})")
+        elif _digest(objects) != held.digest and held.revision:
+            return "differs", _lost(told, place, held, objects, look), why
+    return ("not looked at", None, why) if why else ("equal", None, [])
+
+
+def _digest(objects: tuple[Listed, ...]) -> str:
+    return digest_of_versions((item.key, item.version) for item in objects)
+
+
+def _kernel(told: Told, look: Look) -> tuple[str, Finding | None]:
+    problems = told.report.problems if told.report is not None else ()
+    if look.rules:
+        more = f", and {len(look.rules) - 1} more" if len(look.rules) > 1 else ""
+        return "differs", _finding("N5", told.node, f"{look.rules[0]}{more}", remedy="nft monitor")
+    if problems:
+        refused = "rules were gone" not in problems[0]
+        return "differs", _finding(
+            "N3" if refused else "N5", told.node, problems[0], remedy="" if refused else "nft monitor"
+        )
+    return "equal" if look.rules is not None else "as told", None
+
+
+# -- findings -------------------------------------------------------------------------------------------
+
+
+def _finding(
+    code: str, node: str, sentence: str, *, evidence: tuple[Evidence, ...] = (), effect: str = "", remedy: str = ""
+) -> Finding:
+    return Finding(
+        code=code,
+        subject=ObjectName("nodes", "Node", "", node),
+        sentence=f"{node}: {sentence}",
+        evidence=evidence,
+        effect=effect,
+        remedy=remedy,
+    )
+
+
+def _lease(told: Told, field: str, value: str) -> tuple[Evidence, ...]:
+    name = ObjectName("leases.coordination.k8s.io", "Lease", LEASE_NAMESPACE, f"{LEASE_PREFIX}{told.node}")
+    return (Evidence(subject=name, field=field, value=value),)
+
+
+def _stopped(told: Told, age_s: float) -> Finding:
+    return _finding(
+        "N1",
+        told.node,
+        f"its proxy tells nothing for {_span(age_s)}",
+        evidence=_lease(told, "spec.renewTime", format_time(told.renewed)),
+        effect="its kernel goes on with the rules of then",
+        remedy="start the proxy, or delete its Lease if it was taken away on purpose",
+    )
+
+
+def _is_behind(told: Told, missing: tuple[Listed, ...], behind_s: float) -> Finding:
+    services = list(dict.fromkeys(item.service or item.key for item in missing))
+    more = f" and {len(services) - NAMED_MAX} more" if len(services) > NAMED_MAX else ""
+    since = f"{_span(behind_s)} behind" if behind_s else "behind"
+    return _finding(
+        "N2",
+        told.node,
+        f"{since}: it does not hold {', '.join(services[:NAMED_MAX])}{more}",
+        evidence=_lease(told, f"metadata.annotations[{ANNOTATION_REVISION}]", str(told.revision)),
+        effect="it sends to the endpoints of then",
+        remedy="look into the log of its proxy, and its /healthz",
+    )
+
+
+def _lost(told: Told, place: Place, held: Held, objects: tuple[Listed, ...], look: Look) -> Finding:
+    plural, reading = place
+    sentence = f"lost an event: it holds {plural} ({reading}) {held.revision} with another content"
+    theirs = look.objects.get(f"{plural}/{reading}")
+    if theirs is not None:
+        sentence += f": {_differences(objects, theirs, held.revision)}"
+    digests = f"{held.revision} {held.digest}, and the server's is {_digest(objects)}"
+    return _finding(
+        "N4",
+        told.node,
+        sentence,
+        evidence=_lease(told, f"metadata.annotations[{ANNOTATION_PROGRESS}]", digests),
+        effect="no later event brings it back",
+        remedy="restart the proxy of this node: it lists anew",
+    )
+
+
+def _differences(ours: tuple[Listed, ...], theirs: Mapping[str, str], revision: int) -> str:
+    """The first few objects that differ.  What the node has learned since *revision* is none of it."""
+    there = {item.key: item.version for item in ours}
+    words = []
+    for key in sorted(there.keys() | theirs.keys()):
+        version, other = there.get(key), theirs.get(key)
+        if version != other and revision_of(other or "") <= revision:
+            words.append(
+                f"{key} is missing" if other is None
+                else f"{key} is gone and it keeps {other}" if version is None
+                else f"{key} is {version} and it keeps {other}"
+            )  # fmt: skip
+    more = f" and {len(words) - NAMED_MAX} more" if len(words) > NAMED_MAX else ""
+    return (", ".join(words[:NAMED_MAX]) + more) if words else "by now it is equal"
+
+
+def _misnamed(told: Told, names: set[str]) -> Finding:
+    near = [name for name in sorted(names) if told.node.startswith(f"{name}.")]
+    near += difflib.get_close_matches(told.node, sorted(names), n=1)
+    override = f"--hostname-override={near[0]}" if near else "--hostname-override"
+    return _finding(
+        "N7",
+        told.node,
+        f"its proxy says that it is {told.node}; {f'the Node is {near[0]}' if near else 'there is no such Node'}",
+        effect="no hints, no local endpoints, and no Lease that goes with the Node",
+        remedy=f"start the proxy with {override}",
+    )
+
+
+def _span(seconds: float) -> str:
+    for size, word in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {word}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,206 @@
+"""The reading side of ``sliceplane drift``: Leases and lists, and the pages of node proxies that can be reached.
+
+Everything but those pages works on any cluster with the rights to list.  Objects as they were at the version that a
+node tells of come from lists at exactly that version (kubernetes.io, "Kubernetes API Concepts", "Resource versions"),
+which servers answer for the last minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from sliceplane.api import codec
+from sliceplane.api.core import Lease, Node, Service
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Object, Projection, revision_of
+from sliceplane.api.requests import Selection
+from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Resource, Services
+from sliceplane.drift.answer import Drift
+from sliceplane.drift.facts import DriftFacts, Listed, Look, Told, listed
+from sliceplane.drift.judge import judge, wanted_past
+from sliceplane.kit.times import parse_time
+from sliceplane.proxy.progress import (
+    ANNOTATION_PROGRESS,
+    ANNOTATION_REVISION,
+    COMPONENT,
+    LABEL_COMPONENT,
+    LEASE_DURATION_S,
+    LEASE_NAMESPACE,
+    LEASE_PREFIX,
+    read_report,
+)
+from sliceplane.shell.process.interfaces import addresses_of
+from sliceplane.shell.tools.lists import PAGE_OBJECTS, list_whole
+from sliceplane.shell.transport.base import Reader
+
+#: versions at which lists are asked for: nodes of a quiet cluster tell of few
+PAST_MAX: Final = 16
+#: nodes whose pages are asked for
+LOOKS_MAX: Final = 16
+PAGE_TIMEOUT_S: Final = 5.0
+RULES_TIMEOUT_S: Final = 60.0
+_KINDS: Final[dict[str, tuple[Resource, type[Object]]]] = {
+    EndpointSlices.plural: (EndpointSlices, EndpointSlice),
+    Services.plural: (Services, Service),
+}
+T = TypeVar("T", bound=Object)
+
+
+class _Entry(Projection, frozen=True, kw_only=True):
+    time: str | None = None
+
+
+class _Metadata(Projection, frozen=True, kw_only=True):
+    creation_timestamp: str | None = None
+    managed_fields: tuple[_Entry, ...] | None = None
+
+
+class _Written(Projection, frozen=True, kw_only=True):
+    metadata: _Metadata = _Metadata()
+
+
+_written = msgspec.json.Decoder(_Written)
+
+
+async def read_drift(
+    client: Reader, clock: Callable[[], float], *, node: str = "", service: str = "", deep: bool = False, port: int
+) -> Drift:
+    """*node*: only this one, and its pages are asked for, of *port*; *deep*: it is to compare its rules with the
+    kernel.  *service*: ``namespace/name``.  Raises ``StatusError`` and ``shell.transport.base.Unreachable``."""
+    unread: list[str] = []
+    leases = await list_whole(client, Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT}={COMPONENT}"))
+    told = [_told(codec.decode(body, Lease)) for body in leases]
+    nodes = await _nodes(client, unread)
+    now_of = {plural: await _objects(client, plural, None) for plural in _KINDS}
+    facts = DriftFacts(
+        now=clock(),
+        told=tuple(item for item in told if node in ("", item.node, item.owner)),
+        nodes=nodes,
+        now_of=now_of,
+        unread=tuple(unread),
+        node=node,
+        service=service,
+    )
+    facts = replace(facts, past=await _past(client, facts))
+    drift = judge(facts)
+    lost = [row.node for row in drift.rows if row.state == "lost an event"]
+    wanted = ([item.node for item in facts.told] if node else lost)[:LOOKS_MAX]
+    if wanted:
+        asked = [_look(name, _address(name, nodes), port, deep=deep) for name in wanted]
+        looks = dict(zip(wanted, await asyncio.gather(*asked), strict=True))
+        drift = judge(replace(facts, looks=looks))
+    return drift
+
+
+def _told(lease: Lease) -> Told:
+    annotations = lease.metadata.annotations or {}
+    report = read_report(annotations.get(ANNOTATION_PROGRESS, ""))
+    owner = next((owner.name for owner in lease.metadata.owner_references or () if owner.kind == "Node"), "")
+    return Told(
+        lease.spec.holder_identity or lease.metadata.name.removeprefix(LEASE_PREFIX),
+        report,
+        revision_of(annotations.get(ANNOTATION_REVISION, "")),
+        parse_time(lease.spec.renew_time) if lease.spec.renew_time else 0.0,
+        lease.spec.lease_duration_seconds or LEASE_DURATION_S,
+        owner,
+    )
+
+
+async def _nodes(client: Reader, unread: list[str]) -> tuple[Node, ...] | None:
+    try:
+        return tuple([codec.decode(body, Node) for body in await list_whole(client, Selection(Nodes))])
+    except StatusError as error:
+        if error.code != 403:
+            raise
+        unread.append("nodes that never told anything (no right to list nodes)")
+        return None
+
+
+async def _objects(client: Reader, plural: str, version: int | None) -> tuple[int, tuple[Listed, ...]]:
+    """The version of the list, and what it shows; at *version* exactly, if it is given."""
+    resource, kind = _KINDS[plural]
+    items: list[Listed] = []
+    token, shown = "", 0
+    while True:
+        at = None if version is None or token else str(version)
+        page = await client.list(Selection(resource), resource_version=at, limit=PAGE_OBJECTS, continue_token=token)
+        items += [listed(codec.decode(body, kind), _written_at(body)) for body in page.items]
+        shown = shown or revision_of(page.resource_version)
+        token = page.continue_token
+        if not token:
+            return shown, tuple(items)
+
+
+def _written_at(body: bytes) -> float:
+    metadata = _written.decode(body).metadata
+    times = [entry.time for entry in metadata.managed_fields or () if entry.time]
+    return parse_time(max(times)) if times else 0.0
+
+
+async def _past(client: Reader, facts: DriftFacts) -> dict[tuple[str, int], tuple[Listed, ...] | str]:
+    past: dict[tuple[str, int], tuple[Listed, ...] | str] = {}
+    for number, (plural, version) in enumerate(wanted_past(facts)):
+        if number >= PAST_MAX:
+            past[plural, version] = f"nodes tell of more than {PAST_MAX} versions, --node looks at one"
+            continue
+        try:
+            past[plural, version] = (await _objects(client, plural, version))[1]
+        except StatusError as error:
+            if error.code not in (400, 410, 504):
+                raise
+            past[plural, version] = f"the server has no {plural} of version {version} any more"
+    return past
+
+
+def _address(name: str, nodes: tuple[Node, ...] | None) -> str:
+    of = [node for node in nodes or () if node.metadata.name == name]
+    addresses = [entry.address for node in of for entry in node.status.addresses or () if entry.type == "InternalIP"]
+    return addresses[0] if addresses else ""
+
+
+async def _look(name: str, address: str, port: int, *, deep: bool) -> Look:
+    import socket
+
+    own = await addresses_of("") or ()
+    host = "127.0.0.1" if address in own or name == socket.gethostname() else address
+    if not host:
+        return Look(why="its address is not known")
+    try:
+        objects = {
+            f"{plural}/{reading}": versions
+            for plural in _KINDS
+            for reading, versions in (await _page(host, port, f"/versions/{plural}", PAGE_TIMEOUT_S)).items()
+        }
+    except (OSError, TimeoutError, ValueError) as error:
+        return Look(why=f"http://{host}:{port}: {str(error) or type(error).__name__}")
+    if not deep:
+        return Look(objects=objects, rules_why="--deep asks the proxy to compare them")
+    try:
+        answer = await _page(host, port, "/rules", RULES_TIMEOUT_S)
+    except (OSError, TimeoutError, ValueError) as error:
+        return Look(objects=objects, rules_why=str(error) or type(error).__name__)
+    if "problem" in answer:
+        return Look(objects=objects, rules_why=answer["problem"])
+    return Look(objects=objects, rules=tuple(answer["differences"]))
+
+
+async def _page(host: str, port: int, path: str, timeout_s: float) -> dict[str, Any]:
+    """Raises ``OSError``, ``TimeoutError`` and ``ValueError``."""
+    async with asyncio.timeout(timeout_s):
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            writer.write(f"GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+            await writer.drain()
+            head, _, body = (await reader.read(-1)).partition(b"\r\n\r\n")
+        finally:
+            writer.close()
+    if b" 404 " in head.split(b"\r\n", 1)[0]:
+        raise ValueError("there are no such pages: an older release, or a metrics address that is no loopback one")
+    document: dict[str, Any] = codec.decode_document(body)
+    return document

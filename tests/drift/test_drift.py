@@ -1,0 +1,174 @@
+"""Drift from what was read: each fault is named, what only looks like one is not, and what is not known is said."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sliceplane.api.core import Node
+from sliceplane.api.meta import ObjectMeta
+from sliceplane.drift.answer import Drift, as_text
+from sliceplane.drift.facts import DriftFacts, Listed, Look, Told
+from sliceplane.drift.judge import judge, wanted_past
+from sliceplane.informer.digest import digest_of_versions
+from sliceplane.proxy.progress import LEASE_DURATION_S, Held, Report
+
+NOW = 1_800_000_000.0
+
+
+def item(name: str, version: int, *, readings: tuple[str, ...] = ("all", "shared"), age_s: float = 600.0) -> Listed:
+    return Listed(f"shop/{name}-1", str(version), readings, f"shop/{name}", NOW - age_s)
+
+
+CART, WEB = item("cart", 40), item("web", 50)
+
+
+def held(revision: int, *items: Listed) -> Held:
+    return Held(revision, digest_of_versions((each.key, each.version) for each in items))
+
+
+def told(node: str, revision: int = 60, *items: Listed, ago_s: float = 5.0, **rest: Any) -> Told:
+    report = Report(endpointslices={"all": held(revision, *(items or (CART, WEB)))}, **rest)
+    return Told(node, report, revision, NOW - ago_s, LEASE_DURATION_S, node)
+
+
+def facts(*reports: Told, slices: tuple[Listed, ...] = (CART, WEB), **rest: Any) -> DriftFacts:
+    nodes = tuple(Node(metadata=ObjectMeta(name=report.node)) for report in reports)
+    return DriftFacts(now=NOW, told=reports, **{"nodes": nodes, "now_of": {"endpointslices": (70, slices)}, **rest})
+
+
+def said(drift: Drift) -> list[tuple[str, str]]:
+    return [(finding.code, finding.sentence) for finding in drift.findings]
+
+
+def states(drift: Drift) -> dict[str, str]:
+    return {row.node: row.state for row in drift.rows}
+
+
+def test_nodes_that_hold_what_the_server_says_are_in_step() -> None:
+    drift = judge(facts(told("n1"), told("n2", 50)))
+    assert states(drift) == {"n1": "in step", "n2": "in step"}
+    assert (drift.differs, drift.is_blind, drift.findings, drift.not_looked_at) == (False, False, (), ())
+
+
+def test_a_stopped_proxy() -> None:
+    drift = judge(facts(told("n1"), told("n2", ago_s=LEASE_DURATION_S + 31)))
+    assert said(drift) == [("N1", "n2: its proxy tells nothing for 2 min")]
+    assert states(drift) == {"n1": "in step", "n2": "stopped"}
+    assert not judge(facts(told("n1", ago_s=LEASE_DURATION_S - 1))).findings
+
+
+@pytest.mark.parametrize(("age_s", "state"), [(11.0, "catching up"), (34.0, "behind")])
+def test_a_node_behind_has_the_time_of_a_report(age_s: float, state: str) -> None:
+    newer = item("cart", 65, age_s=age_s)
+    past = {("endpointslices", 60): (CART, WEB)}
+    drift = judge(facts(told("n1"), slices=(newer, WEB), past=past))
+    assert states(drift) == {"n1": state}
+    assert said(drift) == ([("N2", "n1: 34 s behind: it does not hold shop/cart")] if state == "behind" else [])
+    (row,) = drift.rows
+    assert (row.behind, row.behind_s, row.cache) == (1, age_s, "equal")
+
+
+def test_behind_is_asked_of_one_service() -> None:
+    newer = item("cart", 65, age_s=34.0)
+    known = facts(told("n1"), slices=(newer, WEB), past={("endpointslices", 60): (CART, WEB)})
+    assert states(judge(replace(known, service="shop/cart"))) == {"n1": "behind"}
+    assert states(judge(replace(known, service="shop/web"))) == {"n1": "in step"}
+
+
+def test_what_a_node_does_not_read_is_no_concern_of_it() -> None:
+    other = item("cart", 65, readings=("all", "zone=b"), age_s=34.0)
+    report = Report(endpointslices={"shared": held(60, WEB), "zone=a": held(60)})
+    told_of = Told("n1", report, 60, NOW, LEASE_DURATION_S, "n1")
+    assert states(judge(facts(told_of, slices=(other, WEB)))) == {"n1": "in step"}
+
+
+def test_a_lost_event_is_named_with_its_object_where_the_node_can_be_asked() -> None:
+    lost = told("n1", 60, WEB)
+    drift = judge(facts(lost, told("n2")))
+    assert states(drift) == {"n1": "lost an event", "n2": "in step"}
+    sentence = "n1: lost an event: it holds endpointslices (all) 60 with another content"
+    assert said(drift) == [("N4", sentence)]
+    look = Look(objects={"endpointslices/all": {WEB.key: WEB.version}})
+    assert said(judge(facts(lost, looks={"n1": look}))) == [("N4", f"{sentence}: shop/cart-1 is missing")]
+    old = Look(
+        objects={"endpointslices/all": {CART.key: "12", WEB.key: WEB.version, "shop/gone": "3", "shop/new": "66"}}
+    )
+    differences = "shop/cart-1 is 40 and it keeps 12, shop/gone is gone and it keeps 3"
+    assert said(judge(facts(lost, looks={"n1": old}))) == [("N4", f"{sentence}: {differences}")]
+    unseen = judge(facts(lost, looks={"n1": Look(why="http://10.0.0.1:10249: connection refused")}))
+    assert unseen.not_looked_at == ("n1: its proxy's pages (http://10.0.0.1:10249: connection refused)",)
+
+
+def test_the_past_is_asked_for_where_the_present_does_not_tell() -> None:
+    newer = item("cart", 65, age_s=5.0)
+    known = facts(told("n1"), told("n2"), told("n3", 66, newer, WEB), slices=(newer, WEB))
+    assert wanted_past(known) == (("endpointslices", 60),)
+    assert states(judge(known)) == {"n1": "unknown", "n2": "unknown", "n3": "in step"}
+    assert judge(known).is_blind
+    gone = {("endpointslices", 60): "the server has no endpointslices of version 60 any more"}
+    drift = judge(replace(known, past=gone))
+    assert drift.not_looked_at[0] == "n1: its cache (the server has no endpointslices of version 60 any more)"
+    assert states(judge(replace(known, past={("endpointslices", 60): (CART, WEB)})))["n1"] == "catching up"
+    assert wanted_past(facts(told("n1"))) == ()
+
+
+def test_a_slice_that_was_deleted_is_found_by_the_digest_and_asked_for() -> None:
+    known = facts(told("n1", 45), slices=(WEB._replace(version="44"),))
+    assert wanted_past(known) == (("endpointslices", 45),)
+
+
+@pytest.mark.parametrize(
+    ("problem", "code"),
+    [
+        ("IPv4 rules are not written: No buffer space available", "N3"),
+        ("IPv4 rules were gone and were put back at 2027-01-15T08:00:00Z (1 times since the start)", "N5"),
+    ],
+)
+def test_what_a_proxy_says_of_its_kernel(problem: str, code: str) -> None:
+    drift = judge(facts(told("n1", problems=(problem,))))
+    assert (states(drift), said(drift)) == ({"n1": "kernel differs"}, [(code, f"n1: {problem}")])
+
+
+def test_a_look_at_the_kernel() -> None:
+    rules = ("IPv4: element 10.96.0.7 . tcp . 80 of service-ips is missing", "IPv4: chain x is missing")
+    drift = judge(facts(told("n1"), looks={"n1": Look(rules=rules)}))
+    assert said(drift) == [("N5", f"n1: {rules[0]}, and 1 more")]
+    (row,) = judge(facts(told("n1"), looks={"n1": Look(rules=())})).rows
+    assert (row.kernel, row.state) == ("equal", "in step")
+    unseen = judge(facts(told("n1"), looks={"n1": Look(rules_why="rules of iptables are not compared one by one")}))
+    assert unseen.not_looked_at == ("n1: rules (rules of iptables are not compared one by one)",)
+
+
+def test_a_proxy_that_is_no_node_and_a_node_that_never_told() -> None:
+    nodes = tuple(Node(metadata=ObjectMeta(name=name)) for name in ("node-7", "node-8"))
+    misnamed = told("node-7.corp")._replace(owner="")
+    drift = judge(facts(misnamed, nodes=nodes))
+    assert said(drift) == [("N7", "node-7.corp: its proxy says that it is node-7.corp; the Node is node-7")]
+    assert states(drift) == {"node-7": "never told", "node-8": "never told", "node-7.corp": "in step"}
+    assert drift.is_blind
+    assert judge(facts(told("n1"), nodes=None)).findings == (), "nodes may not be read"
+
+
+def test_an_older_proxy_tells_no_digest() -> None:
+    older = Told("n1", None, 40, NOW, LEASE_DURATION_S, "n1")
+    drift = judge(facts(older, slices=(CART, item("web", 50, age_s=34.0))))
+    assert states(drift) == {"n1": "behind"}
+    assert drift.not_looked_at == ("n1: its cache (its proxy tells no digest)",)
+
+
+def test_the_text_fits_a_terminal_and_json_is_stable() -> None:
+    drift = judge(facts(told("n1"), told("a-node-with-a-name", 60, WEB), told("n3", ago_s=300.0)))
+    lines = as_text(drift, 80).splitlines()
+    assert max(map(len, lines)) <= 80, lines
+    assert lines[0].split() == ["NODE", "STATE", "VERSION", "TOLD", "BEHIND", "CACHE", "KERNEL"]
+    assert [line.split()[0] for line in lines[1:4]] == ["a-node-with-a-name", "n3", "n1"], "the worst first"
+    document = json.loads(json.dumps(drift.as_document()))
+    assert list(document) == ["nodes", "findings", "notLookedAt"]
+    assert list(document["nodes"][0]) == [
+        *("node", "state", "revision", "objectsBehind", "secondsBehind", "secondsSinceReport", "cache", "kernel")
+    ]
+    assert as_text(judge(facts())) == "no node proxy of Sliceplane reports here"

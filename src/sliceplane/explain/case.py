@@ -17,6 +17,7 @@ from sliceplane.api.requests import Selection
 from sliceplane.explain.facts import Facts
 from sliceplane.explain.objects import NODES, PODS, SERVICES, FullPod, Readable
 from sliceplane.explain.question import ExplainQuestion
+from sliceplane.explain.wording import pairs_text
 from sliceplane.findings.finding import Evidence, ObjectName
 from sliceplane.proxy.usable import Locality
 
@@ -153,6 +154,10 @@ class ServiceCase(PodsCase):
     def selector(self) -> dict[str, str]:
         """Empty: the Service has none, or is an ExternalName, whose selector selects nothing."""
         return {} if self.service is None else selector_of(self.service)
+
+    def pods_selection(self, namespace: str) -> Selection:
+        """Pods with the labels of the selector; *namespace* "": of all."""
+        return PODS.in_namespace(namespace, pairs_text(self.selector))
 
     @cached_property
     def selected(self) -> tuple[FullPod, ...]:

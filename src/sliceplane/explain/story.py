@@ -37,7 +37,8 @@ def _of_service(case: ServiceCase) -> str:
     if not case.slices:
         return f"{case.name} is {place}; {pods}" + ("" if pods.endswith("slice") else ", no slice")
     endpoints = _of(len(case.ready), len(case.endpoints), "endpoint")
-    return f"{case.name} is {place}; {pods}, {endpoints} in {count(len(case.slices), 'slice')}"
+    within = f" in {count(len(case.slices), 'slice')}" if case.selector else ""
+    return f"{case.name} is {place}; {pods}, {endpoints}{within}"
 
 
 def _of(ready: int, number: int, what: str) -> str:

@@ -31,7 +31,11 @@ def _lines(explanation: Explanation, width: int | None) -> Iterator[str]:
         yield from fact("verdict", f"{explanation.question}: nothing is wrong as far as one can see", width)
     others = [finding for finding in explanation.findings if finding is not cause]
     for finding in others[:ALSO_MAX]:
-        yield from lines_of(finding, "note" if finding.severity == "note" else "also", width)
+        if finding.severity == "note" and cause is not None:
+            # Beside a cause a note is a side line; its page and JSON have the rest.
+            yield from fact("note", f"{finding.code} {finding.certainty}: {finding.sentence}", width)
+        else:
+            yield from lines_of(finding, "note" if finding.severity == "note" else "also", width)
     if len(others) > ALSO_MAX:
         yield from fact("", f"and {len(others) - ALSO_MAX} more (--output json has all)", width)
     if explanation.story:

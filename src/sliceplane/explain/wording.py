@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from sliceplane.kit.times import parse_time
@@ -34,6 +34,11 @@ def clipped(text: str, most: int = MESSAGE_MAX) -> str:
     """Of a message of somebody else's the beginning, in one line."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 3].rstrip() + "..."
+
+
+def pairs_text(labels: Mapping[str, str]) -> str:
+    """``app=web,tier=front``, as a label selector has it."""
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
 def lasting(seconds: float) -> str:

@@ -291,6 +291,17 @@ def a_node_says_that_it_is_not_ready(world: World) -> ExplainQuestion:
     return ExplainQuestion("pod", "cart-1", "shop")
 
 
+@planted("R8")
+def the_node_itself_is_asked_about(world: World) -> ExplainQuestion:
+    a_node_is_silent(world)
+    return ExplainQuestion("node", "node-1")
+
+
+@near_miss("R8", "R9", "R12")
+def the_node_that_is_asked_about_is_well(_: World) -> ExplainQuestion:
+    return ExplainQuestion("node", "node-1")
+
+
 @near_miss("R8")
 def a_silent_node_has_none_of_its_pods(world: World) -> None:
     add_workload(world, "search", "shop", 1)

@@ -340,11 +340,11 @@ def gate_is_closed(case: PodsCase, pod: FullPod) -> Trouble | None:
         condition = pod.condition(gate.condition_type)
         if condition is not None and condition.status == "True":
             continue
-        state = f"is {condition.status}" if condition is not None else "has never been written"
+        state = f"is {condition.status}" if condition is not None else "never written"
         why = f" ({clipped(condition.message)})" if condition is not None and condition.message else ""
         return Trouble(
             "R7",
-            f"its containers are ready for {lasting(age)}, its gate {gate.condition_type} {state}{why}",
+            f"containers ready for {lasting(age)}, but gate {gate.condition_type} {state}{why}",
             age,
             (
                 Evidence(subject=pod_name(pod), field="spec.readinessGates", value=gate.condition_type),

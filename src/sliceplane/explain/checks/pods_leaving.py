@@ -1,7 +1,5 @@
-"""Pods that stop being endpoints, or should: their node is silent or goes down, they ended, they leave; and those that
-are endpoints all the same (one address twice, published before they are ready).
-
-What is wrong with a node is told once for the node.
+"""Pods that stop being endpoints: they ended, they leave; and those that are endpoints all the same (one address twice,
+published before they are ready).
 """
 
 from __future__ import annotations
@@ -10,13 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from sliceplane.api.core import Node
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.api.meta import Condition
 from sliceplane.api.requests import Selection
-from sliceplane.explain.case import PodCase, PodsCase, ServiceCase, name_of, pod_name, seen
+from sliceplane.explain.case import PodCase, PodsCase, ServiceCase, pod_name, seen
 from sliceplane.explain.checks.pods import (
-    LEASES_OF_NODES,
     STARTING_S,
     Trouble,
     effect_on,
@@ -26,23 +21,15 @@ from sliceplane.explain.checks.pods import (
     weigh,
 )
 from sliceplane.explain.checks.rollouts import fallback
-from sliceplane.explain.checks.selection import cannot_make_pods, scaled_down
-from sliceplane.explain.checks.workloads import root_of
+from sliceplane.explain.checks.workloads import cannot_make_pods, root_of, scaled_down
 from sliceplane.explain.facts import Facts
-from sliceplane.explain.objects import LEASES, NODES, PODS, SLICES, FullPod
+from sliceplane.explain.objects import PODS, SLICES, FullPod
 from sliceplane.explain.wording import clipped, count, lasting, patch, since, some
 from sliceplane.findings.finding import Evidence, Finding
 
-#: a kubelet renews its Lease every 10 s (kubernetes.io, "Nodes", heartbeats)
-KUBELET_SILENT_S: Final = 20.0
-#: and is given up after so long
-KUBELET_LOST_S: Final = 40.0
-#: a node that just joined is not ready for a while
-NODE_STARTING_S: Final = 120.0
 #: beyond its grace period, what the kubelet needs to end a Pod
 ENDING_S: Final = 60.0
 GRACE_DEFAULT_S: Final = 30
-_TAINT_SHUTDOWN: Final = "node.cloudprovider.kubernetes.io/shutdown"
 
 
 def wants(case: PodsCase) -> Iterator[Selection]:
@@ -59,141 +46,6 @@ def wants(case: PodsCase) -> Iterator[Selection]:
 
 def _pods_at(address: str) -> Selection:
     return Selection(PODS.resource, field_selector=f"status.podIP={address}")
-
-
-# Nodes
-
-
-def silent_nodes(case: PodsCase) -> Iterable[Finding]:
-    """R8, R9, R12"""
-    by_node: dict[str, list[FullPod]] = defaultdict(list)
-    for pod in case.judged:
-        if pod.spec.node_name and not pod.is_over:
-            by_node[pod.spec.node_name].append(pod)
-    for name, pods in sorted(by_node.items()):
-        node = case.facts.get(NODES, "", name)
-        ready = _condition(node, "Ready") if node is not None else None
-        if node is None or ready is None:
-            continue
-        here = case.facts.derived(_pods_by_node).get(name, []) if case.question.kind == "everything" else pods
-        if _is_shutting_down(node, ready):
-            yield from _shutting_down(case, node, ready, here)
-        elif ready.status != "True":
-            yield from _silent(case, node, ready, here)
-        else:
-            yield from _growing_silent(case, node, here)
-
-
-def _pods_by_node(facts: Facts) -> dict[str, list[FullPod]]:
-    grouped: dict[str, list[FullPod]] = defaultdict(list)
-    for pod in facts.of(PODS):
-        if pod.spec.node_name and not pod.is_over:
-            grouped[pod.spec.node_name].append(pod)
-    return dict(grouped)
-
-
-def _condition(node: Node, kind: str) -> Condition | None:
-    return next((entry for entry in node.status.conditions or () if entry.type == kind), None)
-
-
-def _its_pods(case: PodsCase, pods: list[FullPod]) -> str:
-    """In a list of all Services the same words for each, so that the node is told once."""
-    if case.subject.kind == "Pod":
-        return f"Pod {case.name} is there"
-    there = count(len(pods), "Pod")
-    return f"{there} run there" if case.question.kind == "everything" else f"{there} of {case.name} there"
-
-
-def _silent(case: PodsCase, node: Node, ready: Condition, pods: list[FullPod]) -> Iterator[Finding]:
-    age = since(ready.last_transition_time, case.now) or 0.0
-    born = since(node.metadata.creation_timestamp, case.now)
-    if born is not None and born < NODE_STARTING_S:
-        return
-    name = node.metadata.name
-    marked = sorted(
-        condition.last_transition_time or ""
-        for pod in pods
-        if (condition := pod.condition("Ready")) is not None and condition.status != "True"
-    )
-    is_known = ready.status == "False"
-    state = (
-        f"is not ready for {lasting(age)}: {clipped(ready.message)}" if is_known else f"is silent for {lasting(age)}"
-    )
-    told = f", marked at {marked[-1][11:]}" if marked and case.question.kind != "everything" else ""
-    lone = case.question.kind == "everything" or not case.is_served
-    yield Finding(
-        code="R8",
-        subject=name_of(NODES, node),
-        weight=None if lone else "warning",
-        sentence=f"{name} {state}; {_its_pods(case, pods)}{told}",
-        evidence=(
-            seen(NODES, node, "status.conditions[Ready]", f"{ready.status} ({ready.reason}) since "
-                 f"{ready.last_transition_time}"),
-        ),
-        effect="its Pods are no ready endpoints until it is back, or others are made elsewhere",
-        remedy=f"look at its kubelet and its link; to give it up: kubectl drain {name} --ignore-daemonsets --force",
-    )  # fmt: skip
-
-
-def _growing_silent(case: PodsCase, node: Node, pods: list[FullPod]) -> Iterator[Finding]:
-    ages = case.facts.derived(_kubelet_silences)
-    age = ages.get(node.metadata.name)
-    # All of them old: the clocks of reader and kubelets differ, or the API server was away.
-    if age is None or age < KUBELET_SILENT_S or (len(ages) > 1 and min(ages.values()) >= KUBELET_SILENT_S):
-        return
-    until = (
-        f"its Pods stay endpoints until {KUBELET_LOST_S:.0f} s"
-        if age < KUBELET_LOST_S + STARTING_S
-        else "the Node still says Ready"
-    )
-    lease = case.facts.get(LEASES, LEASES_OF_NODES, node.metadata.name)
-    assert lease is not None, "its age is known"
-    yield Finding(
-        code="R9",
-        subject=name_of(NODES, node),
-        certainty="likely",
-        sentence=f"the kubelet of {node.metadata.name} is silent for {lasting(age)}; {until}: {_its_pods(case, pods)}",
-        evidence=(seen(LEASES, lease, "spec.renewTime", lease.spec.renew_time or ""),),
-        effect="if the node is lost, connections to its Pods hang until then",
-        remedy=f"kubectl drain {node.metadata.name} --ignore-daemonsets --delete-emptydir-data",
-    )
-
-
-def _kubelet_silences(facts: Facts) -> dict[str, float]:
-    """Seconds since each node's kubelet renewed its Lease."""
-    ages = (
-        (lease.metadata.name, since(lease.spec.renew_time, facts.now)) for lease in facts.of(LEASES, LEASES_OF_NODES)
-    )
-    return {name: age for name, age in ages if age is not None}
-
-
-def _is_shutting_down(node: Node, ready: Condition) -> bool:
-    """The kubelet's words at a graceful shutdown, or a cloud's taint."""
-    tainted = any(taint.key == _TAINT_SHUTDOWN for taint in node.spec.taints or ())
-    return tainted or (ready.status != "True" and "shutting down" in ready.message)
-
-
-def _shutting_down(case: PodsCase, node: Node, ready: Condition, pods: list[FullPod]) -> Iterator[Finding]:
-    unaware = [pod for pod in pods if pod.is_ready and not pod.is_going]
-    if not unaware:
-        yield from _silent(case, node, ready, pods)
-        return
-    name = node.metadata.name
-    yield Finding(
-        code="R12",
-        subject=name_of(NODES, node),
-        sentence=f"{name} shuts down; {count(len(unaware), 'Pod')} there neither leave nor say that they are not ready "
-        f"({some([pod.metadata.name for pod in unaware])})",
-        evidence=(
-            seen(NODES, node, "status.conditions[Ready]", f"{ready.status}: {clipped(ready.message)}"),
-            seen_condition(unaware[0], "Ready", "True"),
-        ),
-        effect="they stay ready endpoints, and refuse connections as soon as they are ended",
-        remedy=f"kubectl drain {name} --ignore-daemonsets --delete-emptydir-data",
-    )
-
-
-# Pods
 
 
 def ended(case: PodsCase) -> Iterable[Finding]:
@@ -337,5 +189,5 @@ def published_unready(case: ServiceCase) -> Iterable[Finding]:
     )
 
 
-CHECKS: Final = (silent_nodes, ended, leaving, one_address_twice, published_unready)
-POD_CHECKS: Final = (silent_nodes, ended, leaving, one_address_twice)
+CHECKS: Final = (ended, leaving, one_address_twice, published_unready)
+POD_CHECKS: Final = (ended, leaving, one_address_twice)

@@ -1,14 +1,14 @@
-"""From the selector of a Service to Pods: none matches, too few were made, or more match than should.
+"""From the selector of a Service to Pods, and back: no Pod matches, or no Service does.
 
-Where no Pod matches, one of the reasons is told, the likest: a workload that is scaled down or cannot make its Pods, a
-label that has another value, a template that lacks it, Pods in another namespace.
+Where no Pod matches, one of the reasons is told, the likest: a label that has another value, a template that lacks it,
+Pods in another namespace.  ``workloads`` has the case that the Pods were not made.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from sliceplane.api.discovery import LABEL_SERVICE_NAME
@@ -18,22 +18,18 @@ from sliceplane.explain.checks.foreign_slices import unlabelled
 from sliceplane.explain.checks.workloads import (
     BY_KIND,
     MAKERS,
-    Root,
-    failure_of,
+    NO_ENDPOINTS,
+    STARTING_S,
+    matching,
     name_of_workload,
     readable_of,
     root_of,
-    wanted_pods,
+    short,
+    workloads,
 )
 from sliceplane.explain.objects import ENDPOINTS, PODS, SERVICES, SLICES, FullPod, Workload, events_about
-from sliceplane.explain.wording import count, lasting, nearest, patch, since, some
-from sliceplane.findings.codes import Severity
+from sliceplane.explain.wording import count, nearest, pairs_text, patch, since, some
 from sliceplane.findings.finding import Evidence, Finding
-
-#: what was just created may have been created before what belongs to it
-STARTING_S: Final = 60.0
-#: of 1: two workloads whose images have less in common than this are two programs
-_SAME_PROGRAM_MIN: Final = 0.5
 
 
 def wants(case: ServiceCase) -> Iterator[Selection]:
@@ -43,34 +39,25 @@ def wants(case: ServiceCase) -> Iterator[Selection]:
         yield SLICES.in_namespace(case.namespace, f"{LABEL_SERVICE_NAME}={case.name}")
         yield ENDPOINTS.named(case.namespace, case.name)
         return
-    yield _same_labels(case, case.namespace)
-    if not case.was_read(_same_labels(case, case.namespace)):
+    yield case.pods_selection(case.namespace)
+    if not case.was_read(case.pods_selection(case.namespace)):
         return
     if case.live:
         roots = sorted({root_of(pod) for pod in case.live})
         yield from (BY_KIND[kind].named(case.namespace, name) for kind, name in roots if kind in BY_KIND)
     else:
         yield from (readable.in_namespace(case.namespace) for readable in MAKERS)
-    for workload in _short(case):
+    for workload in short(case):
         yield events_about(case.namespace, readable_of(workload).resource.kind, workload.metadata.name)
     if not case.selected:
         yield PODS.in_namespace(case.namespace)
-        if case.question.kind != "everything" and not _near(case) and not _matching(case):
-            yield _same_labels(case, "")
-
-
-def _same_labels(case: ServiceCase, namespace: str) -> Selection:
-    return Selection(PODS.resource, namespace, pairs_text(case.selector))
-
-
-def pairs_text(labels: Mapping[str, str]) -> str:
-    """``app=web,tier=front``, as a label selector has it."""
-    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+        if case.question.kind != "everything" and not _near(case) and not matching(case):
+            yield case.pods_selection("")
 
 
 def nothing_selected(case: ServiceCase) -> Iterable[Finding]:
     """B1, B5, B6: one of them."""
-    if not case.selector or case.selected or _matching(case) or not case.was_read(PODS.in_namespace(case.namespace)):
+    if not case.selector or case.selected or matching(case) or not case.was_read(PODS.in_namespace(case.namespace)):
         return
     near = _near(case)
     lacking = _lacking_template(case)
@@ -130,12 +117,9 @@ def _pods_here(case: ServiceCase) -> str:
     return count(sum(not pod.is_over for pod in case.facts.of(PODS, case.namespace)), "Pod")
 
 
-NO_ENDPOINTS: Final = "no slice has an endpoint: every node refuses connections"
-
-
 def _lacking_template(case: ServiceCase) -> tuple[Workload, str] | None:
     """A workload whose template lacks one label of the selector, and has the others, or the Service's name."""
-    for workload in _workloads(case):
+    for workload in workloads(case):
         labels = workload.spec.template.metadata.labels or {}
         missed = [key for key, value in case.selector.items() if labels.get(key) != value]
         is_ours = len(case.selector) > 1 or workload.metadata.name == case.name
@@ -164,7 +148,7 @@ def _template_lacks(case: ServiceCase, workload: Workload, key: str) -> Finding:
 
 def _elsewhere(case: ServiceCase) -> dict[str, int]:
     """Live Pods that match, by the namespace that they are in."""
-    if not case.was_read(_same_labels(case, "")):
+    if not case.was_read(case.pods_selection("")):
         return {}
     pods = case.facts.of(PODS)
     return Counter(
@@ -255,162 +239,6 @@ def _unadvertised(case: ServiceCase) -> Finding:
     )
 
 
-def several_programs(case: ServiceCase) -> Iterable[Finding]:
-    """B3"""
-    groups: dict[Root, list[FullPod]] = {}
-    for pod in case.live:
-        if pod.is_ready and root_of(pod).kind != "Job":
-            groups.setdefault(root_of(pod), []).append(pod)
-    if len(groups) < 2 or case.is_headless:
-        return
-    main = max(sorted(groups), key=lambda root: len(groups[root]))
-    for root, pods in sorted(groups.items()):
-        if _likeness(groups[main][0], pods[0]) >= _SAME_PROGRAM_MIN:
-            continue
-        total = sum(map(len, groups.values()))
-        yield Finding(
-            code="B3",
-            subject=case.subject,
-            certainty="likely",
-            sentence=f"{len(pods)} of {total} endpoints {'is' if len(pods) == 1 else 'are'} of {root}, "
-            f"{len(groups[main])} of {main}: other images",
-            evidence=(
-                case.field("spec.selector", pairs_text(case.selector)),
-                Evidence(subject=pod_name(pods[0]), field="spec.containers", value=some(sorted(_images(pods[0])))),
-            ),
-            effect=f"{100 * len(pods) // total} of 100 connections reach {root.name}",
-            remedy=_narrower(case, groups[main][0], pods[0]),
-        )
-
-
-def _images(pod: FullPod) -> set[str]:
-    """Without tags and digests: a canary is the same program."""
-    images = (container.image.partition("@")[0] for container in pod.spec.containers or ())
-    return {
-        image.rpartition(":")[0] if ":" in image.rpartition("/")[2] else image
-        for image in images
-    }  # fmt: skip
-
-
-def _likeness(one: FullPod, other: FullPod) -> float:
-    several, others = _images(one), _images(other)
-    return len(several & others) / max(1, len(several | others))
-
-
-def _narrower(case: ServiceCase, wanted: FullPod, unwanted: FullPod) -> str:
-    for key, value in sorted(wanted.labels.items()):
-        if unwanted.labels.get(key) != value and not key.endswith(("pod-template-hash", "controller-revision-hash")):
-            return patch(case.namespace, "service", case.name, {"spec": {"selector": {key: value}}})
-    return "give the Pods of the two different labels, and narrow spec.selector"
-
-
-def pods_of_jobs(case: ServiceCase) -> Iterable[Finding]:
-    """B4.  A Service all of whose Pods are of Jobs is there for them."""
-    if all(root_of(pod).kind == "Job" for pod in case.live):
-        return
-    for pod in case.live:
-        root = root_of(pod)
-        if root.kind == "Job" and pod.is_ready and not pod.is_going:
-            yield Finding(
-                code="B4",
-                subject=case.subject,
-                sentence=f"Pod {pod.metadata.name} of {root} is an endpoint while it runs, "
-                f"1 of {sum(each.is_ready for each in case.live)}",
-                evidence=(
-                    case.field("spec.selector", pairs_text(case.selector)),
-                    Evidence(subject=pod_name(pod), field="metadata.labels", value=pairs_text(pod.labels)),
-                ),
-                effect="its share of the connections reaches a Pod that serves nothing",
-                remedy=f"give the template of {root} labels that {case.name} does not select",
-            )
-            return
-
-
-def _workloads(case: ServiceCase) -> Iterator[Workload]:
-    for readable in MAKERS:
-        yield from case.facts.of(readable, case.namespace)
-
-
-def _matching(case: ServiceCase) -> tuple[Workload, ...]:
-    """Workloads whose Pods the Service selects; none where Pods could not be seen."""
-    if not case.selector or not case.was_read(_same_labels(case, case.namespace)):
-        return ()
-    if case.live:
-        roots = sorted({root_of(pod) for pod in case.live})
-        workloads = (case.facts.get(BY_KIND[kind], case.namespace, name) for kind, name in roots if kind in BY_KIND)
-        return tuple(workload for workload in workloads if workload is not None)
-    wanted = case.selector.items()
-    return tuple(
-        workload for workload in _workloads(case) if wanted <= (workload.spec.template.metadata.labels or {}).items()
-    )
-
-
-def scaled_down(case: ServiceCase) -> Iterable[Finding]:
-    """B7"""
-    matching = _matching(case) if case.selector and not case.live else ()
-    if not matching or any(wanted_pods(workload) for workload in matching):
-        return
-    name = name_of_workload(matching[0])
-    if name.kind == "DaemonSet":
-        return
-    yield Finding(
-        code="B7",
-        subject=case.subject,
-        sentence=f"{name.kind} {name.name} is scaled to 0, and no other Pod matches",
-        evidence=(seen(readable_of(matching[0]), matching[0], "spec.replicas", "0"),),
-        effect=NO_ENDPOINTS,
-        remedy=f"kubectl -n {case.namespace} scale {name.kind.lower()} {name.name} --replicas=1",
-    )
-
-
-def _short(case: ServiceCase) -> Iterator[Workload]:
-    """Workloads that have fewer Pods than they are to have, or say that they cannot make one."""
-    made = Counter(root_of(pod) for pod in case.live)
-    for workload in _matching(case):
-        name = name_of_workload(workload)
-        if made[Root(name.kind, name.name)] < wanted_pods(workload) or failure_of(case.facts, workload):
-            yield workload
-
-
-def cannot_make_pods(case: ServiceCase) -> Iterable[Finding]:
-    """B8"""
-    made = Counter(root_of(pod) for pod in case.live)
-    for workload in _short(case):
-        name = name_of_workload(workload)
-        failure = failure_of(case.facts, workload)
-        age = since(workload.metadata.creation_timestamp, case.now) or 0.0
-        if failure is None and (case.live or age < STARTING_S):
-            continue
-        weight: Severity | None = "warning" if case.is_served else None
-        number = made[Root(name.kind, name.name)]
-        status = seen(readable_of(workload), workload, "status.replicas", str(number))
-        yield Finding(
-            code="B8",
-            subject=case.subject,
-            weight=weight,
-            certainty="certain" if failure is not None else "possible",
-            sentence=f"{name.kind} {name.name} has {number} of {count(wanted_pods(workload), 'Pod')}: "
-            + (failure.message if failure is not None else f"none was made for {lasting(age)}"),
-            evidence=(failure.evidence if failure is not None else status,),
-            effect="fewer endpoints than asked for" if case.is_served else NO_ENDPOINTS,
-            remedy=_of_refusal(case, failure.message, name.kind, name.name)
-            if failure is not None
-            else "see whether the controller manager runs, and what its log says",
-        )
-
-
-def _of_refusal(case: ServiceCase, message: str, kind: str, name: str) -> str:
-    if "exceeded quota" in message:
-        return f"kubectl -n {case.namespace} describe resourcequota"
-    if "violates PodSecurity" in message:
-        return f"give the template of {kind} {name} the securityContext that the message asks for"
-    if "webhook" in message:
-        return "kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations"
-    if "serviceaccount" in message.lower():
-        return f"kubectl -n {case.namespace} get serviceaccounts"
-    return f"kubectl -n {case.namespace} describe {kind.lower()} {name}"
-
-
 def pod_wants(case: PodCase) -> Iterator[Selection]:
     """What the slices of its Services say of it is part of the answer."""
     yield SERVICES.in_namespace(case.namespace)
@@ -457,7 +285,5 @@ def unselected(case: PodCase) -> Iterable[Finding]:
     )
 
 
-CHECKS: Final = (
-    nothing_selected, neither_selector_nor_slice, several_programs, pods_of_jobs, scaled_down, cannot_make_pods,
-)  # fmt: skip
+CHECKS: Final = (nothing_selected, neither_selector_nor_slice)
 POD_CHECKS: Final = (unselected,)

@@ -16,7 +16,7 @@ from sliceplane.api.discovery import (
 from sliceplane.api.quantity import amount
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import ServiceCase, pod_name, seen
-from sliceplane.explain.objects import LEASES, NODES, PODS, QUOTAS, SLICES, FullPod
+from sliceplane.explain.objects import LEASES, NODES, QUOTAS, SLICES, FullPod
 from sliceplane.explain.wording import count, lasting, since
 from sliceplane.findings.finding import Evidence, Finding
 
@@ -34,9 +34,7 @@ def wants(case: ServiceCase) -> Iterator[Selection]:
         return
     yield SLICES.in_namespace(case.namespace, f"{LABEL_SERVICE_NAME}={case.name}")
     if case.selector:
-        yield PODS.in_namespace(
-            case.namespace, ",".join(f"{key}={value}" for key, value in sorted(case.selector.items()))
-        )
+        yield case.pods_selection(case.namespace)
         yield from node_wants(case)
     if list(_stale(case)):
         yield QUOTAS.in_namespace(case.namespace)

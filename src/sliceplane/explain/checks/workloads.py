@@ -1,10 +1,13 @@
-"""What makes the Pods of a Service: their root owner, how many there are to be, and why no more could be made."""
+"""What makes the Pods of a Service: their root owners, of which there should be one, how many Pods there are to be, and
+why no more could be made."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from sliceplane.explain.case import name_of, seen
+from sliceplane.explain.case import ServiceCase, name_of, pod_name, seen
 from sliceplane.explain.facts import Facts
 from sliceplane.explain.objects import (
     DAEMON_SETS,
@@ -18,8 +21,9 @@ from sliceplane.explain.objects import (
     Readable,
     Workload,
 )
-from sliceplane.explain.wording import clipped, since
-from sliceplane.findings.finding import Evidence, ObjectName
+from sliceplane.explain.wording import clipped, count, lasting, pairs_text, patch, since, some
+from sliceplane.findings.codes import Severity
+from sliceplane.findings.finding import Evidence, Finding, ObjectName
 
 #: what people make, of which there are few; ReplicaSets are many, and of Deployments
 MAKERS: Final = (DEPLOYMENTS, STATEFUL_SETS, DAEMON_SETS)
@@ -28,6 +32,11 @@ BY_KIND: Final = {
 }  # fmt: skip
 #: controllers of workloads try again every 16 minutes at the least
 FAILURE_RECENT_S: Final = 1800.0
+#: what was just created may have been created before what belongs to it
+STARTING_S: Final = 60.0
+#: of 1: two workloads whose images have less in common than this are two programs
+_SAME_PROGRAM_MIN: Final = 0.5
+NO_ENDPOINTS: Final = "no slice has an endpoint: every node refuses connections"
 #: the label by which a ReplicaSet's Pods are told from its siblings', which its name ends with, and whose label it is
 _HASH_LABELS: Final = (("pod-template-hash", "Deployment"), ("rollouts-pod-template-hash", "Rollout"))
 
@@ -89,3 +98,162 @@ def failure_of(facts: Facts, workload: Workload) -> Failure | None:
         if event.reason == "FailedCreate" and age is not None and age < FAILURE_RECENT_S:
             return Failure(clipped(event.message), seen(EVENTS, event, "reason", event.reason))
     return None
+
+
+def workloads(case: ServiceCase) -> Iterator[Workload]:
+    for readable in MAKERS:
+        yield from case.facts.of(readable, case.namespace)
+
+
+def matching(case: ServiceCase) -> tuple[Workload, ...]:
+    """Workloads whose Pods the Service selects; none where Pods could not be seen."""
+    if not case.selector or not case.was_read(case.pods_selection(case.namespace)):
+        return ()
+    if case.live:
+        roots = sorted({root_of(pod) for pod in case.live})
+        heads = (case.facts.get(BY_KIND[kind], case.namespace, name) for kind, name in roots if kind in BY_KIND)
+        return tuple(workload for workload in heads if workload is not None)
+    wanted = case.selector.items()
+    return tuple(
+        workload for workload in workloads(case) if wanted <= (workload.spec.template.metadata.labels or {}).items()
+    )
+
+
+def scaled_down(case: ServiceCase) -> Iterable[Finding]:
+    """B7"""
+    heads = matching(case) if not case.live else ()
+    if not heads or any(wanted_pods(workload) for workload in heads):
+        return
+    name = name_of_workload(heads[0])
+    if name.kind == "DaemonSet":
+        return
+    yield Finding(
+        code="B7",
+        subject=case.subject,
+        sentence=f"{name.kind} {name.name} is scaled to 0, and no other Pod matches",
+        evidence=(seen(readable_of(heads[0]), heads[0], "spec.replicas", "0"),),
+        effect=NO_ENDPOINTS,
+        remedy=f"kubectl -n {case.namespace} scale {name.kind.lower()} {name.name} --replicas=1",
+    )
+
+
+def short(case: ServiceCase) -> Iterator[Workload]:
+    """Workloads that have fewer Pods than they are to have, or say that they cannot make one."""
+    made = Counter(root_of(pod) for pod in case.live)
+    for workload in matching(case):
+        name = name_of_workload(workload)
+        if made[Root(name.kind, name.name)] < wanted_pods(workload) or failure_of(case.facts, workload):
+            yield workload
+
+
+def cannot_make_pods(case: ServiceCase) -> Iterable[Finding]:
+    """B8"""
+    made = Counter(root_of(pod) for pod in case.live)
+    for workload in short(case):
+        name = name_of_workload(workload)
+        failure = failure_of(case.facts, workload)
+        age = since(workload.metadata.creation_timestamp, case.now) or 0.0
+        if failure is None and (case.live or age < STARTING_S):
+            continue
+        weight: Severity | None = "warning" if case.is_served else None
+        number = made[Root(name.kind, name.name)]
+        status = seen(readable_of(workload), workload, "status.replicas", str(number))
+        yield Finding(
+            code="B8",
+            subject=case.subject,
+            weight=weight,
+            certainty="certain" if failure is not None else "possible",
+            sentence=f"{name.kind} {name.name} has {number} of {count(wanted_pods(workload), 'Pod')}: "
+            + (failure.message if failure is not None else f"none was made for {lasting(age)}"),
+            evidence=(failure.evidence if failure is not None else status,),
+            effect="fewer endpoints than asked for" if case.is_served else NO_ENDPOINTS,
+            remedy=_of_refusal(case, failure.message, name.kind, name.name)
+            if failure is not None
+            else "see whether the controller manager runs, and what its log says",
+        )
+
+
+def _of_refusal(case: ServiceCase, message: str, kind: str, name: str) -> str:
+    if "exceeded quota" in message:
+        return f"kubectl -n {case.namespace} describe resourcequota"
+    if "violates PodSecurity" in message:
+        return f"give the template of {kind} {name} the securityContext that the message asks for"
+    if "webhook" in message:
+        return "kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations"
+    if "serviceaccount" in message.lower():
+        return f"kubectl -n {case.namespace} get serviceaccounts"
+    return f"kubectl -n {case.namespace} describe {kind.lower()} {name}"
+
+
+def several_programs(case: ServiceCase) -> Iterable[Finding]:
+    """B3"""
+    groups: dict[Root, list[FullPod]] = {}
+    for pod in case.live:
+        if pod.is_ready and root_of(pod).kind != "Job":
+            groups.setdefault(root_of(pod), []).append(pod)
+    if len(groups) < 2 or case.is_headless:
+        return
+    main = max(sorted(groups), key=lambda root: len(groups[root]))
+    for root, pods in sorted(groups.items()):
+        if _likeness(groups[main][0], pods[0]) >= _SAME_PROGRAM_MIN:
+            continue
+        total = sum(map(len, groups.values()))
+        yield Finding(
+            code="B3",
+            subject=case.subject,
+            certainty="likely",
+            sentence=f"{len(pods)} of {total} endpoints {'is' if len(pods) == 1 else 'are'} of {root}, "
+            f"{len(groups[main])} of {main}: other images",
+            evidence=(
+                case.field("spec.selector", pairs_text(case.selector)),
+                Evidence(subject=pod_name(pods[0]), field="spec.containers", value=some(sorted(_images(pods[0])))),
+            ),
+            effect=f"{100 * len(pods) // total} of 100 connections reach {root.name}",
+            remedy=_narrower(case, groups[main][0], pods[0]),
+        )
+
+
+def _images(pod: FullPod) -> set[str]:
+    """Without tags and digests: a canary is the same program."""
+    images = (container.image.partition("@")[0] for container in pod.spec.containers or ())
+    return {
+        image.rpartition(":")[0] if ":" in image.rpartition("/")[2] else image
+        for image in images
+    }  # fmt: skip
+
+
+def _likeness(one: FullPod, other: FullPod) -> float:
+    several, others = _images(one), _images(other)
+    return len(several & others) / max(1, len(several | others))
+
+
+def _narrower(case: ServiceCase, wanted: FullPod, unwanted: FullPod) -> str:
+    for key, value in sorted(wanted.labels.items()):
+        if unwanted.labels.get(key) != value and not key.endswith(("pod-template-hash", "controller-revision-hash")):
+            return patch(case.namespace, "service", case.name, {"spec": {"selector": {key: value}}})
+    return "give the Pods of the two different labels, and narrow spec.selector"
+
+
+def pods_of_jobs(case: ServiceCase) -> Iterable[Finding]:
+    """B4.  A Service all of whose Pods are of Jobs is there for them."""
+    if all(root_of(pod).kind == "Job" for pod in case.live):
+        return
+    for pod in case.live:
+        root = root_of(pod)
+        if root.kind == "Job" and pod.is_ready and not pod.is_going:
+            yield Finding(
+                code="B4",
+                subject=case.subject,
+                sentence=f"Pod {pod.metadata.name} of {root} is an endpoint while it runs, "
+                f"1 of {sum(each.is_ready for each in case.live)}",
+                evidence=(
+                    case.field("spec.selector", pairs_text(case.selector)),
+                    Evidence(subject=pod_name(pod), field="metadata.labels", value=pairs_text(pod.labels)),
+                ),
+                effect="its share of the connections reaches a Pod that serves nothing",
+                remedy=f"give the template of {root} labels that {case.name} does not select",
+            )
+            return
+
+
+CHECKS: Final = (several_programs, pods_of_jobs, scaled_down, cannot_make_pods)

@@ -1,37 +1,32 @@
 """Why a Pod is no endpoint yet, or no more: the state that its own object tells.
 
 A Pod without a node waits for the scheduler; of the others ``DIAGNOSES`` are tried in order, and the first that fits is
-what is said of the Pod.  Pods with the same trouble are one finding.  How bad it is depends on whether another Pod
-serves meanwhile, and how long it has been so: Pods of a rollout start, and that is no fault.
+what is said of the Pod.  Pods with the same trouble are one finding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import PodsCase, pod_name, seen
-from sliceplane.explain.checks.workloads import root_of
-from sliceplane.explain.objects import (
-    EVENTS,
-    LEASES,
-    NODES,
-    FullContainer,
-    FullContainerStatus,
-    FullEvent,
-    FullPod,
-    Probe,
-    events_about,
+from sliceplane.explain.checks.pod_troubles import (
+    Trouble,
+    age_of,
+    effect_on,
+    last_event,
+    names_of,
+    seen_condition,
+    statuses_of,
+    weigh,
 )
-from sliceplane.explain.wording import clipped, count, lasting, since, some
-from sliceplane.findings.codes import Severity
-from sliceplane.findings.finding import Certainty, Evidence, Finding
+from sliceplane.explain.checks.readiness import gate_is_closed, not_ready
+from sliceplane.explain.checks.workloads import root_of
+from sliceplane.explain.objects import EVENTS, LEASES, NODES, FullContainer, FullPod, events_about
+from sliceplane.explain.wording import clipped, count, lasting, since
+from sliceplane.findings.finding import Evidence, Finding
 
-#: a Pod that is younger may just be starting
-STARTING_S: Final = 60.0
-#: while other Pods serve, so long may one need: a large image, a slow start
-SLOW_S: Final = 300.0
 #: a container that ended so lately, and often, comes and goes
 CRASHED_LATELY_S: Final = 600.0
 CRASHES_MIN: Final = 3
@@ -41,21 +36,6 @@ LEASES_OF_NODES: Final = "kube-node-lease"
 _IMAGE_REASONS: Final = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
 _NO_FAULT_YET: Final = ("", "ContainerCreating", "PodInitializing")
 _MOUNT_REASONS: Final = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
-
-
-class Trouble(NamedTuple):
-    """``words`` go after the names of the Pods and a colon; Pods with the same ``key`` are told together.  ``is_sure``:
-    there is more to it than time that passed; otherwise it is normal for ``allowed_s``."""
-
-    code: str
-    words: str
-    age_s: float
-    evidence: tuple[Evidence, ...]
-    remedy: str
-    key: str = ""
-    is_sure: bool = False
-    allowed_s: float = STARTING_S
-    certainty: Certainty = "certain"
 
 
 def wants_of_state(case: PodsCase) -> Iterator[Selection]:
@@ -94,36 +74,6 @@ def troubles(case: PodsCase) -> Iterable[Finding]:
                 effect=effect_on(case, pods),
                 remedy=worst.remedy,
             )
-
-
-def weigh(case: PodsCase, trouble: Trouble) -> Severity | None:
-    """``None``: there is nothing to tell yet."""
-    if case.is_served:
-        patience = STARTING_S if trouble.is_sure else max(SLOW_S, 2 * trouble.allowed_s)
-        return "warning" if trouble.age_s >= patience else None
-    return "error" if trouble.is_sure or trouble.age_s >= trouble.allowed_s else "note"
-
-
-def names_of(case: PodsCase, pods: list[FullPod]) -> str:
-    """``cart-0``, ``cart-0 (1 of 3 Pods)``, ``2 of 3 Pods (cart-0, cart-1)``, ``both Pods (...)``"""
-    names = [pod.metadata.name for pod in pods]
-    live = sum(not pod.is_over for pod in case.judged)
-    if live <= 1:
-        return names[0]
-    if len(names) == 1:
-        return f"{names[0]} (1 of {live} Pods)"
-    several = f"{len(names)} of {live} Pods"
-    if len(names) == live:
-        several = "both Pods" if live == 2 else f"all {live} Pods"
-    return f"{several} ({some(names, 2)})"
-
-
-def effect_on(case: PodsCase, pods: list[FullPod]) -> str:
-    if case.is_served:
-        return f"{count(len(pods), 'endpoint')} fewer; the others serve"
-    if case.subject.kind == "Pod":
-        return "it is no ready endpoint"
-    return "no endpoint is ready: every node refuses connections"
 
 
 def _diagnosis(case: PodsCase, pod: FullPod) -> Trouble | None:
@@ -171,8 +121,8 @@ def _nodes_with(case: PodsCase, pod: FullPod) -> bool:
 
 def never_starts(case: PodsCase, pod: FullPod) -> Trouble | None:
     """R4"""
-    age = _age(case, pod)
-    for status, is_init in _statuses(pod):
+    age = age_of(case, pod)
+    for status, is_init in statuses_of(pod):
         waiting = status.state.waiting
         if waiting is None or waiting.reason in _NO_FAULT_YET or waiting.reason == "CrashLoopBackOff":
             continue
@@ -188,7 +138,7 @@ def never_starts(case: PodsCase, pod: FullPod) -> Trouble | None:
             key=f"{status.name} {what}",
             is_sure=True,
         )
-    event = _event(case, pod, *_MOUNT_REASONS)
+    event = last_event(case, pod, *_MOUNT_REASONS)
     if event is not None and not pod.is_ready and not _has_run(pod):
         return Trouble(
             "R4",
@@ -214,7 +164,7 @@ def _mend_start(pod: FullPod, container: str, reason: str, message: str) -> str:
 
 def crashes(case: PodsCase, pod: FullPod) -> Trouble | None:
     """R5"""
-    for status, is_init in _statuses(pod):
+    for status, is_init in statuses_of(pod):
         waiting, ended = status.state.waiting, status.state.terminated or status.last_state.terminated
         backs_off = waiting is not None and waiting.reason == "CrashLoopBackOff"
         ended_ago = since(ended.finished_at, case.now) if ended is not None else None
@@ -231,7 +181,7 @@ def crashes(case: PodsCase, pod: FullPod) -> Trouble | None:
         return Trouble(
             "R5",
             f"container {status.name} restarted {count(status.restart_count, 'time')}{why}{ago}",
-            _age(case, pod),
+            age_of(case, pod),
             (Evidence(subject=pod_name(pod), field=field, value=value),),
             f"kubectl -n {namespace} logs {name} -c {status.name} --previous",
             key=status.name,
@@ -244,8 +194,8 @@ def no_address(case: PodsCase, pod: FullPod) -> Trouble | None:
     """R2"""
     if pod.addresses:
         return None
-    age = _age(case, pod)
-    event = _event(case, pod, "FailedCreatePodSandBox")
+    age = age_of(case, pod)
+    event = last_event(case, pod, "FailedCreatePodSandBox")
     words = f"no address for {lasting(age)}"
     evidence: tuple[Evidence, ...] = (Evidence(subject=pod_name(pod), field="status.podIPs", value="(none)"),)
     describe = f"kubectl -n {pod.metadata.namespace} describe pod {pod.metadata.name}"
@@ -279,106 +229,9 @@ def init_hangs(case: PodsCase, pod: FullPod) -> Trouble | None:
     return None
 
 
-def not_ready(case: PodsCase, pod: FullPod) -> Trouble | None:
-    """R6"""
-    condition = pod.condition("ContainersReady")
-    if pod.is_ready or (condition is not None and condition.status == "True"):
-        return None
-    status = next((each for each in pod.status.container_statuses or () if not each.ready), None)
-    container = next((each for each in pod.spec.containers or () if status and each.name == status.name), None)
-    if status is None or container is None:
-        return None
-    started = status.state.running.started_at if status.state.running is not None else None
-    lost = since(condition.last_transition_time if condition is not None else None, case.now)
-    age = min((each for each in (since(started, case.now), lost) if each is not None), default=_age(case, pod))
-    is_started = status.started is not False or container.startup_probe is None
-    probe = container.readiness_probe if is_started else container.startup_probe
-    why, field, value = _probe_words(container, probe, "readiness" if is_started else "startup")
-    event = _event(case, pod, "Unhealthy")
-    if event is not None:
-        why += f"; {count(event.times, 'time')}: {clipped(event.message)}"
-    target = f"{root_of(pod).kind.lower()} {root_of(pod).name}"
-    namespace = pod.metadata.namespace
-    return Trouble(
-        "R6",
-        f"running for {lasting(age)}, not ready: {why}",
-        age,
-        (Evidence(subject=pod_name(pod), field=field, value=value),),
-        f"kubectl -n {namespace} edit {target}" if "declared" in why
-        else f"kubectl -n {namespace} logs {pod.metadata.name} -c {container.name}",
-        allowed_s=max(STARTING_S, _patience(container.readiness_probe) + _patience(container.startup_probe)),
-    )  # fmt: skip
-
-
-def _probe_words(container: FullContainer, probe: Probe | None, kind: str) -> tuple[str, str, str]:
-    """What the probe asks, the field that says so, and its value."""
-    field = f"spec.containers[{container.name}].{kind}Probe"
-    if probe is None:
-        return f"container {container.name} has no {kind} probe, and is not ready", field, "(none)"
-    if probe.port is None:
-        return f"the command of its {kind} probe fails", field, "exec"
-    declared = [str(port.container_port) for port in container.ports or ()]
-    names = [port.name for port in container.ports or () if port.name]
-    known = names if isinstance(probe.port, str) else declared
-    if declared and str(probe.port) not in known:
-        return f"{kind} asks {probe.port}, declared is {', '.join(known) or 'no name'}", field, f"port {probe.port}"
-    path = probe.http_get.path if probe.http_get is not None else ""
-    return f"its {kind} probe ({path or 'port'} on {probe.port}) fails", field, f"port {probe.port}"
-
-
-def _patience(probe: Probe | None) -> float:
-    return 0.0 if probe is None else probe.initial_delay_seconds + probe.period_seconds * probe.failure_threshold
-
-
-def gate_is_closed(case: PodsCase, pod: FullPod) -> Trouble | None:
-    """R7"""
-    containers = pod.condition("ContainersReady")
-    if pod.is_ready or containers is None or containers.status != "True":
-        return None
-    age = since(containers.last_transition_time, case.now) or 0.0
-    for gate in pod.spec.readiness_gates or ():
-        condition = pod.condition(gate.condition_type)
-        if condition is not None and condition.status == "True":
-            continue
-        state = f"is {condition.status}" if condition is not None else "never written"
-        why = f" ({clipped(condition.message)})" if condition is not None and condition.message else ""
-        return Trouble(
-            "R7",
-            f"containers ready for {lasting(age)}, but gate {gate.condition_type} {state}{why}",
-            age,
-            (
-                Evidence(subject=pod_name(pod), field="spec.readinessGates", value=gate.condition_type),
-                seen_condition(pod, gate.condition_type, condition.status if condition is not None else "(none)"),
-            ),
-            _gate_keeper(gate.condition_type, pod),
-            key=gate.condition_type,
-        )
-    return None
-
-
-def _gate_keeper(gate: str, pod: FullPod) -> str:
-    keeper = "the load balancer's controller" if "elbv2" in gate or "neg" in gate or "load-balancer" in gate else ""
-    delete = f"kubectl -n {pod.metadata.namespace} delete pod {pod.metadata.name}"
-    return f"look at the log of {keeper or 'what writes ' + gate}; a Pod made anew is registered anew: {delete}"
-
-
 DIAGNOSES: Final[tuple[Callable[[PodsCase, FullPod], Trouble | None], ...]] = (
     never_starts, crashes, no_address, init_hangs, not_ready, gate_is_closed,
 )  # fmt: skip
-
-
-def seen_condition(pod: FullPod, kind: str, value: str) -> Evidence:
-    return Evidence(subject=pod_name(pod), field=f"status.conditions[{kind}]", value=value)
-
-
-def _age(case: PodsCase, pod: FullPod) -> float:
-    return since(pod.status.start_time or pod.metadata.creation_timestamp, case.now) or 0.0
-
-
-def _statuses(pod: FullPod) -> Iterator[tuple[FullContainerStatus, bool]]:
-    """And whether it is an init container."""
-    yield from ((status, True) for status in pod.status.init_container_statuses or ())
-    yield from ((status, False) for status in pod.status.container_statuses or ())
 
 
 def _containers(pod: FullPod) -> tuple[FullContainer, ...]:
@@ -386,14 +239,7 @@ def _containers(pod: FullPod) -> tuple[FullContainer, ...]:
 
 
 def _has_run(pod: FullPod) -> bool:
-    return any(status.state.running is not None for status, _ in _statuses(pod))
-
-
-def _event(case: PodsCase, pod: FullPod, *reasons: str) -> FullEvent | None:
-    """The last about this very Pod."""
-    events = case.facts.events_of(pod.metadata.namespace, "Pod", pod.metadata.name)
-    uid = pod.metadata.uid
-    return next((each for each in events if each.reason in reasons and each.involved_object.uid in ("", uid)), None)
+    return any(status.state.running is not None for status, _ in statuses_of(pod))
 
 
 CHECKS: Final = (troubles,)

@@ -11,15 +11,15 @@ from typing import Final
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import PodCase, PodsCase, ServiceCase, pod_name, seen
-from sliceplane.explain.checks.pods import (
+from sliceplane.explain.checks.pod_troubles import (
     STARTING_S,
     Trouble,
     effect_on,
     names_of,
     seen_condition,
-    wants_of_state,
     weigh,
 )
+from sliceplane.explain.checks.pods import wants_of_state
 from sliceplane.explain.checks.rollouts import fallback
 from sliceplane.explain.checks.workloads import cannot_make_pods, root_of, scaled_down
 from sliceplane.explain.facts import Facts

@@ -15,7 +15,8 @@ from sliceplane.api.core import Node
 from sliceplane.api.meta import Condition
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import NodeCase, PodsCase, name_of, seen
-from sliceplane.explain.checks.pods import LEASES_OF_NODES, STARTING_S, seen_condition
+from sliceplane.explain.checks.pod_troubles import STARTING_S, seen_condition
+from sliceplane.explain.checks.pods import LEASES_OF_NODES
 from sliceplane.explain.facts import Facts
 from sliceplane.explain.objects import LEASES, NODES, PODS, FullPod
 from sliceplane.explain.wording import clipped, count, lasting, since, some

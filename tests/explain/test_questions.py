@@ -90,6 +90,19 @@ def test_a_namespace_that_does_not_exist_is_said() -> None:
     assert finding.sentence == "no Service shpo/cart: there is no namespace shpo; there is shop/cart"
 
 
+def test_a_pod_that_several_services_nearly_select_names_them() -> None:
+    world = healthy()
+    add_service(world, "cart-edge", selector={"app": "cart"}, type="NodePort")
+    world.get("Pod", "shop", "cart-1")["metadata"]["labels"]["app"] = "catr"
+    finding = _ask_about(world, "cart-1").findings[0]
+    assert finding.sentence == "no Service of shop selects it; cart, cart-edge want app=cart, it has app=catr"
+
+
+def test_the_state_of_a_node_counts_its_pods() -> None:
+    answer = healthy().ask(ExplainQuestion("node", "node-1"))
+    assert (answer.findings, answer.story) == ((), "node-1 is ready for 116 min, in zone-b; 1 of 1 Pod ready")
+
+
 # Kinds of Services
 
 

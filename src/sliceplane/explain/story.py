@@ -1,4 +1,4 @@
-"""What a Service or a Pod is doing, in one sentence: told beside whatever was found, or in place of it.
+"""What a Service, a Pod or a Node is doing, in one sentence: told beside whatever was found, or in place of it.
 
 A person who hears that nothing is wrong wants to know what was looked at: which endpoints, since when, of which kind of
 Service.
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 
 from sliceplane.api.discovery import LABEL_MANAGED_BY
-from sliceplane.explain.case import Case, PodCase, ServiceCase
+from sliceplane.explain.case import Case, NodeCase, PodCase, ServiceCase
+from sliceplane.explain.objects import PODS
 from sliceplane.explain.wording import count, lasting, since, some
 
 
@@ -17,6 +18,8 @@ def story(case: Case) -> str:
     """ "": there is nothing to tell."""
     if isinstance(case, PodCase):
         return _of_pod(case)
+    if isinstance(case, NodeCase):
+        return _of_node(case)
     return _of_service(case) if isinstance(case, ServiceCase) else ""
 
 
@@ -48,6 +51,19 @@ def _of(ready: int, number: int, what: str) -> str:
 
 def _ready_pods(case: ServiceCase) -> int:
     return sum(pod.is_ready and not pod.is_going for pod in case.live)
+
+
+def _of_node(case: NodeCase) -> str:
+    node = case.node
+    if node is None:
+        return ""
+    ready = next((entry for entry in node.status.conditions or () if entry.type == "Ready"), None)
+    age = since(ready.last_transition_time, case.now) if ready is not None else None
+    state = {"True": "ready", "False": "not ready"}.get(ready.status if ready is not None else "", "silent")
+    told = f"{state} for {lasting(age)}" if age is not None else state
+    where = f"in {case.zone}" if case.zone else "in no zone"
+    pods = [pod for pod in case.facts.of(PODS) if pod.spec.node_name == case.name and not pod.is_over]
+    return f"{case.name} is {told}, {where}; {_of(sum(pod.is_ready for pod in pods), len(pods), 'Pod')}"
 
 
 def _of_pod(case: PodCase) -> str:

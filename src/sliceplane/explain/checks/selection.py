@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from sliceplane.api.core import Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import PodCase, ServiceCase, pod_name, seen, selector_of
@@ -246,26 +247,37 @@ def pod_wants(case: PodCase) -> Iterator[Selection]:
         yield SLICES.in_namespace(case.namespace, f"{LABEL_SERVICE_NAME}={service.metadata.name}")
 
 
+def _missed_alone(service: Service, pod: FullPod) -> str:
+    """The label that *pod* is short of to be selected, if it is only one; "" otherwise.  A selector of one pair must
+    ask for a value that is like the Pod's."""
+    selector = selector_of(service)
+    missed = [key for key, value in selector.items() if pod.labels.get(key) != value]
+    if len(missed) != 1:
+        return ""
+    value = pod.labels.get(missed[0])
+    is_near = len(selector) > 1 or (value and nearest(selector[missed[0]], [value]))
+    return missed[0] if is_near else ""
+
+
 def unselected(case: PodCase) -> Iterable[Finding]:
     """B9"""
     pod = case.pod
     if pod is None or case.services or pod.is_over or not case.was_read(SERVICES.in_namespace(case.namespace)):
         return
     services = case.facts.of(SERVICES, case.namespace)
-    for service in services:
-        selector = selector_of(service)
-        missed = [key for key, value in selector.items() if pod.labels.get(key) != value]
-        if len(missed) != 1:
-            continue
-        key, value = missed[0], pod.labels.get(missed[0])
-        if len(selector) == 1 and not (value and nearest(selector[key], [value])):
-            continue
+    near = [(service, key) for service in services if (key := _missed_alone(service, pod))]
+    if near:
+        service, key = near[0]
+        selector, value = selector_of(service), pod.labels.get(key)
+        wanted = f"{key}={selector[key]}"
+        alike = [other.metadata.name for other, missed in near if f"{missed}={selector_of(other)[missed]}" == wanted]
+        want = "wants" if len(alike) == 1 else "want"
+        has = f"{key}={value}" if value is not None else "no such label"
         name = service.metadata.name
         yield Finding(
             code="B9",
             subject=case.subject,
-            sentence=f"no Service of {case.namespace} selects it; {name} wants {key}={selector[key]}, it has "
-            + (f"{key}={value}" if value is not None else "no such label"),
+            sentence=f"no Service of {case.namespace} selects it; {some(alike)} {want} {wanted}, it has {has}",
             evidence=(
                 Evidence(subject=case.subject, field="metadata.labels", value=pairs_text(pod.labels)),
                 seen(SERVICES, service, "spec.selector", pairs_text(selector)),

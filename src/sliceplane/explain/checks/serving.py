@@ -91,7 +91,7 @@ def own_proxy(case: ServiceCase) -> Iterable[Finding]:
         code="S5",
         subject=case.subject,
         certainty="likely",
-        sentence=f"it is left to the proxy '{name}', which no DaemonSet of {len(case.facts.of(DAEMON_SETS))} names",
+        sentence=f"it is left to the proxy '{name}', and no DaemonSet of the cluster names that",
         evidence=(case.field(f"metadata.labels[{LABEL_SERVICE_PROXY_NAME}]", name),),
         effect="no other proxy serves its cluster IP: connections are refused or lost on every node",
         remedy=f"kubectl -n {case.namespace} label service {case.name} {LABEL_SERVICE_PROXY_NAME}-",

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tests.effort import effort
 from tests.recorder.test_encoding import Told
 
-from sliceplane.recorder.delta import schema
+from sliceplane.api.meta import Object, ObjectMeta
+from sliceplane.recorder.delta import Reading, schema
 from sliceplane.recorder.file import Header, RecordingError, read_lines, write_lines
 from sliceplane.recorder.reader import entries
 
@@ -71,8 +72,12 @@ def test_what_is_no_recording_is_refused() -> None:
             read_lines(text)
 
 
-def test_other_members_of_objects_are_said() -> None:
-    header = msgspec.json.encode(Header(program="0.1", schema=1))
-    recording = read_lines([header + b"\n", *LINES[1:]])
-    assert "0.1" in recording.problem
-    assert recording.rows
+def test_a_version_with_other_members_finds_those_that_it_knows() -> None:
+    recorded = {**schema(), "ObjectMeta": ("shape", *reversed(schema()["ObjectMeta"]))}
+    reading = Reading(recorded)
+    assert reading.differing == ("ObjectMeta",)
+    name, shape = recorded["ObjectMeta"].index("name"), 0
+    read = reading.unpack(Object(), [~schema()["Object"].index("metadata"), [name, "web", shape, "round"]])
+    assert read == Object(metadata=ObjectMeta(name="web"))
+    assert Reading(schema()).differing == ()
+    assert Reading({}).differing == (), "a recording that does not say was made by this version"

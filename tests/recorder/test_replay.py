@@ -10,10 +10,12 @@ from sliceplane.recorder.file import Recording, read_lines
 from sliceplane.recorder.reader import entries
 from sliceplane.recorder.replay import Replay, ReplayReport
 from sliceplane.sim.faults import parse_faults
-from sliceplane.sim.recording import LIMIT_BYTES, lines, make_recorder, makers_of
+from sliceplane.sim.recording import LIMIT_BYTES, adopt, lines, make_recorder, makers_of
+from sliceplane.sim.report import replay as replay_line
 from sliceplane.sim.simulation import Options, Simulation
 from sliceplane.slices.packer import SlicePacker
 from sliceplane.slices.service import ServiceState
+from sliceplane.store.types import Key
 
 #: incidents of the full run (make soak)
 INCIDENTS = 1000
@@ -106,3 +108,22 @@ def test_a_ring_that_forgot_its_beginning_replays_from_a_checkpoint() -> None:
     assert report.entries > 50
     differing = {difference.controller for difference in report.differences}
     assert "endpointslice-controller" not in differing, report.differences
+
+
+def test_a_simulation_goes_on_from_a_recording_under_faults() -> None:
+    recording = record(11)
+    adoption = adopt(recording, "a.recording")
+    before = Simulation(Options(seed=5, steps=0, adoption=adoption))
+    held = {(record.key.resource, record.key.path): record.uid for record in adoption.records}
+    assert {resource for resource, _ in held} >= {"services", "pods", "endpointslices.discovery.k8s.io"}
+    for resource, path in held:
+        namespace, _, name = path.rpartition("/")
+        kept = before.server.store.get(Key(resource, namespace, name))
+        assert kept is not None
+        assert kept.uid == held[resource, path]
+    options = Options(seed=5, steps=25, faults=parse_faults("heavy"), adoption=adoption)
+    verdict = Simulation(options).run()
+    assert verdict.violation is None, verdict.violation
+    assert sum(verdict.faults.values()) > 0
+    assert verdict.digest == Simulation(options).run().digest
+    assert replay_line(options).endswith("--from a.recording")

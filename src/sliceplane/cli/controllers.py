@@ -18,6 +18,7 @@ from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.monitoring import monitoring_options, serve_monitoring
 from sliceplane.cli.options import Command
 from sliceplane.cli.process import on_stop_signal, run, say, say_ready, spare_descriptors
+from sliceplane.cli.recorder import flight_config, recorder_options
 from sliceplane.cli.serving import gates_of
 from sliceplane.cli.shadow import check_shadow_flags, run_shadow, shadow_options
 from sliceplane.cli.values import DurationType, SwitchType
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from sliceplane.controllers.election import ElectionConfig
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
     from sliceplane.shell.hosting.host import ControllerEntry
-    from sliceplane.shell.hosting.standalone import OnceSummary
+    from sliceplane.shell.hosting.standalone import OnceSummary, Recording
     from sliceplane.shell.transport.kubeconfig import Connection
 
 #: what KEP-0752 describes; the others are for an API server that runs without controllers
@@ -62,6 +63,7 @@ LEASE_NAME = "sliceplane-controllers"
 @click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="Features to switch on or off.")
 @rate_options
 @monitoring_options
+@recorder_options(64)
 @log_options
 def command(
     *,
@@ -165,7 +167,7 @@ async def _serve(
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(limited_client(connection, flags))
         elector = await stack.enter_async_context(HttpClient(connection, field_manager="sliceplane-controllers"))
-        controllers = Standalone(client, entries, election, election_client=elector)
+        controllers = Standalone(client, entries, election, election_client=elector, recording=_recording(flags))
         sources = (controllers.samples, client.metrics.families)
         await serve_monitoring(stack, flags, controllers.pages(), sources, controllers.staleness_s)
         running = asyncio.create_task(controllers.run())
@@ -179,6 +181,16 @@ async def _serve(
             for task in (running, saying, stopping):
                 task.cancel()
             await asyncio.gather(running, saying, stopping, return_exceptions=True)
+
+
+def _recording(flags: dict[str, Any]) -> Recording | None:
+    from sliceplane.shell.hosting.heuristics import InstalledHeuristics
+    from sliceplane.shell.hosting.settings import settings_of
+    from sliceplane.shell.hosting.standalone import Recording
+
+    flight = flight_config(flags)
+    config = discovery_config(flags, gates_of(flags["feature_gates"], ""), InstalledHeuristics().find)
+    return Recording(flight, settings_of(config)) if flight.size_bytes else None
 
 
 async def _say_ready(waiting: Any) -> None:

@@ -37,6 +37,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Credentials", ("token_auth_file", "client_ca_file", "anonymous_auth", "service_account_*", "api_audiences")),
     ("Log", ("log_*", "no_color")),
     ("Audit log", ("audit_log_*",)),
+    ("Flight recorder", ("recorder_*", "recordings")),
     ("Limits", ("max_*", "history_keep", "shutdown_*")),
     ("Versions and features", ("runtime_config", "feature_gates", "emulated_version", "enable_admission_*",
         "disable_admission_*")),

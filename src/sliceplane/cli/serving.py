@@ -17,6 +17,7 @@ from sliceplane.cli.etcd import etcd_options, with_etcd
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import with_options
 from sliceplane.cli.process import on_stop_signal, run, say, say_ready, spare_descriptors
+from sliceplane.cli.recorder import flight_config, recorder_options
 from sliceplane.cli.values import AddressType, DurationType
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ serving_options = with_options(
     click.option("--emulated-version", default="", metavar="MAJOR.MINOR",
         help="The Kubernetes release whose feature gates count.  [default: the newest]"),
     log_options,
+    recorder_options(64),
     etcd_options,
     access_options,
 )  # fmt: skip
@@ -134,6 +136,7 @@ def plane_config(flags: dict[str, Any], gates: Gates) -> PlaneConfig:
         audit=audit,
         served=flags["runtime_config"],
         topology_storage=flags["topology_storage"],
+        flight=flight_config(flags),
         gates=gates,
     )
     return with_etcd(with_access(config, flags), flags)

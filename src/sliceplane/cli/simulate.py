@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import screen_width, show
+from sliceplane.cli.answers import NO_ANSWER, fail, screen_width, show
 from sliceplane.cli.options import Command
 from sliceplane.cli.values import DurationType
 from sliceplane.kit.columns import table
 
 if TYPE_CHECKING:
-    from sliceplane.sim.simulation import Options, RunVerdict
+    from sliceplane.sim.simulation import Adoption, Options, RunVerdict
 
 #: more processes than that do not help
 JOBS_MAX = 256
@@ -75,6 +75,10 @@ def _seeds(text: str) -> range:
     help="Which controllers run, with commas. Without kubelet there are no Deployments.")  # fmt: skip
 @click.option("--trace", type=click.Path(dir_okay=False, allow_dash=True),
     help="Write one line for each event to this file (-: standard output).")  # fmt: skip
+@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Record what controllers are told, for 'sliceplane recorder'.")  # fmt: skip
+@click.option("--from", "file", type=click.Path(dir_okay=False, exists=True, path_type=Path), metavar="FILE",
+    help="Begin with the objects that were there when this recording ended ('sliceplane recorder save').")  # fmt: skip
 @click.option("--shrink", is_flag=True, help="After a failure look for the fewest steps that fail.")
 @click.option("--workload", type=click.Choice(["full", "classic"]), default="full", show_default=True,
     help="What people do, and with which flags controllers run (drawn from the seed). classic: without hints by "
@@ -92,6 +96,8 @@ def command(
     faults: dict[str, float],
     controllers: tuple[str, ...],
     trace: str | None,
+    record: Path | None,
+    file: Path | None,
     shrink: bool,
     workload: str,
     jobs: int,
@@ -105,19 +111,29 @@ def command(
     if list_faults:
         _list_faults()
         return
-    if trace is not None and (seeds is not None or until_failure):
-        raise click.UsageError("--trace is about one run: give --seed alone")
+    if (trace is not None or record is not None) and (seeds is not None or until_failure):
+        raise click.UsageError("--trace and --record are about one run: give --seed alone")
     from sliceplane.sim.report import report, summary
     from sliceplane.sim.roster import all_controllers
     from sliceplane.sim.simulation import Options
 
     chosen = all_controllers(workload) if controllers == all_controllers("full") else controllers
 
+    adoption = None if file is None else _adopted(file)
+
     def options(of: int) -> Options:
-        return Options(seed=of, steps=steps, duration_s=duration, faults=faults, controllers=chosen, workload=workload)
+        return Options(
+            seed=of,
+            steps=steps,
+            duration_s=duration,
+            faults=faults,
+            controllers=chosen,
+            workload=workload,
+            adoption=adoption,
+        )
 
     if seeds is None and not until_failure:
-        verdict = _traced(options(seed), trace)
+        verdict = _traced(options(seed), trace, record)
         if shrink and verdict.violation is not None:
             verdict = _shrunk(verdict)
         if trace == "-":  # then the report is for people all the same
@@ -134,6 +150,21 @@ def command(
     if failed:
         click.echo(f"{len(failed)} seeds failed: {' '.join(map(str, failed))}")
     sys.exit(bool(failed))
+
+
+def _adopted(file: Path) -> Adoption:
+    """Ends the command where nothing can be made of *file*."""
+    from sliceplane.cli.recorder import read
+    from sliceplane.recorder.file import RecordingError
+    from sliceplane.sim.recording import adopt
+
+    recording = read(file)
+    if recording.problem:
+        click.echo(f"Note: {recording.problem}", err=True)
+    try:
+        return adopt(recording, str(file))
+    except (RecordingError, ValueError) as error:
+        fail(f"{file}: {error}", NO_ANSWER)
 
 
 def _list_faults() -> None:
@@ -161,19 +192,30 @@ def _run(options: Options) -> RunVerdict:
     return verdict
 
 
-def _traced(options: Options, path: str | None) -> RunVerdict:
+def _traced(options: Options, path: str | None, record: Path | None) -> RunVerdict:
+    from sliceplane.sim.recording import lines, make_recorder
     from sliceplane.sim.simulation import Simulation
 
+    recorder = None if record is None else make_recorder()
     with ExitStack() as stack:
-        if path is None:
-            return Simulation(options).run()
+        sink: Callable[[str], object] | None = None
         if path == "-":
-            return Simulation(options, sys.stdout.write).run()
+            sink = sys.stdout.write
+        elif path is not None:
+            try:
+                sink = stack.enter_context(Path(path).open("w", encoding="utf-8")).write
+            except OSError as error:
+                raise click.UsageError(f"--trace: {path}: {error.strerror}") from error
+        simulation = Simulation(options, sink, recorder)
+        verdict = simulation.run()
+    if recorder is not None and record is not None:
+        from sliceplane.shell.process.flight import program_version, write_file
+
         try:
-            file = stack.enter_context(Path(path).open("w", encoding="utf-8"))
+            write_file(record, lines(recorder, options, simulation.setup, program_version()))
         except OSError as error:
-            raise click.UsageError(f"--trace: {path}: {error.strerror}") from error
-        return Simulation(options, file.write).run()
+            raise click.UsageError(f"--record: {record}: {error.strerror}") from error
+    return verdict
 
 
 def _shrunk(verdict: RunVerdict) -> RunVerdict:

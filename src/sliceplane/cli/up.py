@@ -83,9 +83,17 @@ def command(
 
     def services() -> tuple[PlaneService, ...]:
         from sliceplane.shell.hosting.embedded import ControllerService
+        from sliceplane.shell.hosting.heuristics import InstalledHeuristics
+        from sliceplane.shell.hosting.settings import settings_of
 
         controllers = entries() if chosen_entries is None else chosen_entries
-        parts: list[PlaneService] = [ControllerService(controllers, elect=elect)]
+        recorded = settings_of(
+            discovery_config(flags, gates, InstalledHeuristics().find),
+            conditions=traffic_distribution_conditions,
+            reverse=reverse_mirror,
+            emulation=emulated,
+        )
+        parts: list[PlaneService] = [ControllerService(controllers, elect=elect, settings=recorded)]
         if proxy:
             from sliceplane.shell.node.embedded import ProxyService
 

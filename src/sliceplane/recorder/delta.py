@@ -8,7 +8,8 @@ A *packed* value is what MessagePack and JSON both can hold: numbers, texts, lis
   ``[-1, kept at the front, kept at the end, [elements between them]]`` under the position of a splice.
 - Everything else is itself.
 
-Both sides need the same projections; a recording says which it was made with (``schema``).
+Positions are those of the version that records; a recording has the names that belong to them (``schema``), so that
+another version finds what it knows (``Reading``).
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from functools import cache
 from itertools import compress, count
 from operator import attrgetter, ne
 from typing import Any, Final
-from zlib import crc32
 
 import msgspec
 
@@ -157,52 +157,80 @@ class Packer:
         return [0, self._redactor.token(value.ca_crt)] if value.ca_crt else []
 
 
-def unpack(base: Any, packed: list[Packed]) -> Any:
-    """The structure that *packed* makes of *base*.  Raises ``ValueError`` for what no packer made."""
-    shape = _SHAPES[type(base)]
-    values = list(shape.get(base))
-    try:
+Members = dict[str, tuple[str, ...]]
+
+
+class Reading:
+    """Where the members of a recording are in this version's structures.  *members*: ``schema`` of the version that
+    recorded.  What this version does not have is left out, what the recording does not have is as if it was not said.
+    """
+
+    def __init__(self, members: Members) -> None:
+        own = schema()
+        #: kind -> recorded position -> own position, -1 for none; kinds that are as they were are not in it
+        self.places: dict[type, tuple[int, ...]] = {}
+        for name, kind in _structures().items():
+            recorded = tuple(members.get(name, own[name]))
+            if recorded != own[name]:
+                self.places[kind] = tuple(own[name].index(field) if field in own[name] else -1 for field in recorded)
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """Names of structures that have other members now."""
+        return tuple(sorted(kind.__name__ for kind in self.places))
+
+    def unpack(self, base: Any, packed: list[Packed]) -> Any:
+        """The structure that *packed* makes of *base*.  Raises ``ValueError`` for what no packer made."""
+        shape = _SHAPES[type(base)]
+        places = self.places.get(type(base))
+        values = list(shape.get(base))
+        try:
+            for at in range(0, len(packed), 2):
+                position, value = packed[at], packed[at + 1]
+                nested = position < 0
+                position = ~position if nested else position
+                if places is not None:
+                    position = places[position]
+                    if position < 0:
+                        continue
+                if not nested:
+                    values[position] = self._value(shape.types[position], value)
+                elif type(values[position]) in _SHAPES:
+                    values[position] = self.unpack(values[position], value)
+                else:
+                    values[position] = self._tuple(shape.types[position], values[position], value)
+        except (IndexError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"no difference of {type(base).__name__}: {error}") from error
+        return type(base)(**dict(zip(shape.fields, values, strict=True)))
+
+    def unpack_whole(self, kind: type[Object], packed: list[Packed]) -> Any:
+        return self.unpack(_SHAPES[kind].default, packed)
+
+    def _tuple(self, kind: Any, base: tuple[Any, ...], packed: Packed) -> tuple[Any, ...]:
+        element = _element(kind)
+        if packed and packed[0] == _SPLICE:
+            _, front, end, between = packed
+            made = (self._value(element, value) for value in between)
+            return (*base[:front], *made, *base[len(base) - end :])
+        values = list(base)
         for at in range(0, len(packed), 2):
             position, value = packed[at], packed[at + 1]
             if position >= 0:
-                values[position] = _value(shape.types[position], value)
-            elif type(values[~position]) in _SHAPES:
-                values[~position] = unpack(values[~position], value)
+                values[position] = self._value(element, value)
             else:
-                values[~position] = _tuple(shape.types[~position], values[~position], value)
-    except (IndexError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"no difference of {type(base).__name__}: {error}") from error
-    return type(base)(**dict(zip(shape.fields, values, strict=True)))
+                values[~position] = self.unpack(values[~position], value)
+        return tuple(values)
 
-
-def unpack_whole(kind: type[Object], packed: list[Packed]) -> Any:
-    return unpack(_SHAPES[kind].default, packed)
-
-
-def _tuple(kind: Any, base: tuple[Any, ...], packed: Packed) -> tuple[Any, ...]:
-    element = _element(kind)
-    if packed and packed[0] == _SPLICE:
-        _, front, end, between = packed
-        return (*base[:front], *(_value(element, value) for value in between), *base[len(base) - end :])
-    values = list(base)
-    for at in range(0, len(packed), 2):
-        position, value = packed[at], packed[at + 1]
-        values[position if position >= 0 else ~position] = (
-            _value(element, value) if position >= 0 else unpack(values[~position], value)
-        )
-    return tuple(values)
-
-
-def _value(kind: Any, packed: Packed) -> Any:
-    if packed is None:
-        return None
-    plain = _plain_type(kind)
-    if isinstance(plain, type) and issubclass(plain, msgspec.Struct):
-        return unpack(_SHAPES[plain].default, packed)
-    if typing.get_origin(plain) is tuple:
-        element = typing.get_args(plain)[0]
-        return tuple(_value(element, value) for value in packed)
-    return packed
+    def _value(self, kind: Any, packed: Packed) -> Any:
+        if packed is None:
+            return None
+        plain = _plain_type(kind)
+        if isinstance(plain, type) and issubclass(plain, msgspec.Struct):
+            return self.unpack(_SHAPES[plain].default, packed)
+        if typing.get_origin(plain) is tuple:
+            element = typing.get_args(plain)[0]
+            return tuple(self._value(element, value) for value in packed)
+        return packed
 
 
 @cache
@@ -219,8 +247,6 @@ def _element(kind: Any) -> Any:
 
 
 @cache
-def schema() -> int:
-    """Changes when a projection does: differences of another schema cannot be read."""
-    kinds = _structures()
-    text = "\n".join(f"{name} {','.join(kinds[name].__struct_fields__)}" for name in sorted(kinds))
-    return crc32(text.encode())
+def schema() -> Members:
+    """The members of all structures by their positions, which is what a recording names them by."""
+    return {name: kind.__struct_fields__ for name, kind in _structures().items()}

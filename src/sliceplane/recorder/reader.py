@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -12,7 +12,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import Resource, by_key
 from sliceplane.informer.cache import Change, Mark
-from sliceplane.recorder.delta import unpack, unpack_whole
+from sliceplane.recorder.delta import Reading
 from sliceplane.recorder.entries import (
     MICROSECONDS,
     STEPS_KEPT,
@@ -35,6 +35,9 @@ from sliceplane.recorder.entries import (
     Turned,
 )
 from sliceplane.recorder.file import Recording, RecordingError, SegmentRows
+
+#: codes of rows that say what others mean
+_TIMELESS: Final = frozenset((Code.KEY.value, Code.TEXT.value, Code.STEP.value))
 
 
 class Clock:
@@ -69,8 +72,10 @@ class _Key:
 class _SegmentReader:
     """One segment; its numbers mean nothing elsewhere."""
 
-    def __init__(self, segment: SegmentRows) -> None:
+    def __init__(self, segment: SegmentRows, reading: Reading) -> None:
         self._segment = segment
+        self._unpack = reading.unpack
+        self._unpack_whole = reading.unpack_whole
         self._clock = Clock(segment.began)
         self._keys: list[_Key] = []
         self._texts: list[str] = []
@@ -79,7 +84,7 @@ class _SegmentReader:
 
     def entries(self, *, first: bool) -> Iterator[Entry]:
         """*first*: no segment was read before this one, so what was under way when it began is told, too."""
-        present = tuple(self._object(row) for row in self._segment.objects)
+        present = tuple(self._object(row) for row in self._segment.objects())
         if first:
             changes = tuple(Change(key.resource.key, None, key.newest) for key in present)
             for life in self._segment.lives:
@@ -92,7 +97,7 @@ class _SegmentReader:
                     objects=changes,
                     busy=life.busy,
                 )
-        for row in self._segment.entries:
+        for row in self._segment.entries():
             entry = self._read(row)
             if entry is not None:
                 yield entry
@@ -176,13 +181,13 @@ class _SegmentReader:
 
     def _value(self, key: _Key, base: int, difference: list[Any]) -> Any:
         if base == Base.NOTHING:
-            return unpack_whole(key.resource.projection, difference)
+            return self._unpack_whole(key.resource.projection, difference)
         if base == Base.ANSWERED:
             return key.answered
         known = key.newest if base == Base.NEWEST else self._keys[base - Base.OTHER].newest
         if known is None:
             raise RecordingError(f"{key.resource.key} {key.namespace}/{key.name} rests on an object that is gone")
-        return unpack(known, difference)
+        return self._unpack(known, difference)
 
     def _job(self, row: list[Any]) -> RecordedJob:
         key, writes = row
@@ -203,7 +208,7 @@ class _SegmentReader:
                 return RecordedAnswer(Answer.UID, uid=row[1])
             case Answer.ITEMS:
                 kind = _resource(self._texts[row[1]]).projection
-                return RecordedAnswer(Answer.ITEMS, items=tuple(unpack_whole(kind, item) for item in row[2]))
+                return RecordedAnswer(Answer.ITEMS, items=tuple(self._unpack_whole(kind, item) for item in row[2]))
             case Answer.WRITTEN:
                 _, number, version, generation = row
                 before = self._keys[number].newest
@@ -218,11 +223,22 @@ class _SegmentReader:
 
 def entries(recording: Recording, segment: int = 0) -> Iterator[Entry]:
     """From the *segment*-th on.  Raises ``RecordingError`` where it makes no sense."""
+    reading = recording.reading()
     for position, rows in enumerate(recording.segments[segment:]):
         try:
-            yield from _SegmentReader(rows).entries(first=position == 0)
+            yield from _SegmentReader(rows, reading).entries(first=position == 0)
         except (IndexError, ValueError, TypeError) as error:
             raise RecordingError(f"segment {rows.number} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def last_time(recording: Recording) -> float:
+    """Of the newest entry, without reading any object."""
+    segment = recording.segments[-1]
+    clock = Clock(segment.began)
+    for row in segment.entries():
+        if row[0] not in _TIMELESS:
+            clock.read(row[1])
+    return clock.at
 
 
 def _resource(name: str) -> Resource:

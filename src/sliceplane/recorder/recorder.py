@@ -13,8 +13,9 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
+from zlib import compress
 
 import msgspec
 
@@ -29,20 +30,21 @@ from sliceplane.recorder.entries import MICROSECONDS, STEPS_KEPT, VERBS, Answer,
 from sliceplane.recorder.redact import Redactor
 from sliceplane.recorder.ring import SEGMENT_BYTES, LifeState, Ring, Segment
 
-ROWS_PER_BLOCK: Final = 256
+ROWS_PER_BLOCK: Final = 64
 CHECKPOINT_OBJECTS_PER_BLOCK: Final = 64
 #: of a larger answer to an update the version alone is kept
 ANSWER_BYTES_MAX: Final = 2048
 #: an object of a checkpoint is about this large: to know beforehand whether a checkpoint is affordable
-_OBJECT_BYTES: Final = 160
-#: writers of versions that no controller has been told of
-_WRITERS_MAX: Final = 100_000
+_OBJECT_BYTES: Final = 60
+#: objects whose writers are not known yet; a first list is longer, and who wrote what was there is not asked
+_BODIES_MAX: Final = 1024
 _VERB_NUMBERS: Final = {verb: number for number, verb in enumerate(VERBS)}
 #: what the server makes of an update, which is at the head of an object of any server
 _VERSION: Final = re.compile(rb'"resourceVersion":"([^"]*)"')
 _GENERATION: Final = re.compile(rb'"generation":(\d+)')
 _HEAD_BYTES: Final = 2048
-_pack: Final = msgspec.msgpack.Encoder().encode
+_MANAGER: Final = re.compile(rb'"manager":"([^"]*)","operation":"[^"]*","apiVersion":"[^"]*","time":"([^"]*)"')
+_encode_rows: Final = msgspec.msgpack.Encoder().encode
 
 _Name = tuple[str, str, str]
 
@@ -67,12 +69,14 @@ _decode_items: Final = msgspec.json.Decoder(_Items).decode
 class _Key:
     """What is known of one object: the version that was recorded last, and a newer one out of an answer."""
 
-    __slots__ = ("answered", "newest", "number")
+    __slots__ = ("answered", "newest", "number", "own_version")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.newest: Any = None
         self.answered: Any = None
+        #: of the last answer to a controller's write
+        self.own_version = ""
 
 
 @dataclass(slots=True)
@@ -95,6 +99,8 @@ class LifeRecord:
 
     def change(self, change: Change[Object], now: float) -> None:
         self._append((Code.CHANGE, now, self._life, change))
+        if len(self._raw) >= ROWS_PER_BLOCK:
+            self._recorder.encode()
 
     def reached(self, mark: Mark, now: float) -> None:
         self._append((Code.REACHED, now, self._life, mark))
@@ -112,6 +118,8 @@ class LifeRecord:
 
     def ended(self, now: float, fault: str = "") -> None:
         self._append((Code.ENDED, now, self._life, fault))
+        if fault:
+            self._recorder.trigger(f"a controller failed: {fault}")
         self._recorder.encode()
 
 
@@ -136,8 +144,9 @@ class Recorder:
         self._steps = 0
         self._recent: dict[int, tuple[int, Change[Object]]] = {}
         self._recent_order: deque[int] = deque()
-        #: version -> who wrote it, as the informer saw it
-        self._writers: dict[str, str] = {}
+        #: version -> the object as it came, until a controller is told of it
+        self._bodies: dict[str, bytes] = {}
+        self._trigger = ""
         self._at = now
         self._at_us = round(now * MICROSECONDS)
         self._entries = 0
@@ -155,18 +164,29 @@ class Recorder:
     def mark(self, kind: str, text: str, now: float) -> None:
         self._raw.append((Code.MARK, now, kind, text))
 
-    def note_writer(self, resource_version: str, writer: str) -> None:
-        """Before the version is told to a controller."""
-        if len(self._writers) >= _WRITERS_MAX:
-            self._writers.clear()
-        self._writers[resource_version] = writer
+    def note_body(self, resource_version: str, body: bytes) -> None:
+        """An informer decoded it: managedFields, which no projection has, tell who wrote it."""
+        if len(self._bodies) >= _BODIES_MAX:
+            self._bodies.clear()
+        self._bodies[resource_version] = body
+
+    def trigger(self, reason: str) -> None:
+        """What is kept should be saved; the owner decides whether it is."""
+        self._trigger = self._trigger or reason
+
+    def take_trigger(self) -> str:
+        reason, self._trigger = self._trigger, ""
+        return reason
 
     def segments(self) -> tuple[Segment, ...]:
-        """All that is kept, to the last call."""
+        """All that is kept, to the last call.  They do not change any more."""
         self.encode()
         while self._go_on_with_checkpoint():
             pass
-        return tuple(self.ring.segments)
+        return tuple(
+            replace(segment, checkpoint=list(segment.checkpoint), blocks=list(segment.blocks))
+            for segment in self.ring.segments
+        )
 
     # -- rows -------------------------------------------------------------------------------------------
 
@@ -185,7 +205,7 @@ class Recorder:
         self._entries = 0
         for thing in raw:
             self._add(thing)
-        self.ring.add(_pack(rows), self._entries)
+        self.ring.add(compress(_encode_rows(rows), 1), self._entries)
         self._go_on_with_checkpoint()
         if self.ring.is_full(at_rest=not any(life.busy for life in self._lives.values())):
             self._begin_segment()
@@ -279,7 +299,8 @@ class Recorder:
             key.newest = new
             key.answered = None
             self._last_of[resource] = key
-        row.append(self._text(self._writers.pop(meta.resource_version, "")))
+        body = self._bodies.pop(meta.resource_version, b"")
+        row.append(self._text(writer_of(body) if body and key.own_version != meta.resource_version else ""))
         self._rows.append(tuple(row))
         number = self._steps
         self._steps += 1
@@ -344,7 +365,8 @@ class Recorder:
                 if version is not None:
                     key = self._key(write.resource.key, write.namespace, write.name)
                     number = 0 if generation is None else int(generation[1])
-                    return [Answer.WRITTEN.value, key.number, version[1].decode(), number]
+                    key.own_version = version[1].decode()
+                    return [Answer.WRITTEN.value, key.number, key.own_version, number]
             return self._whole(write.resource, decode(result, write.resource.projection))
         except msgspec.DecodeError:
             return Answer.STATUS.value  # the core can make nothing of it, either
@@ -354,6 +376,7 @@ class Recorder:
         key = self._key(resource.key, meta.namespace, meta.name)
         made = [Answer.WHOLE.value, key.number, *self._difference(key, resource.key, answer)]
         key.answered = answer
+        key.own_version = meta.resource_version
         return made
 
     # -- segments ---------------------------------------------------------------------------------------
@@ -387,7 +410,8 @@ class Recorder:
         rows: list[Row] = []
         for name, newest in self._checkpoint:
             resource, number, base = self._checkpoint_base
-            if resource == name[0]:
+            # Now and then without a base, so that one object can be read without reading all of them.
+            if resource == name[0] and self._checkpointed % CHECKPOINT_OBJECTS_PER_BLOCK:
                 difference = (Base.OTHER.value + number, self._packer.difference(base, newest))
             else:
                 difference = (Base.NOTHING.value, self._packer.whole(newest))
@@ -397,12 +421,21 @@ class Recorder:
             if len(rows) == CHECKPOINT_OBJECTS_PER_BLOCK:
                 break
         if rows:
-            self.ring.add_checkpoint(self._segment, _pack(rows))
+            self.ring.add_checkpoint(self._segment, compress(_encode_rows(rows), 1))
         return bool(rows)
 
     def check(self) -> None:
         self.ring.check()
         assert len(self._recent) <= STEPS_KEPT, f"{len(self._recent)} steps"
+
+
+def writer_of(body: bytes) -> str:
+    """The field manager that wrote last, as the object itself has it; "" if it does not say."""
+    start = body.find(b'"managedFields":[')
+    if start < 0:
+        return ""
+    entries = [(found[2], found.start(), found[1]) for found in _MANAGER.finditer(body, start)]
+    return max(entries)[2].decode(errors="replace") if entries else ""
 
 
 def _same(known: Any, value: Object) -> bool:

@@ -38,10 +38,11 @@ from sliceplane.recorder.entries import (
 )
 from sliceplane.recorder.file import Recording
 from sliceplane.recorder.reader import entries
-from sliceplane.recorder.redact import Redactor
+from sliceplane.recorder.redact import TOKEN, Redactor
 
 #: name of a controller -> how one is made; those of one call may share what they tell each other
 Makers = Mapping[str, Callable[[], Controller]]
+_BLIND: Final = "values of environment variables are not recorded, and it makes names of a hash of them"
 _EVERYTHING: Final = 1 << 20
 
 
@@ -89,6 +90,8 @@ class _Life:
     jobs: dict[str, Job] = field(default_factory=dict)
     #: it raised
     fault: str = ""
+    #: it makes names of templates, and has seen one that is not recorded whole
+    blind: bool = False
 
 
 class Replay:
@@ -166,6 +169,7 @@ class Replay:
         controller = life.controller
         match entry:
             case Changed():
+                life.blind = life.blind or _hides(controller, entry.change)
                 controller.on_change(entry.change, entry.at)
             case Reached():
                 if isinstance(controller, MarkReader):
@@ -251,6 +255,10 @@ class Replay:
         body: str = "",
         write: RecordedWrite | None = None,
     ) -> None:
+        if life.blind:
+            self.report.skipped[life.name] = _BLIND
+            del self._lives[life.number]
+            return
         if write is not None and write.name:
             self._unseen[write.resource, write.namespace, write.name] = len(self.report.differences)
         self.report.differences.append(
@@ -262,6 +270,14 @@ class Replay:
 
     def _told(self, job: Job) -> str:
         return _words(tuple(self._written(write) for write in job.writes))
+
+
+def _hides(controller: Controller, change: Change[Object]) -> bool:
+    """The object is one that *controller* is there for, and its template has tokens."""
+    template = getattr(getattr(change.new, "spec", None), "template", None)
+    if not template or controller.info.watches[0].resource.key != change.resource:
+        return False
+    return TOKEN in str(template)
 
 
 def _words(writes: tuple[RecordedWrite, ...]) -> str:

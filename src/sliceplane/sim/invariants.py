@@ -24,7 +24,7 @@ from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.registry.kinds.counting import COUNTABLE, COUNTED, usage
 from sliceplane.sim.endpoints_invariants import check_endpoints, check_mirror
 from sliceplane.sim.proxies import Proxies
-from sliceplane.sim.roster import AUTHORITY, MAX_ENDPOINTS, Setup
+from sliceplane.sim.roster import AUTHORITY, Setup
 from sliceplane.sim.server import Server
 from sliceplane.sim.steady import Broken
 from sliceplane.sim.view import View, service_of
@@ -72,7 +72,13 @@ def _converged(world: World) -> None:
         if oracle.is_active(service) and not _is_full(view, space, SLICES_COUNTED):
             try:
                 oracle.check_converged(
-                    *(service, view.pods.get(space, ()), view.nodes, view.slices.get(space, ()), MAX_ENDPOINTS),
+                    *(
+                        service,
+                        view.pods.get(space, ()),
+                        view.nodes,
+                        view.slices.get(space, ()),
+                        world.setup.max_endpoints,
+                    ),
                     subsetting=world.setup.subsetting.value,
                 )
             except AssertionError as error:
@@ -98,7 +104,7 @@ def _merged(world: World) -> None:
                 )
                 groups.setdefault(group, []).append(len(endpoint_slice.endpoints or ()))
         for (kind, _, zone), fills in sorted(groups.items(), key=lambda item: (item[0][0], item[0][2], item[1])):
-            least = max(1, -(-sum(fills) // MAX_ENDPOINTS))
+            least = max(1, -(-sum(fills) // world.setup.max_endpoints))
             if len(fills) > least:
                 what = f"{service.metadata.key} {kind} {zone} keeps {sorted(fills)} in {len(fills)} slices"
                 raise Broken("slices-merged", service.metadata.key, f"{what} and needs {least}")
@@ -190,7 +196,7 @@ def _maximum(world: World) -> None:
     for slices in world.view.slices.values():
         for endpoint_slice in slices:
             count = len(endpoint_slice.endpoints or ())
-            if service_of(endpoint_slice) and count > MAX_ENDPOINTS:
+            if service_of(endpoint_slice) and count > world.setup.max_endpoints:
                 raise Broken(
                     "slice-maximum",
                     endpoint_slice.metadata.name,

@@ -65,6 +65,8 @@ class SliceHistory:
 
     def __init__(self, server: Server) -> None:
         self._commits: dict[str, list[_Commit]] = {}
+        for record in server.records(EndpointSlices):  # a simulation may go on from a recording
+            self._commits[record.key.path] = [_Commit(record.revision, None, decode(record.body, EndpointSlice))]
         server.listeners.append(self._on_commit)
 
     def _on_commit(self, event: StoreEvent) -> None:

@@ -34,6 +34,8 @@ def replay(options: Options) -> str:
         parts.append(f"--workload {options.workload}")
     if options.controllers != all_controllers(options.workload):
         parts.append(f"--controllers {','.join(options.controllers)}")
+    if options.adoption is not None:
+        parts.append(f"--from {options.adoption.file}")
     return " ".join(parts)
 
 

@@ -44,6 +44,7 @@ class Setup:
     subsetting: Subsetting = Subsetting.OFF
     defragment: bool = False
     instances: int = 1
+    max_endpoints: int = MAX_ENDPOINTS
 
 
 def draw_setup(workload: str, seed: int) -> Setup:
@@ -70,7 +71,7 @@ class RosterEntry:
 
 def _endpointslice(setup: Setup) -> Controller:
     config = EndpointSliceConfig(
-        max_endpoints_per_slice=MAX_ENDPOINTS,
+        max_endpoints_per_slice=setup.max_endpoints,
         subsetting=None if setup.subsetting is Subsetting.OFF else setup.subsetting,
         defragment=setup.defragment,
     )

@@ -5,7 +5,7 @@ Requests arrive through ``network``, which alone knows about loss.  This file on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from sliceplane.api.codec import decode_document, encode
@@ -21,6 +21,7 @@ from sliceplane.registry.types import Context, ListOptions, ListOutcome, Target,
 from sliceplane.sim.agenda import Agenda, Alarm
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
+from sliceplane.store.snapshot import restored
 from sliceplane.store.types import Key, Record, StoreEvent
 from sliceplane.store.watcher import Watcher
 
@@ -47,11 +48,15 @@ class OpenTokens:
 class Server:
     """Owned by one simulation.  ``listeners`` are told of every commit, after the watches."""
 
-    def __init__(self, agenda: Agenda, rng: Rng, config: RegistryConfig | None = None) -> None:
+    def __init__(
+        self, agenda: Agenda, rng: Rng, config: RegistryConfig | None = None, records: Sequence[Record] = ()
+    ) -> None:
+        """*records*: what is there when it starts."""
         self._agenda = agenda
         #: how far this machine's clock is ahead of the controllers'
         self.ahead_s = 0.0
-        self.store = Store()
+        revision = max((record.revision for record in records), default=1)
+        self.store = Store.restore(restored(records), revision, revision)
         self.registry = Registry(self.store, rng=rng, config=config, tokens=OpenTokens())
         self.hub = Hub(self.store)
         self.listeners: list[Callable[[StoreEvent], None]] = []

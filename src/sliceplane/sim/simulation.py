@@ -34,7 +34,7 @@ from sliceplane.sim.server import Server
 from sliceplane.sim.steady import Broken, Steady
 from sliceplane.sim.view import View, service_of
 from sliceplane.sim.workload import SimulatedWorkload
-from sliceplane.store.types import StoreEvent
+from sliceplane.store.types import Record, StoreEvent
 
 START: Final = 1_800_000_000.0
 STEPS_DEFAULT: Final = 100
@@ -56,6 +56,17 @@ def normal_faults() -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """Where a simulation begins if not with nothing.  ``pods``: those whose Nodes are not simulated."""
+
+    setup: Setup
+    records: tuple[Record, ...]
+    pods: frozenset[str]
+    #: of the recording
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """``duration_s``: virtual time after which no further step is made (``None``: *steps* alone count).
 
@@ -68,6 +79,8 @@ class Options:
     faults: Mapping[str, float] = field(default_factory=normal_faults)
     controllers: tuple[str, ...] = tuple(ROSTER)
     workload: str = WORKLOADS[0]
+    #: what is there when it begins; ``None``: nothing
+    adoption: Adoption | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,14 +119,15 @@ class Simulation:
     def __init__(
         self, options: Options, sink: Callable[[str], object] | None = None, recorder: Recorder | None = None
     ) -> None:
+        adoption = options.adoption
         rng = Rng(options.seed)
         self.options = options
         self.recorder = recorder
-        self.setup = draw_setup(options.workload, options.seed)
+        self.setup = draw_setup(options.workload, options.seed) if adoption is None else adoption.setup
         self.agenda = Agenda(START)
         self.trace = Trace(START, sink)
         self.faults = FaultPlan(options.faults, rng.fork())
-        self.server = Server(self.agenda, rng.fork())
+        self.server = Server(self.agenda, rng.fork(), records=() if adoption is None else adoption.records)
         self.network = Network(self.agenda, self.server, self.faults, self.trace, rng.fork())
         self._gaps = rng.fork()
         self._rng = rng.fork()
@@ -124,6 +138,7 @@ class Simulation:
             rng.fork(),
             deployments="kubelet" in options.controllers,
             more=deeds.FULL_ACTIONS if options.workload == "full" else (),
+            adopted=frozenset() if adoption is None else adoption.pods,
         )
         self.steady = Steady(self.server)
         self.server.listeners.append(self.steady.on_commit)

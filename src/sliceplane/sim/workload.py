@@ -67,6 +67,8 @@ class SimulatedWorkload:
     made: int = 0
     #: addresses of Pods that have failed, to be used again
     freed: list[str] = field(default_factory=list)
+    #: Pods of Nodes that are not here, as ``namespace/name``: out of a recording
+    adopted: frozenset[str] = frozenset()
     steps: int = 0
 
     def begin(self) -> None:
@@ -191,7 +193,9 @@ class SimulatedWorkload:
     def _finish_terminating(self, event: StoreEvent) -> None:
         """The node agent of bare Pods: one that was deleted ends after a while."""
         key = event.record.key
-        if key.resource != Pods.storage_key or not key.name.startswith("bare-") or event.type is EventType.DELETED:
+        if key.resource != Pods.storage_key or event.type is EventType.DELETED:
+            return
+        if not key.name.startswith("bare-") and key.path not in self.adopted:
             return
         if b'"deletionTimestamp"' in event.record.body and b'"deletionTimestamp"' not in (
             event.previous.body if event.previous is not None else b""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from typing import Any
 
 from sliceplane.controllers.election import ElectionConfig
 from sliceplane.controllers.per_namespace import RootCaPublisher
@@ -36,9 +37,13 @@ class ControllerService:
 
     name = "controllers"
 
-    def __init__(self, entries: tuple[ControllerEntry, ...], *, elect: bool = False) -> None:
-        """*elect*: other servers run the same controllers, and one of them at a time works."""
+    def __init__(
+        self, entries: tuple[ControllerEntry, ...], *, elect: bool = False, settings: dict[str, Any] | None = None
+    ) -> None:
+        """*elect*: other servers run the same controllers, and one of them at a time works.  *settings*: of
+        *entries*, for recordings (``hosting.settings``)."""
         self._entries = entries
+        self._settings = settings or {}
         self._elect = elect
         self._host: ControllerHost | None = None
         self._candidate: LeaseCandidate | None = None
@@ -53,8 +58,12 @@ class ControllerService:
         context.add_readiness("informer-sync", self._filling)
         context.add_readiness("controllers", self._complaint)
         context.add_samples(self._samples)
+        recorder = None
+        if context.flight is not None:
+            recorder = context.flight.recorder
+            context.flight.settings.update(self._settings, authority=context.authority)
         if not self._elect:
-            self._host = make_host(client, entries, rng)
+            self._host = make_host(client, entries, rng, recorder=recorder)
             self._host.start()
             return
         config = ElectionConfig(identity=f"{socket.gethostname()}_{rng.uuid()}", name=LEASE_NAME)
@@ -62,7 +71,8 @@ class ControllerService:
         self._candidate = candidate
 
         async def term() -> None:
-            self._host = make_host(FencedClient(client, lambda: candidate.leading), entries, rng.fork())
+            fenced = FencedClient(client, lambda: candidate.leading)
+            self._host = make_host(fenced, entries, rng.fork(), recorder=recorder)
             try:
                 await self._host.run()
             finally:

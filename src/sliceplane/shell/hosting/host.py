@@ -81,7 +81,7 @@ class ControllerHost:
         self._flight_recorder = recorder
         self._clock = clock or loop_clock(time.time())
         self._check = check
-        self._informers = SharedInformers(client, clock=self._clock, rng=rng.fork())
+        self._informers = SharedInformers(client, clock=self._clock, rng=rng.fork(), recorder=recorder)
         self._recorder = EventRecorder(client, clock=self._clock, instance=instance)
         self._runners: list[ControllerRunner] = []
         self._tasks: list[asyncio.Task[None]] = []

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from sliceplane.api.codec import decode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
-from sliceplane.api.scheme import is_done_without
+from sliceplane.api.scheme import Resource, is_done_without
 from sliceplane.informer.reflector import Counters
 from sliceplane.kit.rng import Rng
+from sliceplane.recorder.recorder import Recorder
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Reader
 from sliceplane.shell.transport.reflect import RunningInformer
@@ -41,8 +43,11 @@ class InformerStatus:
 class SharedInformers:
     """Owned by one host.  Each informer has a task, from ``get`` until ``close``."""
 
-    def __init__(self, client: Reader, *, clock: Callable[[], float], rng: Rng) -> None:
+    def __init__(
+        self, client: Reader, *, clock: Callable[[], float], rng: Rng, recorder: Recorder | None = None
+    ) -> None:
         self._client = client
+        self._recorder = recorder
         self._clock = clock
         self._rng = rng
         self._informers: dict[Selection, RunningInformer[Object]] = {}
@@ -52,11 +57,24 @@ class SharedInformers:
         informer = self._informers.get(watched)
         if informer is None:
             informer = self._informers[watched] = RunningInformer(
-                self._client, watched, clock=self._clock, rng=self._rng.fork()
+                self._client, watched, clock=self._clock, rng=self._rng.fork(), decode=self._decoder(watched.resource)
             )
             task = asyncio.get_running_loop().create_task(informer.run(), name=f"informer {watched.resource.key}")
             self._tasks.append(task)
         return informer
+
+    def _decoder(self, resource: Resource) -> Callable[[bytes], Object] | None:
+        """With a recorder, one that shows it the bodies."""
+        recorder = self._recorder
+        if recorder is None:
+            return None
+
+        def decode_noting(body: bytes) -> Object:
+            decoded = decode(body, resource.projection)
+            recorder.note_body(decoded.metadata.resource_version, body)
+            return decoded
+
+        return decode_noting
 
     def statuses(self) -> tuple[InformerStatus, ...]:
         """In the order in which they were first asked for."""

@@ -11,17 +11,18 @@ import math
 import os
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from sliceplane.controllers.election import ElectionConfig
 from sliceplane.kit.metrics import Family
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.hosting.election import LeaseCandidate
-from sliceplane.shell.hosting.freshness import complaint
+from sliceplane.shell.hosting.freshness import complaint, stuck
 from sliceplane.shell.hosting.host import ControllerEntry, ControllerHost, HostStatus, make_host
 from sliceplane.shell.hosting.informers import check_readable
 from sliceplane.shell.hosting.monitoring import health_pages, leader_family
 from sliceplane.shell.hosting.runner import ControllerStatus
+from sliceplane.shell.process.flight import FlightConfig, FlightRecorder, default_folder
 from sliceplane.shell.process.pages import Page, PageMaker
 from sliceplane.shell.transport.base import Client, FencedClient
 from sliceplane.shell.transport.events import EventRecorder
@@ -30,6 +31,14 @@ from sliceplane.shell.transport.reflect import loop_clock
 #: a controller without work for so long has none: its own writes came back long ago
 IDLE_S: Final = 5.0
 _LOOK_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """``settings``: of the controllers (``hosting.settings``)."""
+
+    config: FlightConfig
+    settings: dict[str, Any]
 
 
 class Standalone:
@@ -42,6 +51,7 @@ class Standalone:
         election: ElectionConfig | None,
         *,
         election_client: Client | None = None,
+        recording: Recording | None = None,
     ) -> None:
         """*election_client*: where *client* keeps to a limit, one that does not: a Lease does not wait its turn."""
         self._client = client
@@ -50,6 +60,13 @@ class Standalone:
         self._clock = loop_clock(time.time())
         self._rng = Rng(int.from_bytes(os.urandom(8), "big"))
         self._host: ControllerHost | None = None
+        self._flight: FlightRecorder | None = None
+        if recording is not None:
+            folder = recording.config.folder or default_folder()
+            self._flight = FlightRecorder(
+                "controllers", recording.config.size_bytes, folder, self._clock, self._unhealthy
+            )
+            self._flight.settings.update(recording.settings)
         #: for the election alone: the controllers' own lives and dies with their host
         self._recorder = EventRecorder(client, clock=self._clock)
         self._candidate = (
@@ -62,6 +79,15 @@ class Standalone:
 
     async def run(self) -> None:
         """Until cancelled."""
+        flying = None if self._flight is None else asyncio.create_task(self._flight.run(), name="flight recorder")
+        try:
+            await self._run()
+        finally:
+            if flying is not None:
+                flying.cancel()
+                await asyncio.gather(flying, return_exceptions=True)
+
+    async def _run(self) -> None:
         if self._candidate is None:
             await self._work()
             return
@@ -85,7 +111,8 @@ class Standalone:
     async def _work(self) -> None:
         candidate = self._candidate
         client = self._client if candidate is None else FencedClient(self._client, lambda: candidate.leading)
-        self._host = make_host(client, self._entries, self._rng.fork(), self._clock)
+        recorder = None if self._flight is None else self._flight.recorder
+        self._host = make_host(client, self._entries, self._rng.fork(), self._clock, recorder)
         try:
             await self._host.run()
         finally:
@@ -94,6 +121,9 @@ class Standalone:
     def pages(self) -> dict[str, PageMaker]:
         """For ``shell.process.pages.serve_pages``: alive, and ready to work or to take over."""
         return health_pages(lambda: None if self._host is None else self._host.status(), self._ready)
+
+    def _unhealthy(self) -> str:
+        return "" if self._host is None else stuck(self._host.status())
 
     def _ready(self) -> Page:
         if self._host is not None:
@@ -105,6 +135,8 @@ class Standalone:
     def samples(self) -> tuple[Family, ...]:
         """The figures of the controllers while they work, and who leads."""
         figures = () if self._host is None else self._host.samples()
+        if self._flight is not None:
+            figures = (*figures, *self._flight.metrics.families())
         if self._election is None or self._candidate is None:
             return figures
         return (*figures, leader_family(self._election.name, self._candidate.leading))

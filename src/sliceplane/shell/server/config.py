@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import SERVED, Resource
 from sliceplane.registry.config import RegistryConfig, TopologyStorage
+from sliceplane.shell.process.flight import FlightConfig
 from sliceplane.shell.server.audit.log import AuditConfig
 from sliceplane.shell.server.connections.newcomers import ConnectionTiming
 from sliceplane.shell.server.keys.token_keys import TokenConfig
@@ -57,6 +58,7 @@ class PlaneConfig:
     etcd: EtcdConfig | None = None
     #: a stop begins with so many seconds in which everything is answered and ``/readyz`` says that it will end
     shutdown_delay_s: float = 0.0
+    flight: FlightConfig = field(default_factory=FlightConfig)
 
     @property
     def host(self) -> str:

@@ -25,6 +25,7 @@ from sliceplane.registry.api_service import INTERVAL_S
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import MASTERS, User
 from sliceplane.shell.process import descriptors, log
+from sliceplane.shell.process.flight import FlightRecorder
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.process.version import declare_build
@@ -94,6 +95,8 @@ class ServerPlane:
         self.ticker: HubTicker
         self.heavy: Heavy
         self.listener: Listener
+        #: ``None``: nothing is recorded
+        self.flight: FlightRecorder | None
 
     @property
     def kubeconfig(self) -> Path:
@@ -153,6 +156,7 @@ class ServerPlane:
         self._cleanup.push_async_callback(self.committer.close)
         self.committer.start()
         await self._bootstrap()
+        self.flight = self._flight_recorder()
         steps = LoopSteps(self.metrics)
         app = self._application(address, steps)
         self.listener = Listener(
@@ -170,6 +174,8 @@ class ServerPlane:
         if config.client_ca_file is not None:
             self._spawn(access.follow_authorities(self.listener.use, periods.authorities_s), "authorities")
         self._spawn_chores()
+        if self.flight is not None:
+            self._spawn(self.flight.run(), "flight recorder")
         context = self._service_context()
         for service in self._services:
             self._started.append(service)
@@ -199,7 +205,20 @@ class ServerPlane:
             add_check=self.health.add,
             add_readiness=self.health.add_readiness,
             add_samples=self.metrics.include,
+            flight=self.flight,
         )
+
+    def _flight_recorder(self) -> FlightRecorder | None:
+        config = self.config.flight
+        if not config.size_bytes:
+            return None
+        folder = config.folder or self.data_dir.path / "recordings"
+        flight = FlightRecorder("plane", config.size_bytes, folder, self.clock, self._unhealthy)
+        self.metrics.include(flight.metrics.families)
+        return flight
+
+    def _unhealthy(self) -> str:
+        return "; ".join(f"{name}: {why}" for name, why in self.health.results("healthz") if why)
 
     async def drain(self) -> None:
         """Have clients leave for another server, while each that comes is served: the time is ``shutdown_delay_s``.
@@ -279,6 +298,7 @@ class ServerPlane:
             issuer=IssuerPages(self._access.tokens, f"https://{address}", self.config.jwks_url),
             decide=self.registry.decide,
             store=self.store,
+            flight=self.flight,
             limits=self.config.limits,
             emulated=self.config.gates.release,
             audit=self._audit_log(),

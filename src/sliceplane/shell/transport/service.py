@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sliceplane.kit.metrics import Source
+from sliceplane.shell.process.flight import FlightRecorder
 from sliceplane.shell.transport.base import Client
 
 #: why something is not well; "" if it is
@@ -33,6 +34,8 @@ class ServiceContext:
     add_readiness: Callable[[str, Check], None]
     #: figures for ``/metrics``, under names that the plane does not have
     add_samples: Callable[[Source], None]
+    #: what controllers are told is told to it, too; ``None``: nothing is recorded
+    flight: FlightRecorder | None = None
 
 
 class PlaneService(Protocol):

@@ -2,7 +2,8 @@
 
 ``/sliceplane/snapshot`` is the whole state at one revision, while the server goes on (``store.snapshot``).  The right
 is ``get`` on that non-resource URL, which ``system:masters`` has and no other user unless a ClusterRole says so, for
-everything is in it, Secrets too.
+everything is in it, Secrets too.  ``/sliceplane/recording`` is what the flight recorder keeps
+(``shell.process.flight``), with a right of its own.
 
 A check behind ``/healthz``, ``/livez`` and ``/readyz`` (kubernetes.io, API health endpoints) is a function that returns
 "" when all is well, else why not; it must not block.  The reason goes to the single check's page only; lists say
@@ -13,13 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import method_not_allowed
 from sliceplane.api.gates import Release
 from sliceplane.kit.metrics import Labels, Metrics
+from sliceplane.shell.process.flight import PATH as RECORDING_PATH
 from sliceplane.shell.process.version import version_document
 from sliceplane.shell.server.keys.token_keys import TokenKeys
 from sliceplane.shell.server.nonresource import openapi
@@ -37,7 +39,8 @@ _HEALTH_ROOTS: Final = ("healthz", "livez", "readyz")
 #: first segments of every page
 _ROOTS: Final = (*_HEALTH_ROOTS, "", "api", "apis", "metrics", "openapi", "sliceplane", "version")
 _INDEXED: Final = (
-    *("/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", SNAPSHOT_PATH, "/version"),
+    *("/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz"),
+    *(RECORDING_PATH, SNAPSHOT_PATH, "/version"),
 )
 _CACHE: Final = ((b"cache-control", b"public, max-age=3600"),)
 
@@ -72,7 +75,7 @@ class IssuerPages:
 
 
 class Pages:
-    """Every page that is answered whole; the snapshot is a stream.  Owned by the application."""
+    """Every page that is answered whole; snapshot and recording are streams.  Owned by the application."""
 
     def __init__(
         self,
@@ -123,13 +126,17 @@ def _not_found() -> Response:
     return text_response(404, "404 page not found\n")
 
 
-async def send_snapshot(send: Send, store: Store, *, now: float, audit_id: str) -> None:
-    """A portion is made when the client has taken the one before; its connection cuts off one that takes nothing."""
+def snapshot_portions(store: Store) -> Iterator[bytes]:
+    """Of everything as it is now."""
     records = records_of(store)
-    revision = store.revision
+    return written(records, store.revision)
+
+
+async def send_portions(send: Send, portions: Iterator[bytes], *, now: float, audit_id: str) -> None:
+    """A portion is made when the client has taken the one before; its connection cuts off one that takes nothing."""
     headers = [*common_headers(now, audit_id), NO_CACHE, (b"content-type", b"application/x-ndjson")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    for portion in written(records, revision):
+    for portion in portions:
         await send({"type": "http.response.body", "body": portion, "more_body": True})
         # A client that is quick must not keep others waiting.
         await asyncio.sleep(0)

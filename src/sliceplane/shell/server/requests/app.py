@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,13 +26,21 @@ from sliceplane.registry.attendance import Claim
 from sliceplane.registry.authentication import impersonation
 from sliceplane.registry.authorization.index import refusal
 from sliceplane.registry.types import Attributes, Decision, User
+from sliceplane.shell.process.flight import PATH as RECORDING_PATH
+from sliceplane.shell.process.flight import FlightRecorder
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.server.audit.log import AuditEntry, AuditLog
 from sliceplane.shell.server.audit.loggable import agent_of, error_of, has_secret_body, uri_of, without_frames
 from sliceplane.shell.server.monitoring.metrics import RequestKey, ServerMetrics, page_key, resource_key
 from sliceplane.shell.server.monitoring.steps import LoopSteps
 from sliceplane.shell.server.nonresource.discovery import Discovery
-from sliceplane.shell.server.nonresource.pages import HealthChecks, IssuerPages, Pages, send_snapshot
+from sliceplane.shell.server.nonresource.pages import (
+    HealthChecks,
+    IssuerPages,
+    Pages,
+    send_portions,
+    snapshot_portions,
+)
 from sliceplane.shell.server.requests.auth import ANONYMOUS, authenticate, bearer_token
 from sliceplane.shell.server.requests.limits import InFlight, Limits, RequestPlace, TooMany
 from sliceplane.shell.server.requests.params import request_timeout_s
@@ -80,6 +88,8 @@ class Services:
     limits: Limits
     #: what a snapshot is made of
     store: Store
+    #: ``None``: nothing is recorded
+    flight: FlightRecorder | None = None
     emulated: Release = NEWEST
     audit: AuditLog | None = None
     #: who shows nothing may be ``system:anonymous``
@@ -133,6 +143,13 @@ class ApiServer:
         )
         self.in_flight = InFlight(services.limits)
         self._steps = services.steps or LoopSteps(services.metrics)
+        #: pages that are long, by path
+        self._streams: dict[str, Callable[[], Iterator[bytes]]] = {
+            SNAPSHOT_PATH: lambda: snapshot_portions(services.store)
+        }
+        flight = services.flight
+        if flight is not None:
+            self._streams[RECORDING_PATH] = lambda: flight.lines("asked for")
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -214,7 +231,7 @@ class ApiServer:
         reading = path is None or verb in (*_READ_VERBS, "watch")
         request.place = place = RequestPlace(self.in_flight, flow, user, "read" if reading else "write")
         try:
-            if verb == "watch" or (request.path == SNAPSHOT_PATH and request.method == "GET"):
+            if verb == "watch" or (request.path in self._streams and request.method == "GET"):
                 with self.in_flight.hold(self.in_flight.watches, flow, user):
                     await self._stream(request, path, exchange, send)
                 return None
@@ -261,7 +278,7 @@ class ApiServer:
         return user, flow
 
     async def _stream(self, request: Request, path: ResourcePath | None, exchange: _Exchange, send: Send) -> None:
-        """A watch, or (without a *path*) the snapshot: its client decides how long it takes, so it has no seat."""
+        """A watch, or a page that is long: its client decides how long it takes, so it has no seat."""
         services = self._services
         key = exchange.key
 
@@ -272,7 +289,8 @@ class ApiServer:
             return exchange.audit_id
 
         if path is None:
-            await send_snapshot(send, services.store, now=services.clock(), audit_id=on_head())
+            portions = self._streams[request.path]()
+            await send_portions(send, portions, now=services.clock(), audit_id=on_head())
             return
         route = resolve(path, "watch", services.discovery.served)
         traffic = services.metrics.traffic(key.group, key.version, key.resource)

@@ -1,0 +1,427 @@
+"""What happened to a Service: who changed what, in words, and what followed from it.
+
+A line is a *cause*: a change that a person or a program made, with all that belongs to it.  A rollout is one line:
+changes of Pods that have one owner, none of them more than ``GAP_S`` after the one before, begin with the change of
+their Deployment (or other owner) if there was one.  What followed are the slices that the controller wrote for the
+Service until the next cause, and the nodes that told that they hold them.
+
+The Service's Pods are those that its slices name, and those that its selector matches among their owners' Pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from sliceplane.api.discovery import LABEL_SERVICE_NAME
+from sliceplane.api.meta import Object
+from sliceplane.api.scheme import (
+    DaemonSets,
+    Deployments,
+    EndpointSlices,
+    Leases,
+    Pods,
+    ReplicaSets,
+    ReplicationControllers,
+    Resource,
+    Services,
+    StatefulSets,
+)
+from sliceplane.informer.cache import Change
+from sliceplane.kit.times import format_micro_time
+from sliceplane.proxy.progress import ANNOTATION_REVISION, LEASE_PREFIX
+from sliceplane.recorder.index import NONE, Index, ObjectKey, Step
+from sliceplane.recorder.words import change_text, field_changes
+
+#: changes of one owner's Pods that are further apart are two causes
+GAP_S: Final = 30.0
+#: informers of one process are that far apart at the most
+_ECHO_S: Final = 1.0
+#: what a slice's write may lag behind its cause and still follow from it
+_FOLLOW_S: Final = 30.0
+_OWNERS: Final = {
+    resource.kind: resource for resource in (ReplicaSets, Deployments, StatefulSets, DaemonSets, ReplicationControllers)
+}
+_READY: Final = "Ready"
+#: what becomes of Pods, in the order in which a line tells it
+_POD_WORDS: Final = ("made", "ready", "not ready", "terminating", "gone")
+
+
+class SubLine(NamedTuple):
+    at: float
+    what: str
+    who: str
+
+
+class Effect(NamedTuple):
+    """``nodes``: node -> seconds after the last of these writes at which it told that it holds them."""
+
+    slices: int = 0
+    size_bytes: int = 0
+    nodes: dict[str, float] = {}
+    nodes_known: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    at: float
+    until: float
+    who: str
+    what: str
+    effect: Effect
+    opened: tuple[SubLine, ...]
+
+
+class Membership(NamedTuple):
+    """Endpoints of two moments: address -> state."""
+
+    before: dict[str, str]
+    after: dict[str, str]
+
+
+@dataclass(slots=True)
+class _Cause:
+    root: str
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def last(self) -> float:
+        return self.steps[-1].at
+
+
+class Timeline:
+    """Questions about one Service, answered from one index."""
+
+    def __init__(self, index: Index, namespace: str, name: str) -> None:
+        self._index = index
+        self._service = ObjectKey(Services.key, namespace, name)
+        self._slices = self._find_slices()
+        self._pods = self._find_pods()
+
+    @property
+    def ended(self) -> float:
+        """When the newest entry was."""
+        return self._index.ended
+
+    @property
+    def known(self) -> bool:
+        """The recording has something of the Service."""
+        return bool(self._slices) or self._service in self._index.steps or self._service in self._index.first
+
+    def lines(self, since: float) -> list[Line]:
+        """In the order of time; those that began before *since* are left out."""
+        causes = self._causes(since)
+        made: list[Line] = []
+        for position, cause in enumerate(causes):
+            ends = causes[position + 1].steps[0].at if position + 1 < len(causes) else self._index.ended + _FOLLOW_S
+            if cause.steps[0].at >= since:
+                made.append(self._line(cause, ends))
+        return made
+
+    def membership(self, before: float, after: float) -> Membership:
+        return Membership(self._endpoints(before), self._endpoints(after))
+
+    # -- what belongs to the Service --------------------------------------------------------------------
+
+    def _find_slices(self) -> tuple[ObjectKey, ...]:
+        namespace, name = self._service.namespace, self._service.name
+        return tuple(
+            key
+            for key in self._index.keys(EndpointSlices.key, namespace)
+            if self._index.label(self._any_number(key), LABEL_SERVICE_NAME) == name
+        )
+
+    def _any_number(self, key: ObjectKey) -> int:
+        number = self._index.first.get(key, NONE)
+        if number == NONE:
+            step = self._index.steps[key][0]
+            number = step.new if step.new != NONE else step.old
+        return number
+
+    def _any_version(self, key: ObjectKey) -> Any:
+        return self._index.version(self._any_number(key))
+
+    def _versions(self, key: ObjectKey) -> Iterable[Any]:
+        if key in self._index.first:
+            yield self._index.version(self._index.first[key])
+        for step in self._index.steps.get(key, ()):
+            if step.new != NONE:
+                yield self._index.version(step.new)
+
+    def _find_pods(self) -> tuple[ObjectKey, ...]:
+        names: dict[str, None] = {}
+        for key in self._slices:
+            for version in self._versions(key):
+                for endpoint in version.endpoints or ():
+                    if endpoint.target_ref is not None and endpoint.target_ref.kind == Pods.kind:
+                        names[endpoint.target_ref.name] = None
+        namespace = self._service.namespace
+        return tuple(ObjectKey(Pods.key, namespace, name) for name in names)
+
+    # -- causes -----------------------------------------------------------------------------------------
+
+    def _causes(self, since: float) -> list[_Cause]:
+        causes: list[_Cause] = []
+        open_of: dict[str, _Cause] = {}
+        for step, root, begins in self._rooted_steps(since):
+            cause = open_of.get(root)
+            if cause is not None and begins and _is_echo(cause, step):
+                # Another informer was quicker: what a controller did of it was seen before the change itself.
+                cause.steps.insert(0, step)
+                continue
+            if cause is None or begins or step.at - cause.last > GAP_S:
+                cause = open_of[root] = _Cause(root)
+                causes.append(cause)
+            cause.steps.append(step)
+        return causes
+
+    def _rooted_steps(self, since: float) -> list[tuple[Step, str, bool]]:
+        """Steps that may be causes or parts of them, with whose they are, and whether each is a cause by itself."""
+        earliest = since - GAP_S
+        rooted: list[tuple[Step, str, bool]] = []
+        owners: dict[ObjectKey, str] = {}
+        for key in self._pods:
+            steps = [step for step in self._index.steps.get(key, ()) if step.at >= earliest]
+            if not steps:
+                continue
+            root = self._root(key, owners)
+            rooted += [(step, root, False) for step in steps if self._is_about_traffic(step)]
+        for key, root in owners.items():
+            for step in self._index.steps.get(key, ()):
+                if step.at >= earliest and self._is_wanted(step):
+                    rooted.append((step, root, bool(step.writer) and not _is_controller(step.writer)))
+        for key in (self._service, *self._slices):
+            own = key is not self._service
+            for step in self._index.steps.get(key, ()):
+                if step.at < earliest or (own and (not step.writer or _is_controller(step.writer))):
+                    continue  # what the controller writes follows from a cause and is none
+                if own or self._is_wanted(step):
+                    rooted.append((step, f"{key.resource} {key.name}", True))
+        rooted.sort(key=lambda entry: entry[0][:2])
+        return rooted
+
+    def _root(self, key: ObjectKey, owners: dict[ObjectKey, str]) -> str:
+        """In words: the Deployment behind a Pod, or what else owns it.  Owners on the way are put into *owners*."""
+        path: list[ObjectKey] = []
+        kind = Pods.kind
+        while True:
+            version = self._any_version(key) if key in self._index.steps or key in self._index.first else None
+            references = () if version is None else version.metadata.owner_references or ()
+            owner = next((reference for reference in references if reference.controller), None)
+            resource: Resource | None = None if owner is None else _OWNERS.get(owner.kind)
+            if owner is None or resource is None:
+                break
+            key = ObjectKey(resource.key, key.namespace, owner.name)
+            kind = owner.kind
+            path.append(key)
+        root = f"{kind} {key.name}"
+        for owner_key in path:
+            owners.setdefault(owner_key, root)
+        return root
+
+    def _is_about_traffic(self, step: Step) -> bool:
+        """A Pod came or went, or something changed that slices show."""
+        if NONE in (step.old, step.new):
+            return True
+        old, new = self._index.version(step.old), self._index.version(step.new)
+        return (
+            _is_ready(old) != _is_ready(new)
+            or old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
+            or old.metadata.labels != new.metadata.labels
+            or old.status.pod_ips != new.status.pod_ips
+            or old.status.phase != new.status.phase
+        )
+
+    def _is_wanted(self, step: Step) -> bool:
+        """Not the status of an object alone."""
+        if NONE in (step.old, step.new):
+            return True
+        old, new = self._index.version(step.old), self._index.version(step.new)
+        changes = field_changes(old, new)
+        return any(not change.path.startswith(("status", "metadata.annotations[deployment")) for change in changes)
+
+    # -- lines ------------------------------------------------------------------------------------------
+
+    def _line(self, cause: _Cause, ends: float) -> Line:
+        opened = tuple(SubLine(step.at, self._step_text(step), step.writer) for step in cause.steps)
+        head = cause.steps[0]
+        if head.key.resource == Pods.key:
+            pods = [step for step in cause.steps if step.key.resource == Pods.key]
+            what = f"{cause.root}: {self._pods_text(pods)}"
+        else:
+            rest = [step for step in cause.steps if step.key.resource == Pods.key]
+            named = f"{_kind(head.key)} {head.key.name}: {self._what(head)}"
+            what = f"{named}; Pods: {self._pods_text(rest)}" if rest else named
+        who = next((step.writer for step in cause.steps if step.writer), "")
+        effect = self._effect(head.at, min(ends, cause.last + _FOLLOW_S))
+        return Line(at=head.at, until=cause.last, who=who, what=what, effect=effect, opened=opened)
+
+    def _what(self, step: Step) -> str:
+        old, new = self._index.version(step.old), self._index.version(step.new)
+        change: Change[Object] = Change(step.key.resource, old, new)
+        if old is None or new is None:
+            return change_text(change)
+        changes = [found for found in field_changes(old, new) if not found.path.startswith("status")]
+        return ", ".join(map(str, changes[:4])) if changes else change_text(change)
+
+    def _step_text(self, step: Step) -> str:
+        what = self._pod_text(step) if step.key.resource == Pods.key else self._what(step)
+        return f"{_kind(step.key)} {step.key.name}: {what}"
+
+    def _pod_text(self, step: Step) -> str:
+        old, new = self._index.version(step.old), self._index.version(step.new)
+        if old is None:
+            return "made"
+        if new is None:
+            return "gone"
+        if old.metadata.deletion_timestamp != new.metadata.deletion_timestamp:
+            return "terminating"
+        if _is_ready(old) != _is_ready(new):
+            return "ready" if _is_ready(new) else "not ready"
+        return change_text(Change(step.key.resource, old, new))
+
+    def _pods_text(self, steps: list[Step]) -> str:
+        """What became of Pods, counted: ``3 Pods made, 2 ready``."""
+        counts: dict[str, set[str]] = {}
+        for step in steps:
+            counts.setdefault(self._pod_text(step), set()).add(step.key.name)
+        if len(steps) == 1:
+            return f"Pod {steps[0].key.name} {self._pod_text(steps[0])}"
+        parts = [f"{len(counts[word])} {word}" for word in _POD_WORDS if word in counts]
+        return ", ".join(parts) if parts else f"{len({step.key.name for step in steps})} Pods changed"
+
+    # -- what followed ----------------------------------------------------------------------------------
+
+    def _effect(self, since: float, until: float) -> Effect:
+        service = f"{self._service.namespace}/{self._service.name}"
+        slices: set[str] = set()
+        newest = 0
+        last = since
+        for key in self._slices:
+            for step in self._index.steps.get(key, ()):
+                if since <= step.at < until:
+                    slices.add(key.name)
+                    version = self._index.version(step.new if step.new != NONE else step.old)
+                    newest = max(newest, version.metadata.revision)
+                    last = max(last, step.at)
+        size = sum(
+            write[2]
+            for plan in self._index.plans.get(service, ())
+            if since <= plan.at < until
+            for write in plan.writes
+            if write[1].startswith("endpointslices")
+        )
+        nodes, known = self._nodes(newest, last) if slices else ({}, 0)
+        return Effect(len(slices), size, nodes, known)
+
+    def _nodes(self, revision: int, since: float) -> tuple[dict[str, float], int]:
+        """When each node proxy told that it holds *revision*; and how many there are."""
+        told: dict[str, float] = {}
+        known = 0
+        for key in self._index.keys(Leases.key, "kube-node-lease"):
+            if not key.name.startswith(LEASE_PREFIX):
+                continue
+            known += 1
+            for step in self._index.steps.get(key, ()):
+                if step.at >= since and step.new != NONE:
+                    annotations = self._index.version(step.new).metadata.annotations or {}
+                    held = annotations.get(ANNOTATION_REVISION, "")
+                    if held.isdecimal() and int(held) >= revision:
+                        told[key.name.removeprefix(LEASE_PREFIX)] = step.at - since
+                        break
+        return told, known
+
+    def _endpoints(self, at: float) -> dict[str, str]:
+        members: dict[str, str] = {}
+        for key in self._slices:
+            number = self._index.first.get(key, NONE)
+            for step in self._index.steps.get(key, ()):
+                if step.at > at:
+                    break
+                number = step.new
+            version = self._index.version(number)
+            for endpoint in () if version is None else version.endpoints or ():
+                name = endpoint.target_ref.name if endpoint.target_ref is not None else ""
+                member = f"{endpoint.addresses[0]} {name}".rstrip()
+                members[member] = _state(endpoint)
+        return dict(sorted(members.items()))
+
+
+def _is_echo(cause: _Cause, step: Step) -> bool:
+    """*cause* has just begun, and with what controllers do when others have changed something."""
+    first = cause.steps[0]
+    return step.at - first.at < _ECHO_S and all(_is_controller(part.writer) for part in cause.steps)
+
+
+def line_text(line: Line, *, opened: bool = False) -> str:
+    """For people; *opened*: with a row for each change in it."""
+    took = line.until - line.at
+    during = f" in {took:.1f} s" if took >= 0.05 else ""
+    rows = [f"{format_micro_time(line.at)} {line.who or '?':<24} {line.what}{during}{_effect_text(line.effect)}"]
+    if opened:
+        rows += [f"{format_micro_time(sub.at)}   {sub.who or '?':<22} {sub.what}" for sub in line.opened]
+    return "\n".join(rows)
+
+
+def line_document(line: Line) -> dict[str, Any]:
+    effect = line.effect
+    return {
+        "time": format_micro_time(line.at),
+        "until": format_micro_time(line.until),
+        "who": line.who,
+        "what": line.what,
+        "slices": effect.slices,
+        "bytes": effect.size_bytes,
+        "nodes": {name: round(seconds, 3) for name, seconds in sorted(effect.nodes.items())},
+        "nodesKnown": effect.nodes_known,
+        "opened": [{"time": format_micro_time(sub.at), "who": sub.who, "what": sub.what} for sub in line.opened],
+    }
+
+
+def membership_text(membership: Membership) -> str:
+    rows = [f"- {member} {state}" for member, state in membership.before.items() if member not in membership.after]
+    rows += [f"+ {member} {state}" for member, state in membership.after.items() if member not in membership.before]
+    rows += [
+        f"  {member} {state} -> {membership.after[member]}"
+        for member, state in membership.before.items()
+        if membership.after.get(member, state) != state
+    ]
+    same = sum(membership.after.get(member) == state for member, state in membership.before.items())
+    rows.append(f"{same} of {len(membership.before)} endpoints as they were, {len(membership.after)} then")
+    return "\n".join(rows)
+
+
+def _effect_text(effect: Effect) -> str:
+    if not effect.slices:
+        return "; no slice changed"
+    slices = f"{effect.slices} slice{'s' if effect.slices > 1 else ''}"
+    text = f"; {slices}, {effect.size_bytes / 1000:.1f} kB"
+    if effect.nodes_known:
+        text += f"; {len(effect.nodes)} of {effect.nodes_known} nodes told"
+        if effect.nodes:
+            last = max(effect.nodes, key=lambda name: effect.nodes[name])
+            text += f", the last {last} after {effect.nodes[last]:.1f} s"
+    return text
+
+
+def _state(endpoint: Any) -> str:
+    conditions = endpoint.conditions
+    if conditions.terminating:
+        return "terminating"
+    return "ready" if conditions.ready is not False else "not ready"
+
+
+def _is_ready(pod: Any) -> bool:
+    return any(condition.type == _READY and condition.status == "True" for condition in pod.status.conditions or ())
+
+
+def _kind(key: ObjectKey) -> str:
+    kinds = {resource.key: kind for kind, resource in _OWNERS.items()}
+    kinds |= {Services.key: Services.kind, Pods.key: Pods.kind, EndpointSlices.key: EndpointSlices.kind}
+    return kinds.get(key.resource, key.resource)
+
+
+def _is_controller(writer: str) -> bool:
+    """A field manager that does what others asked for."""
+    return writer.startswith(("kube-controller-manager", "sliceplane", "kubelet", "kube-scheduler"))

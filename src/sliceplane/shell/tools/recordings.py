@@ -1,0 +1,105 @@
+"""What a running plane recorded, to a file or for a question; where nothing is recorded, what can be read instead."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, Final
+
+from sliceplane.api.codec import decode_document
+from sliceplane.api.discovery import LABEL_SERVICE_NAME
+from sliceplane.api.errors import StatusError
+from sliceplane.api.requests import Selection
+from sliceplane.api.scheme import (
+    DaemonSets,
+    Deployments,
+    EndpointSlices,
+    Events,
+    Pods,
+    ReplicaSets,
+    Resource,
+    Services,
+    StatefulSets,
+)
+from sliceplane.recorder.elsewhere import lines_of
+from sliceplane.recorder.file import Recording, RecordingError, read_lines
+from sliceplane.recorder.timeline import Line
+from sliceplane.shell.process.flight import PATH, write_file
+from sliceplane.shell.tools.lists import list_whole
+from sliceplane.shell.transport.http import HttpClient
+
+_OWNERS: Final = {resource.kind: resource for resource in (ReplicaSets, Deployments, StatefulSets, DaemonSets)}
+#: requests for Pods and their owners; the others are as their siblings
+_OBJECTS_MAX: Final = 200
+
+
+async def fetch(client: HttpClient) -> list[bytes]:
+    """The lines of a recording.  Raises what the client raises: ``StatusError``, ``Unreachable``."""
+    return b"".join([portion async for portion in client.download(PATH)]).splitlines(keepends=True)
+
+
+async def save(client: HttpClient, path: Path) -> Recording:
+    """Raises ``RecordingError`` where the server sent half of it or the disk takes none, and as ``fetch``."""
+    lines = await fetch(client)
+    recording = read_lines(lines)
+    if recording.problem:
+        raise RecordingError(f"what the server sent is not whole: {recording.problem}")
+    try:
+        await asyncio.to_thread(write_file, path, lines)
+    except OSError as error:
+        raise RecordingError(f"cannot write {path}: {error.strerror or error}") from error
+    return recording
+
+
+async def recorded(client: HttpClient) -> Recording | None:
+    """What the server recorded; ``None``: it is no plane of ours, or does not let us have it."""
+    try:
+        return read_lines(await fetch(client))
+    except StatusError as error:
+        if error.code in (403, 404):
+            return None
+        raise
+
+
+async def lines_elsewhere(client: HttpClient, namespace: str, name: str, since: float) -> list[Line]:
+    """A timeline of what the objects themselves tell.  Raises ``StatusError`` if there is no such Service."""
+    service = await _get(client, Services, namespace, name)
+    slices = Selection(EndpointSlices, namespace, label_selector=f"{LABEL_SERVICE_NAME}={name}")
+    objects = [service, *(_named(EndpointSlices, body) for body in await list_whole(client, slices))]
+    selector = (service.get("spec") or {}).get("selector") or {}
+    if selector:
+        text = ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
+        pods = await list_whole(client, Selection(Pods, namespace, label_selector=text))
+        objects += [_named(Pods, body) for body in pods]
+        objects += await _owners(client, namespace, objects)
+    names = {document["metadata"]["name"] for document in objects}
+    events = [decode_document(body) for body in await list_whole(client, Selection(Events, namespace))]
+    about = [event for event in events if (event.get("involvedObject") or {}).get("name") in names]
+    return lines_of(objects, about, since)
+
+
+async def _owners(client: HttpClient, namespace: str, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of *objects*, and theirs; what is gone, or not ours to see, is left out."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    waiting = list(objects)
+    while waiting and len(found) < _OBJECTS_MAX:
+        document = waiting.pop()
+        for reference in document["metadata"].get("ownerReferences") or ():
+            resource = _OWNERS.get(reference.get("kind", ""))
+            owner = (reference.get("kind", ""), reference.get("name", ""))
+            if resource is None or owner in found:
+                continue
+            try:
+                found[owner] = await _get(client, resource, namespace, owner[1])
+            except StatusError:
+                found[owner] = {"metadata": {"name": owner[1]}}
+            waiting.append(found[owner])
+    return list(found.values())
+
+
+async def _get(client: HttpClient, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
+    return _named(resource, await client.get(resource, namespace, name))
+
+
+def _named(resource: Resource, body: bytes) -> dict[str, Any]:
+    return {**decode_document(body), "kind": resource.kind}

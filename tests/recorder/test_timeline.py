@@ -1,0 +1,217 @@
+"""What a timeline says: each cause once, with who and what followed; and that its index finds every version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.effort import effort
+from tests.recorder.test_encoding import BEGAN, SALT, Told
+
+from sliceplane.api.apps import Deployment, DeploymentSpec, ReplicaSet, ReplicaSetSpec
+from sliceplane.api.codec import encode
+from sliceplane.api.core import Condition, Lease, Pod, PodIP, PodStatus
+from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointConditions, EndpointSlice, SliceEndpoint
+from sliceplane.api.meta import Object, ObjectMeta, ObjectReference, OwnerReference
+from sliceplane.api.scheme import Deployments, EndpointSlices, Leases, Pods, ReplicaSets, Resource
+from sliceplane.controllers.base import Done, Job, Work, Write
+from sliceplane.informer.cache import Change
+from sliceplane.proxy.progress import ANNOTATION_REVISION, LEASE_PREFIX
+from sliceplane.recorder.delta import schema
+from sliceplane.recorder.elsewhere import lines_of
+from sliceplane.recorder.entries import Changed
+from sliceplane.recorder.file import Header, Recording, recording_of
+from sliceplane.recorder.index import index_of
+from sliceplane.recorder.reader import entries
+from sliceplane.recorder.recorder import Recorder
+from sliceplane.recorder.timeline import Timeline, line_document, line_text, membership_text
+
+replace = msgspec.structs.replace
+
+
+@effort(30)
+@given(seed=st.integers(0, 1 << 32), limit=st.sampled_from((1 << 24, 40_000)))
+def test_the_index_has_every_version_that_a_reader_has(seed: int, limit: int) -> None:
+    recording = Told(seed, 300, limit_bytes=limit, segment_bytes=limit // 4).recording()
+    index = index_of(recording)
+    steps: dict[tuple[str, str], list[Any]] = {}
+    for position in range(len(recording.segments)):
+        seen: set[int] = set()
+        for entry in entries(replace_segments(recording, position)):
+            if isinstance(entry, Changed) and entry.step not in seen:
+                seen.add(entry.step)
+                steps.setdefault((entry.change.resource, entry.key), []).append((entry.at, entry.change))
+    assert steps == {
+        (key.resource, f"{key.namespace}/{key.name}"): [
+            (step.at, Change(key.resource, index.version(step.old), index.version(step.new))) for step in found
+        ]
+        for key, found in index.steps.items()
+    }
+
+
+def replace_segments(recording: Recording, position: int) -> Recording:
+    """One segment alone."""
+    return Recording(recording.header, recording.segments[position : position + 1])
+
+
+class Story:
+    """A Deployment's Pods behind a Service, told to the slice controller's recorder."""
+
+    def __init__(self) -> None:
+        self.recorder = Recorder(1 << 24, SALT, BEGAN)
+        self.now = BEGAN
+        self.version = 0
+        self.objects: dict[tuple[str, str], Object] = {}
+        self.life = self.recorder.begin("endpointslice-controller", BEGAN)
+        self.life.synced(BEGAN)
+
+    def put(self, resource: Resource, new: Object, writer: str = "") -> None:
+        self.version += 1
+        meta = replace(new.metadata, resource_version=str(self.version), uid=f"uid-{new.metadata.name}")
+        new = replace(new, metadata=meta)
+        if writer:
+            managed = [{"manager": writer, "operation": "Update", "apiVersion": "v1", "time": "2027-01-15T08:00:00Z"}]
+            self.recorder.note_body(str(self.version), encode({"metadata": {"managedFields": managed}}))
+        key = (resource.key, meta.name)
+        self.life.change(Change(resource.key, self.objects.get(key), new), self.now)
+        self.objects[key] = new
+
+    def remove(self, resource: Resource, name: str) -> None:
+        self.life.change(Change(resource.key, self.objects.pop((resource.key, name)), None), self.now)
+
+    def owned(self, name: str, kind: str, owner: str) -> ObjectMeta:
+        reference = OwnerReference(kind=kind, name=owner, controller=True)
+        return ObjectMeta(name=name, namespace="shop", owner_references=(reference,), labels={"app": "web"})
+
+    def pod(self, number: int, *, ready: bool, owner: str = "web-1") -> None:
+        conditions = (Condition(type="Ready", status="True" if ready else "False"),)
+        status = PodStatus(phase="Running", pod_ips=(PodIP(ip=f"10.0.0.{number}"),), conditions=conditions)
+        self.put(Pods, Pod(metadata=self.owned(f"{owner}-{number}", "ReplicaSet", owner), status=status), "kubelet")
+
+    def scale(self, replicas: int, writer: str) -> None:
+        spec = DeploymentSpec(replicas=replicas)
+        self.put(Deployments, Deployment(metadata=ObjectMeta(name="web", namespace="shop"), spec=spec), writer)
+        meta = self.owned("web-1", "Deployment", "web")
+        self.put(
+            ReplicaSets, ReplicaSet(metadata=meta, spec=ReplicaSetSpec(replicas=replicas)), "kube-controller-manager"
+        )
+
+    def publish(self, numbers: list[int], body: bytes = b"{}") -> None:
+        """The slice with the Pods of these numbers, by the controller."""
+        endpoints = tuple(
+            SliceEndpoint(
+                addresses=(f"10.0.0.{number}",),
+                conditions=EndpointConditions(ready=True),
+                target_ref=ObjectReference(kind="Pod", name=f"web-1-{number}"),
+            )
+            for number in numbers
+        )
+        write = Write(verb="update", resource=EndpointSlices, namespace="shop", name="web-x", body=body)
+        job = Job(key="shop/web", writes=(write,))
+        self.life.turn(Work(jobs=(job,)), 5, self.now)
+        meta = ObjectMeta(name="web-x", namespace="shop", labels={LABEL_SERVICE_NAME: "web"})
+        new = EndpointSlice(metadata=replace(meta, resource_version=str(self.version + 1)), endpoints=endpoints)
+        self.life.done(Done(job, (encode(new),)), self.now)
+        self.put(EndpointSlices, new)
+
+    def progress(self, node: str, revision: int) -> None:
+        meta = ObjectMeta(
+            name=f"{LEASE_PREFIX}{node}", namespace="kube-node-lease", annotations={ANNOTATION_REVISION: str(revision)}
+        )
+        self.put(Leases, Lease(metadata=meta))
+
+    def timeline(self) -> Timeline:
+        recording = recording_of(Header(schema=schema()), self.recorder.segments())
+        assert not self.recorder.fault
+        return Timeline(index_of(recording), "shop", "web")
+
+
+def rollout(pods: int = 100) -> Story:
+    story = Story()
+    story.scale(0, "helm")
+    for node in ("node-1", "node-7"):
+        story.progress(node, 0)
+    story.now += 100
+    story.scale(pods, "anna")
+    for number in range(pods):
+        story.now += 0.05
+        story.pod(number, ready=False)
+        story.pod(number, ready=True)
+        story.publish(list(range(number + 1)), body=b"x" * 500)
+    newest = story.version
+    story.now += 0.4
+    story.progress("node-1", newest)
+    story.now += 8.6
+    story.progress("node-7", newest)
+    return story
+
+
+def test_a_rollout_of_a_hundred_pods_is_one_line_that_opens() -> None:
+    lines = rollout().timeline().lines(BEGAN + 50)
+    assert len(lines) == 1
+    text = line_text(lines[0])
+    assert "anna" in text
+    assert "Deployment web: spec.replicas 0 -> 100; Pods: 100 made, 100 ready" in text
+    assert "1 slice, 50.0 kB; 2 of 2 nodes told, the last node-7 after 9.0 s" in text
+    opened = line_text(lines[0], opened=True).splitlines()
+    assert len(opened) == 1 + 2 + 200
+    assert line_document(lines[0])["nodes"] == {"node-1": 0.4, "node-7": 9.0}
+
+
+def test_another_change_of_the_deployment_is_another_line() -> None:
+    story = rollout(3)
+    story.now += 1
+    story.scale(2, "bert")
+    story.remove(Pods, "web-1-2")
+    story.publish([0, 1])
+    lines = story.timeline().lines(BEGAN + 50)
+    assert [line.who for line in lines] == ["anna", "bert"]
+    assert "spec.replicas 3 -> 2; Pods: Pod web-1-2 gone" in lines[1].what
+
+
+def test_a_foreign_edit_of_a_slice_is_a_line_with_its_writer() -> None:
+    story = rollout(2)
+    story.now += 60
+    slice_before = story.objects[EndpointSlices.key, "web-x"]
+    assert isinstance(slice_before, EndpointSlice)
+    story.put(EndpointSlices, replace(slice_before, endpoints=slice_before.endpoints[:1]), "kubectl-edit")
+    line = story.timeline().lines(BEGAN + 150)[0]
+    assert line.who == "kubectl-edit"
+    assert "EndpointSlice web-x: endpoints[10.0.0.1] there -> none" in line.what
+
+
+def test_membership_then_and_now() -> None:
+    story = rollout(3)
+    story.now += 60
+    story.publish([0, 2])
+    timeline = story.timeline()
+    membership = timeline.membership(BEGAN + 120, timeline.ended)
+    assert "- 10.0.0.1 web-1-1 ready" in membership_text(membership)
+    assert membership_text(membership).endswith("2 of 3 endpoints as they were, 2 then")
+
+
+def test_a_service_that_was_never_seen_is_not_known() -> None:
+    story = rollout(1)
+    recording = recording_of(Header(schema=schema()), story.recorder.segments())
+    assert not Timeline(index_of(recording), "shop", "cart").known
+
+
+def test_elsewhere_managed_fields_and_events_make_lines() -> None:
+    fields = {"f:spec": {"f:selector": {}, "f:ports": {".": {}}}}
+    managed = [{"manager": "helm", "operation": "Update", "time": "2027-01-15T08:00:10Z", "fieldsV1": fields}]
+    service = {"kind": "Service", "metadata": {"name": "web", "managedFields": managed}}
+    event = {
+        "involvedObject": {"kind": "Service", "name": "web"},
+        "reason": "FailedToUpdateEndpointSlices",
+        "message": "no",
+        "count": 3,
+        "lastTimestamp": "2027-01-15T08:00:20Z",
+        "source": {"component": "endpoint-slice-controller"},
+    }
+    lines = lines_of([service], [event, {**event, "lastTimestamp": "2027-01-15T07:00:00Z"}], BEGAN)
+    assert [(line.who, line.what) for line in lines] == [
+        ("helm", "Service web: set spec.selector, spec.ports"),
+        ("endpoint-slice-controller", "Service web: FailedToUpdateEndpointSlices: no (3 times)"),
+    ]

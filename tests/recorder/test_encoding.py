@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from tests.effort import effort
 from tests.recorder.histories import History
 
-from sliceplane.api.codec import decode
-from sliceplane.api.meta import Object
+from sliceplane.api.codec import decode, encode
+from sliceplane.api.discovery import EndpointSlice, SliceEndpoint
+from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices
+from sliceplane.controllers.base import Done, Job, Work, Write
 from sliceplane.informer.cache import Change
 from sliceplane.recorder.delta import schema
 from sliceplane.recorder.entries import (
@@ -24,12 +26,13 @@ from sliceplane.recorder.entries import (
     LifeEnded,
     LifeSynced,
     Marked,
+    RecordedAnswer,
     Turned,
     quantized,
 )
 from sliceplane.recorder.file import Header, Recording, read_lines, recording_of, write_lines
 from sliceplane.recorder.reader import entries
-from sliceplane.recorder.recorder import LifeRecord, Recorder
+from sliceplane.recorder.recorder import ANSWER_BYTES_MAX, LifeRecord, Recorder
 from sliceplane.recorder.redact import TOKEN
 
 BEGAN = 1_800_000_000.25
@@ -200,6 +203,34 @@ def test_a_flip_of_one_pod_is_a_few_bytes() -> None:
     segment = recorder.segments()[-1]
     mean = (segment.size_bytes - before) / (segment.entries - entries_before)
     assert mean < 100, f"{mean} bytes an entry"
+
+
+def test_a_large_answer_rests_on_a_version_of_the_same_object_or_is_kept_whole() -> None:
+    """A slice may be updated before any cache has shown it (seed 629 of the simulator, as it was then)."""
+
+    def answer_of(uid: str, *, shown: str) -> RecordedAnswer:
+        recorder = Recorder(1 << 20, SALT, BEGAN)
+        life = recorder.begin("one", BEGAN)
+        endpoints = tuple(SliceEndpoint(addresses=(f"10.0.0.{number}",) * 9) for number in range(30))
+        made = ObjectMeta(name="a", namespace="shop", uid=uid, resource_version="7", creation_timestamp="2027-01-15")
+        if shown:
+            before = EndpointSlice(metadata=msgspec.structs.replace(made, uid=shown, resource_version="5"))
+            life.change(Change(EndpointSlices.key, None, before), BEGAN)
+        answered = encode(EndpointSlice(metadata=made, endpoints=endpoints))
+        assert len(answered) > ANSWER_BYTES_MAX
+        write = Write(verb="update", resource=EndpointSlices, namespace="shop", name="a", body=b"{}")
+        job = Job(key="shop/a", writes=(write,))
+        life.turn(Work(jobs=(job,)), 5, BEGAN)
+        life.done(Done(job, (answered,)), BEGAN)
+        recording = recording_of(Header(schema=schema()), recorder.segments())
+        (answer,) = next(entry for entry in entries(recording) if isinstance(entry, Ended)).answers
+        assert answer.value is not None
+        assert answer.value.metadata == made
+        return answer
+
+    assert answer_of("u1", shown="").kind is Answer.WHOLE
+    assert answer_of("u1", shown="u0").kind is Answer.WHOLE
+    assert answer_of("u1", shown="u1").kind is Answer.WRITTEN
 
 
 def test_a_fault_of_the_recorder_stays_its_own() -> None:

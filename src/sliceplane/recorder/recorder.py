@@ -362,8 +362,10 @@ class Recorder:
                     _VERSION.search(result, 0, _HEAD_BYTES),
                     _GENERATION.search(result, 0, _HEAD_BYTES),
                 )
-                if version is not None:
-                    key = self._key(write.resource.key, write.namespace, write.name)
+                key = self._key(write.resource.key, write.namespace, write.name)
+                # What the server keeps of an object is taken from the version before, so that must be of this object.
+                known = key.newest is not None and result.find(key.newest.metadata.uid.encode(), 0, _HEAD_BYTES) >= 0
+                if version is not None and known:
                     number = 0 if generation is None else int(generation[1])
                     key.own_version = version[1].decode()
                     return [Answer.WRITTEN.value, key.number, key.own_version, number]

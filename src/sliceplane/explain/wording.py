@@ -59,8 +59,8 @@ def since(text: str | None, now: float) -> float | None:
 
 def nearest(name: str, names: Iterable[str]) -> tuple[str, ...]:
     """Those of *names* that are like *name* and not it, the likest first."""
-    others = sorted({other for other in names if other != name})
-    return tuple(difflib.get_close_matches(name, others, n=NAMES_MAX, cutoff=_ALIKE_MIN))
+    ranked = sorted((-difflib.SequenceMatcher(None, name, other).ratio(), other) for other in set(names) - {name})
+    return tuple(other for likeness, other in ranked if -likeness >= _ALIKE_MIN)[:NAMES_MAX]
 
 
 def patch(namespace: str, resource: str, name: str, change: dict[str, Any]) -> str:

@@ -271,3 +271,10 @@ def a_service_without_selector_has_no_workload(world: World) -> None:
     del world.get("Service", "shop", "cart")["spec"]["selector"]
     for pod in list(world.all("Pod")):
         world.drop("Pod", "shop", pod["metadata"]["name"])
+
+
+@near_miss("B2")
+def the_api_server_listens_on_loopback(world: World) -> ExplainQuestion:
+    service = add_service(world, "kubernetes", "default")
+    del service["spec"]["selector"]
+    return ExplainQuestion("service", "kubernetes", "default")

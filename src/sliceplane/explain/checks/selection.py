@@ -32,6 +32,8 @@ from sliceplane.explain.objects import ENDPOINTS, PODS, SERVICES, SLICES, FullPo
 from sliceplane.explain.wording import count, nearest, pairs_text, patch, since, some
 from sliceplane.findings.finding import Evidence, Finding
 
+#: the Service by which Pods reach the API server
+API_SERVER: Final = ("default", "kubernetes")
 
 def wants(case: ServiceCase) -> Iterator[Selection]:
     if case.service is None:
@@ -200,6 +202,8 @@ def neither_selector_nor_slice(case: ServiceCase) -> Iterable[Finding]:
     endpoints = ENDPOINTS.named(case.namespace, case.name)
     if service is None or case.selector or case.slices or _is_young(case):
         return
+    if (case.namespace, case.name) == API_SERVER:
+        return  # the API server keeps it, and writes no slice while it listens on loopback alone
     if not case.was_read(slices) or not case.was_read(endpoints) or list(unlabelled(case)):
         return
     if service.metadata.key == "default/kubernetes":

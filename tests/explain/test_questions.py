@@ -80,7 +80,7 @@ def test_a_pod_that_no_service_selects_is_judged_all_the_same() -> None:
 
 def test_of_what_does_not_exist_nothing_is_well() -> None:
     answer = _ask_about(healthy(), "cart-7")
-    assert answer.findings[0].sentence == "no Pod shop/cart-7; there is shop/cart-2, shop/cart-1, shop/cart-0"
+    assert answer.findings[0].sentence == "no Pod shop/cart-7; there is shop/cart-0, shop/cart-1, shop/cart-2"
     assert answer.well == ()
     assert healthy().explain("crat").well == ()
 

@@ -35,6 +35,7 @@ from sliceplane.findings.finding import Evidence, Finding
 #: the Service by which Pods reach the API server
 API_SERVER: Final = ("default", "kubernetes")
 
+
 def wants(case: ServiceCase) -> Iterator[Selection]:
     if case.service is None:
         return

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.shell.server.serving import complaints
 from tests.waiting import until
 
 from sliceplane.cli.main import main
@@ -53,11 +54,6 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, Path]
         if process.poll() is None:
             process.kill()
         process.communicate()
-
-
-def complaints(err: str) -> list[str]:
-    """Without what a server says of a machine that is busy: nothing is wrong with it."""
-    return [line for line in err.splitlines() if 'event="the event loop was held"' not in line]
 
 
 def refused(*arguments: str) -> tuple[int, str]:
@@ -268,9 +264,9 @@ HEAVY = ("cryptography", "aiohttp", "google.protobuf", "rich", "prometheus_clien
 
 def test_a_later_start_loads_nothing_heavy(tmp_path: Path) -> None:
     script = (
-        "import asyncio, sys\nfrom sliceplane.shell.server.plane import Plane, PlaneConfig\n"
+        "import asyncio, sys\nfrom sliceplane.shell.server.plane import PlaneConfig, ServerPlane\n"
         "async def main():\n"
-        f"    plane = Plane(PlaneConfig(data_dir={str(tmp_path)!r}, secure_port=0))\n"
+        f"    plane = ServerPlane(PlaneConfig(data_dir={str(tmp_path)!r}, secure_port=0))\n"
         "    await plane.start()\n    await plane.stop()\n"
         "asyncio.run(main())\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])\n"

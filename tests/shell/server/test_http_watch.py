@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from tests.shell.server.serving import Server, Stream, run_plane, serving, watching
+from tests.shell.server.serving import Server, Stream, complaints, run_plane, serving, watching
 from tests.waiting import until
 
 from sliceplane.documents import protobuf
@@ -400,7 +400,7 @@ def test_limit_of_connections() -> None:
 
 
 def test_shutdown_with_open_watches_is_fast_and_silent(capfd: pytest.CaptureFixture[str]) -> None:
-    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0))
+    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0), periods=Periods(stop_grace_s=100.0))
     server = Server(plane)
     streams = [Stream(server, f"{NAMESPACES}?watch=true&resourceVersion=5") for _ in range(50)]
     idle = server.connect()
@@ -408,12 +408,12 @@ def test_shutdown_with_open_watches_is_fast_and_silent(capfd: pytest.CaptureFixt
     settle(server, 50)
     started = time.monotonic()
     end()
-    assert time.monotonic() - started < 4.9, "less than the time for requests that run"
+    assert time.monotonic() - started < 90, "less than the time for requests that run"
     for stream in streams:
         assert stream.ended(), "a watch ends with a clean last chunk"
         stream.close()
     idle.close()
     said = capfd.readouterr()
-    assert (said.out, said.err) == ("", "")
+    assert (said.out, complaints(said.err)) == ("", [])
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((server.host, server.port))

@@ -100,7 +100,7 @@ def test_a_pod_that_several_services_nearly_select_names_them() -> None:
 
 def test_the_state_of_a_node_counts_its_pods() -> None:
     answer = healthy().ask(ExplainQuestion("node", "node-1"))
-    assert (answer.findings, answer.story) == ((), "node-1 is ready for 116 min, in zone-b; 1 of 1 Pod ready")
+    assert (answer.findings, answer.story) == ((), "node-1 is ready for 116 min, in zone zone-b; 1 of 1 Pod ready")
 
 
 # Kinds of Services

@@ -61,7 +61,7 @@ def _of_node(case: NodeCase) -> str:
     age = since(ready.last_transition_time, case.now) if ready is not None else None
     state = {"True": "ready", "False": "not ready"}.get(ready.status if ready is not None else "", "silent")
     told = f"{state} for {lasting(age)}" if age is not None else state
-    where = f"in {case.zone}" if case.zone else "in no zone"
+    where = f"in zone {case.zone}" if case.zone else "in no zone"
     pods = [pod for pod in case.facts.of(PODS) if pod.spec.node_name == case.name and not pod.is_over]
     return f"{case.name} is {told}, {where}; {_of(sum(pod.is_ready for pod in pods), len(pods), 'Pod')}"
 
@@ -76,6 +76,8 @@ def _of_pod(case: PodCase) -> str:
     state = f"ready for {lasting(age)}" if age is not None else (pod.status.phase or "Pending") + ", not ready"
     if pod.is_over:
         state = pod.status.phase
+    elif pod.is_going:
+        state = f"terminating, {state}"
     told = [f"{service.metadata.name} ({_as_endpoint(case, service.metadata.name)})" for service in case.services]
     return f"{case.name}{where} is {state}; " + (f"selected by {some(told)}" if told else "no Service selects it")
 

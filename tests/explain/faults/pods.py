@@ -323,6 +323,22 @@ def all_leases_look_old_to_a_clock_that_is_ahead(world: World) -> None:
         _lease_is(world, f"node-{number}", 95 + number)
 
 
+@planted("R9")
+def the_kubelet_of_all_its_pods_falls_silent(world: World) -> None:
+    for number in range(3):
+        _pod(world, number)["spec"]["nodeName"] = "node-1"
+    _settled(world)
+    _lease_is(world, "node-1", 26)
+    spec = {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": format_micro_time(NOW - 1)}
+    world.add("Lease", "kube-system", "kube-controller-manager", spec=spec)
+
+
+@near_miss("R9")
+def one_lease_looks_old_to_a_clock_that_is_ahead(world: World) -> None:
+    the_kubelet_of_all_its_pods_falls_silent(world)
+    world.get("Lease", "kube-system", "kube-controller-manager")["spec"]["renewTime"] = format_micro_time(NOW - 24)
+
+
 @near_miss("R9")
 def leases_may_not_be_read(world: World) -> None:
     a_kubelet_falls_silent(world)

@@ -22,6 +22,7 @@ from sliceplane.explain.checks.pod_troubles import (
     weigh,
 )
 from sliceplane.explain.checks.readiness import gate_is_closed, not_ready
+from sliceplane.explain.checks.slices import LEADERS
 from sliceplane.explain.checks.workloads import root_of
 from sliceplane.explain.objects import EVENTS, LEASES, NODES, FullContainer, FullPod, events_about
 from sliceplane.explain.wording import clipped, count, lasting, since
@@ -45,11 +46,18 @@ def wants_of_state(case: PodsCase) -> Iterator[Selection]:
     else:
         yield from NODES.each_of("", names)
         yield from LEASES.each_of(LEASES_OF_NODES, names)
+        if len(names) == 1:
+            yield from leases_of_leaders()
     if any(pod.spec.node_selector and not pod.spec.node_name for pod in case.judged):
         yield NODES.everywhere()
     unready = [pod for pod in case.judged if not pod.is_over and not pod.is_ready]
     for pod in unready[:EVENTS_OF_MAX]:
         yield events_about(pod.metadata.namespace, "Pod", pod.metadata.name)
+
+
+def leases_of_leaders() -> Iterable[Selection]:
+    """Renewed every few seconds, not by the reader's clock: the age of a single kubelet's is held against them."""
+    return (LEASES.named("kube-system", name) for name in LEADERS)
 
 
 def troubles(case: PodsCase) -> Iterable[Finding]:

@@ -59,12 +59,12 @@ def ended(case: PodsCase) -> Iterable[Finding]:
     reason = f" ({pod.status.reason})" if pod.status.reason else ""
     root, name = root_of(pod), pod.metadata.name
     several = f"{count(len(over), 'Pod')} that match have ended; {name}" if len(over) > 1 else f"{name}"
-    is_job = root.kind == "Job" or (case.subject.kind == "Pod" and pod.status.phase == "Succeeded")
+    is_done = pod.status.phase == "Succeeded" and (root.kind == "Job" or case.subject.kind == "Pod")
     again = f"kubectl -n {pod.metadata.namespace} get {root.kind.lower()} {root.name} -o wide"
     yield Finding(
         code="R10",
         subject=case.subject,
-        weight="note" if is_job and case.subject.kind == "Pod" else None,
+        weight="note" if is_done else None,
         sentence=f"{several}: {pod.status.phase}{reason}"
         + (f", {clipped(pod.status.message)}" if pod.status.message else ""),
         evidence=(Evidence(subject=pod_name(pod), field="status.phase", value=f"{pod.status.phase}{reason}"),),
@@ -84,15 +84,22 @@ def leaving(case: PodsCase) -> Iterable[Finding]:
     grace = GRACE_DEFAULT_S if grace is None else grace
     # The time of deletion is when the grace period ends.
     age = max(0.0, (since(metadata.deletion_timestamp, case.now) or 0.0) + grace)
-    serving = "serving, used only while no Pod is ready" if pod.is_ready else "not serving"
+    serving = "still serving, which counts while no Pod is ready" if pod.is_ready else "not serving"
+    if isinstance(case, PodCase) and not case.services:
+        serving = "still running" if pod.is_ready else "not ready"
     held = f"; it waits for {some(metadata.finalizers)}" if metadata.finalizers else ""
     delete = f"kubectl -n {metadata.namespace} delete pod {metadata.name} --force --grace-period=0"
+    remedy = "wait until another Pod is ready, or see why none is made"
+    if held:
+        remedy = f"see why the owner of {some(metadata.finalizers or ())} does not act: its log"
+    elif age > grace + ENDING_S:
+        remedy = delete
     trouble = Trouble(
         "R11",
-        f"terminating for {lasting(age)} of {grace} s; {serving}{held}",
+        f"terminating for {lasting(age)}, {grace} s allowed; {serving}{held}",
         age,
         (Evidence(subject=pod_name(pod), field="metadata.deletionTimestamp", value=metadata.deletion_timestamp or ""),),
-        delete if age > grace + ENDING_S and not held else "wait until another Pod is ready, or see why none is made",
+        remedy,
         allowed_s=grace + ENDING_S,
     )
     weight = weigh(case, trouble)

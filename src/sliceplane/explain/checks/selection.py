@@ -282,6 +282,7 @@ def unselected(case: PodCase) -> Iterable[Finding]:
         yield Finding(
             code="B9",
             subject=case.subject,
+            weight="note" if pod.is_going else None,
             sentence=f"no Service of {case.namespace} selects it; {some(alike)} {want} {wanted}, it has {has}",
             evidence=(
                 Evidence(subject=case.subject, field="metadata.labels", value=pairs_text(pod.labels)),

@@ -16,7 +16,7 @@ from sliceplane.api.meta import Condition
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import NodeCase, PodsCase, name_of, seen
 from sliceplane.explain.checks.pod_troubles import STARTING_S, seen_condition
-from sliceplane.explain.checks.pods import LEASES_OF_NODES
+from sliceplane.explain.checks.pods import LEASES_OF_NODES, leases_of_leaders
 from sliceplane.explain.facts import Facts
 from sliceplane.explain.objects import LEASES, NODES, PODS, FullPod
 from sliceplane.explain.wording import clipped, count, lasting, since, some
@@ -72,6 +72,7 @@ def node_wants(case: NodeCase) -> Iterator[Selection]:
     yield NODES.named("", case.name)
     if case.node is not None:
         yield LEASES.named(LEASES_OF_NODES, case.name)
+        yield from leases_of_leaders()
         yield Selection(PODS.resource, field_selector=f"spec.nodeName={case.name}")
 
 
@@ -139,16 +140,14 @@ def _silent(here: _NodeHere) -> Iterator[Finding]:
 
 
 def _growing_silent(here: _NodeHere) -> Iterator[Finding]:
-    ages = here.facts.derived(_kubelet_silences)
-    age = ages.get(here.name)
-    # All of them old: the clocks of reader and kubelets differ, or the API server was away.
-    if age is None or age < KUBELET_SILENT_S or (len(ages) > 1 and min(ages.values()) >= KUBELET_SILENT_S):
+    lease = here.facts.get(LEASES, LEASES_OF_NODES, here.name)
+    age = since(lease.spec.renew_time, here.facts.now) if lease is not None else None
+    # None is fresh: the clock of the reader differs from the others', or the API server was away.
+    if lease is None or age is None or age < KUBELET_SILENT_S or here.facts.derived(_freshest) >= KUBELET_SILENT_S:
         return
     until = "the Node still says Ready"
     if age < KUBELET_LOST_S + STARTING_S:
         until = f"its Pods stay endpoints until {KUBELET_LOST_S:.0f} s"
-    lease = here.facts.get(LEASES, LEASES_OF_NODES, here.name)
-    assert lease is not None, "its age is known"
     yield Finding(
         code="R9",
         subject=name_of(NODES, here.node),
@@ -160,12 +159,10 @@ def _growing_silent(here: _NodeHere) -> Iterator[Finding]:
     )
 
 
-def _kubelet_silences(facts: Facts) -> dict[str, float]:
-    """Seconds since each node's kubelet renewed its Lease."""
-    ages = (
-        (lease.metadata.name, since(lease.spec.renew_time, facts.now)) for lease in facts.of(LEASES, LEASES_OF_NODES)
-    )
-    return {name: age for name, age in ages if age is not None}
+def _freshest(facts: Facts) -> float:
+    """Seconds since the last renewal of any Lease that was read."""
+    ages = (since(lease.spec.renew_time, facts.now) for lease in facts.of(LEASES))
+    return min((age for age in ages if age is not None), default=KUBELET_SILENT_S)
 
 
 def _is_shutting_down(here: _NodeHere) -> bool:

@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import tests.explain.faults
-from tests.explain.world import PLANTED, Fault
+from tests.explain.world import PLANTED, AuditFault, Fault
 
-from sliceplane.explain.text import as_text
+import sliceplane.endpoints_audit.text as audit_text
+import sliceplane.explain.text as explain_text
 from sliceplane.findings.codes import Cause, catalogue
 
 assert tests.explain.faults, "importing it fills the list"
@@ -73,10 +74,14 @@ def _page(code: str, cause: Cause) -> str:
 
 def _transcript(fault: Fault) -> str:
     """Without the links that are well: those are the others, and more with every link that joins the chain."""
-    return as_text(replace(fault.answer(), well=()), WIDTH)
+    if isinstance(fault, AuditFault):
+        return audit_text.as_text(fault.report(), WIDTH)
+    return explain_text.as_text(replace(fault.answer(), well=()), WIDTH)
 
 
 def _command(fault: Fault) -> str:
+    if isinstance(fault, AuditFault):
+        return "$ sliceplane endpoints audit"
     question = fault.answer().question
     if question.kind == "everything":
         return "$ sliceplane lint"

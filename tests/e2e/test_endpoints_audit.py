@@ -132,7 +132,7 @@ def test_three_problems_and_two_clients(prepared: Plane, tmp_path: Path) -> None
     ran = audit(prepared)
     assert ran.returncode == 1, ran
     assert ran.stderr == ""
-    problems = "1 object is truncated, 1 object has no Service and 1 Service has mirrored slices without a source"
+    problems = "3 findings are against it (E4, E8, L3)"
     assert ran.stdout.splitlines()[-1] == f"safe to switch the Endpoints controller off: no, because {problems}"
 
     ran = audit(prepared, "--audit-log", str(tmp_path / "audit.log"))
@@ -142,8 +142,8 @@ def test_three_problems_and_two_clients(prepared: Plane, tmp_path: Path) -> None
     ran = audit(prepared, "--audit-log", str(tmp_path / "audit.log"), "--output", "json")
     assert ran.returncode == 1, ran
     told = json.loads(ran.stdout)
-    kinds = [(each["kind"], each["name"]) for each in told["findings"] if each["blocks"]]
-    assert kinds == [("truncated", "search"), ("orphan", "old-queue"), ("dead-mirror", "inference")]
+    codes = [(each["code"], each["severity"], each["subject"]["name"]) for each in told["findings"] if each["blocks"]]
+    assert codes == [("E4", "error", "inference"), ("E8", "warning", "search"), ("L3", "warning", "old-queue")]
     concerned = {each["program"]: each["dependsOnController"] for each in told["clients"] if each["user"] != "admin"}
     assert concerned == {"edge-router": True, "scraper": True, "queue-operator": False}
     assert told["reasons"][0] == "2 clients read Endpoints"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.endpoints_audit.audit import Auditor, confirmed
-from sliceplane.endpoints_audit.judge import CONTROLLERS, FindingKind
+from sliceplane.endpoints_audit.judge import CONTROLLERS, FLEETING, key_of
 
 MIRRORING = "endpointslicemirroring-controller.k8s.io"
 Document = dict[str, Any]
@@ -153,7 +153,7 @@ def portless(found: list[Document]) -> set[str]:
     return {ip for ip, _ in bare} - {ip for ip, _ in good}
 
 
-def dumb_kinds(world: World, name: str) -> set[FindingKind]:  # a list of plain checks
+def dumb_kinds(world: World, name: str) -> set[str]:  # a list of plain checks
     def named(plural: str) -> Document | None:
         return next((each for each in world[plural] if each["metadata"]["name"] == name), None)
 
@@ -172,22 +172,22 @@ def dumb_kinds(world: World, name: str) -> set[FindingKind]:  # a list of plain 
     lock = found is not None and "control-plane.alpha.kubernetes.io/leader" in found["metadata"]["annotations"]
     skip = "endpointslice.kubernetes.io/skip-mirror" in labels
     if mirrored and (service is None or selecting or found is None or lock or skip):
-        kinds.add(FindingKind.DEAD_MIRROR)
+        kinds.add("E4" if selecting else "E15")
     first = [{canonical(e["addresses"][0]) for each in part for e in each["endpoints"]} for part in (mirrored, others)]
     if first[0] & first[1]:
-        kinds.add(FindingKind.DOUBLED)
+        kinds.add("E12")
     names_port = selecting and service is not None and any(p["targetPort"] == "http" for p in service["spec"]["ports"])
     if names_port and portless([each for each in others if label_of(each) == "endpointslice-controller.k8s.io"]):
-        kinds.add(FindingKind.NO_PORT)
+        kinds.add("T2")
     if found is None:
         return kinds
     if lock:
-        return kinds | {FindingKind.LOCK}
+        return kinds | {"L6"}
     if service is None or external:
-        return kinds | {FindingKind.ORPHAN}
+        return kinds | {"L3"}
     reverse = "endpoints.kubernetes.io/managed-by" in labels
     if reverse:
-        kinds.add(FindingKind.REVERSE_MIRRORED)
+        kinds.add("L7")
     counterparts = others if selecting or reverse else all_slices
     if selecting and not reverse:
         made = [
@@ -206,20 +206,16 @@ def dumb_kinds(world: World, name: str) -> set[FindingKind]:  # a list of plain 
         only_right -= portless(counterparts)
     over = "endpoints.kubernetes.io/over-capacity" in found["metadata"]["annotations"]
     if over:
-        kinds.add(FindingKind.TRUNCATED)
+        kinds.add("E8")
     wrong = bool(only_left) if over else bool(only_left or only_right or turned)
     writers = {
         each["manager"] for each in found["metadata"].get("managedFields", ()) if "f:subsets" in each["fieldsV1"]
     }
     if selecting or reverse:
-        return (
-            kinds
-            | ({FindingKind.STALE} if wrong else set())
-            | ({FindingKind.FOREIGN_WRITER} if writers - CONTROLLERS else set())
-        )
+        return kinds | ({"L1"} if wrong else set()) | ({"L4"} if writers - CONTROLLERS else set())
     if skip and only_left:
-        return kinds | {FindingKind.UNMIRRORED}
-    return kinds | ({FindingKind.DISAGREE} if wrong else set()) | ({FindingKind.OWN_WRITER} if writers else set())
+        return kinds | {"E5"}
+    return kinds | ({"L2"} if wrong else set()) | ({"L5"} if writers else set())
 
 
 @given(WORLDS)
@@ -227,7 +223,7 @@ def test_findings_are_those_of_dumb_checks(world: World) -> None:
     found = audited(world).findings()
     assert len(set(found)) == len(found)
     for name in ("a", "b"):
-        assert {each.kind for each in found if each.key == f"n/{name}"} == dumb_kinds(world, name)
+        assert {each.code for each in found if key_of(each) == f"n/{name}"} == dumb_kinds(world, name)
 
 
 @given(WORLDS, st.randoms(use_true_random=False))
@@ -242,10 +238,8 @@ def test_a_second_look_keeps_what_both_looks_found(world: World, later: World) -
     first, second = audited(world).findings(), audited(later).findings()
     kept = confirmed(first, second)
     assert confirmed(first, first) == first
-    both = {(each.kind, each.key) for each in first} & {(each.kind, each.key) for each in second}
-    assert {(each.kind, each.key) for each in kept if each.kind.traits.fleeting} == {
-        each for each in both if each[0].traits.fleeting
+    both = {(each.code, key_of(each)) for each in first} & {(each.code, key_of(each)) for each in second}
+    assert {(each.code, key_of(each)) for each in kept if each.code in FLEETING} == {
+        each for each in both if each[0] in FLEETING
     }
-    assert [each for each in kept if not each.kind.traits.fleeting] == [
-        each for each in first if not each.kind.traits.fleeting
-    ]
+    assert [each for each in kept if each.code not in FLEETING] == [each for each in first if each.code not in FLEETING]

@@ -12,7 +12,7 @@ from tests.fakes.fake_api import FakeApi
 from sliceplane.api.errors import StatusError, expired
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Resource, Services
-from sliceplane.endpoints_audit.judge import FindingKind
+from sliceplane.endpoints_audit.judge import key_of
 from sliceplane.shell.tools import endpoints_audit
 from sliceplane.shell.tools.endpoints_audit import LISTS_MAX, audit, read_log
 from sliceplane.shell.transport.base import ListPage
@@ -69,7 +69,7 @@ async def test_all_pages_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     client = ReadingClient(api)
     found = await audited(client)
     assert found.counts == {"services": 0, "endpoints": 10, "endpointslices": 0}
-    assert [each.kind for each in found.findings] == [FindingKind.ORPHAN] * 10
+    assert [each.code for each in found.findings] == ["L3"] * 10
     assert client.pages == 4 + 1 + 1 + 10, "lists, and slices by name in the second look"
 
 
@@ -136,9 +136,9 @@ async def test_a_change_on_its_way_is_no_finding(monkeypatch: pytest.MonkeyPatch
             put_slice(api, "stuck", "10.0.0.2")
 
     found = await audited(ReadingClient(api, catch_up))
-    assert [(each.kind, each.key) for each in found.findings] == [(FindingKind.STALE, "shop/stuck")]
-    assert "1 address only in EndpointSlices (10.0.0.2)" in found.findings[0].detail
-    assert "1 address only in Endpoints (10.0.0.1)" in found.findings[0].detail
+    assert [(each.code, key_of(each)) for each in found.findings] == [("L1", "shop/stuck")]
+    assert "1 address only in EndpointSlices (10.0.0.2)" in found.findings[0].sentence
+    assert "1 address only in Endpoints (10.0.0.1)" in found.findings[0].sentence
     assert ("get services" in looks) is (names_max > 0)
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from sliceplane.endpoints_audit.addresses import READY, WAITING, pack, packed, spelled, unpack
 from sliceplane.endpoints_audit.audit import Auditor
-from sliceplane.endpoints_audit.judge import FindingKind
-from sliceplane.endpoints_audit.text import ROWS_MAX, as_text
+from sliceplane.endpoints_audit.judge import key_of
+from sliceplane.endpoints_audit.text import as_text
 from sliceplane.endpoints_audit.usage import CLIENTS_MAX, OBJECTS_MAX, AuditLogUsage
 from sliceplane.endpoints_audit.verdict import Report, report
+from sliceplane.findings.text import ALIKE_MAX
 
 Document = dict[str, Any]
 
@@ -120,15 +121,15 @@ class TestWriters:
 
     @pytest.mark.parametrize(
         ("manager", "kinds"),
-        [("kube-controller-manager", set()), ("k3s", set()), ("helm", {FindingKind.FOREIGN_WRITER})],
+        [("kube-controller-manager", set()), ("k3s", set()), ("helm", {"L4"})],
     )
-    def test_a_second_writer_beside_the_controller(self, manager: str, kinds: set[FindingKind]) -> None:
+    def test_a_second_writer_beside_the_controller(self, manager: str, kinds: set[str]) -> None:
         auditor = audited(
             services=[SELECTING],
             endpoints=[body("web", metadata={"managedFields": [by(manager)]}, subsets=subsets("10.0.0.1"))],
             slices=[slice_of("web", "10.0.0.1")],
         )
-        assert {each.kind for each in auditor.findings()} == kinds
+        assert {each.code for each in auditor.findings()} == kinds
 
     def test_objects_without_managed_fields(self) -> None:
         assert SOUND.writers() == ()
@@ -141,13 +142,12 @@ class TestLLMKube895:
     def test_both_are_reported(self) -> None:
         mirrored = slice_of("model", "10.0.0.9", manager="endpointslicemirroring-controller.k8s.io")
         auditor = audited(endpoints=[body("model", subsets=subsets("10.0.0.9"))], slices=[mirrored])
-        assert [(each.kind, each.key) for each in auditor.findings()] == [
-            (FindingKind.ORPHAN, "shop/model"),
-            (FindingKind.DEAD_MIRROR, "shop/model"),
+        assert [(each.code, key_of(each)) for each in auditor.findings()] == [
+            ("E15", "shop/model"),
+            ("L3", "shop/model"),
         ]
         assert reported(auditor).verdict == (
-            "safe to switch the Endpoints controller off: no, because 1 object has no Service "
-            "and 1 Service has mirrored slices without a source"
+            "safe to switch the Endpoints controller off: no, because 2 findings are against it (E15, L3)"
         )
 
 
@@ -158,8 +158,8 @@ def test_mirrored_slices_that_a_selector_left_behind(story: str) -> None:
         slice_of("web", "10.0.0.1", manager="endpointslicemirroring-controller.k8s.io"),
         slice_of("web", "10.0.0.1", "10.0.0.2") | {"metadata": slice_of("web")["metadata"] | {"name": "web-y"}},
     ]
-    kinds = [each.kind for each in audited(services=[SELECTING], slices=slices).findings()]
-    assert kinds == [FindingKind.DEAD_MIRROR, FindingKind.DOUBLED]
+    kinds = [each.code for each in audited(services=[SELECTING], slices=slices).findings()]
+    assert kinds == ["E4", "E12"]
 
 
 class TestClients:
@@ -218,8 +218,8 @@ class TestClients:
             auditor, log_of(event(verb="get", objectRef={"resource": "endpoints", "namespace": "shop", "name": "lock"}))
         )
         assert found.safe
-        assert [(each.kind, each.detail) for each in found.findings] == [
-            (FindingKind.LOCK, "held by x, last renewed never")
+        assert [(each.code, each.sentence) for each in found.findings] == [
+            ("L6", "shop/lock: held by x, last renewed never")
         ]
 
     def test_readers_of_the_reverse_mirror_are_served(self) -> None:
@@ -265,7 +265,9 @@ class TestClients:
 )
 def test_who_holds_a_lock(annotation: str, detail: str) -> None:
     lock = body("lock", metadata={"annotations": {"control-plane.alpha.kubernetes.io/leader": annotation}})
-    assert [(each.kind, each.detail) for each in audited(endpoints=[lock]).findings()] == [(FindingKind.LOCK, detail)]
+    assert [(each.code, each.sentence) for each in audited(endpoints=[lock]).findings()] == [
+        ("L6", f"shop/lock: {detail}")
+    ]
 
 
 def test_slices_of_other_clusters_are_not_expected_in_endpoints() -> None:
@@ -280,8 +282,8 @@ class TestShown:
     def test_many_rows_are_cut_and_the_verdict_is_the_last_line(self) -> None:
         auditor = audited(endpoints=[body(f"gone-{number:03}", subsets=subsets("10.0.0.1")) for number in range(30)])
         text = as_text(reported(auditor)).splitlines()
-        assert f"  and {30 - ROWS_MAX} more (--output json has all)" in text
-        assert text[-1] == "safe to switch the Endpoints controller off: no, because 30 objects have no Service"
+        assert f"         and {30 - ALIKE_MAX} more of L3 (--output json has all)" in text
+        assert text[-1] == "safe to switch the Endpoints controller off: no, because 30 findings are against it (L3)"
         assert len(reported(auditor).as_document()["findings"]) == 30
 
     def test_what_cannot_be_read_is_no_yes(self) -> None:
@@ -330,12 +332,11 @@ def test_a_target_port_that_does_not_exist_is_told_as_that_and_not_as_a_controll
     stored = body("web", subsets=subsets(*others) if others else [])
     auditor = audited(services=[service], endpoints=[stored], slices=[bare, good])
     (found,) = auditor.findings()
-    assert found.kind is FindingKind.NO_PORT
-    assert found.detail == '2 addresses (10.0.0.1, 10.0.0.2), no container port has the name "htpp"'
+    assert found.code == "T2"
+    assert found.sentence == 'shop/web: 2 addresses (10.0.0.1, 10.0.0.2), no container port has the name "htpp"'
     told = report(auditor, auditor.findings(), None)
     assert told.safe, "it says nothing about the Endpoints controller"
-    assert "Is its controller off" not in as_text(told)
-    assert "Correct the Service's targetPort" in as_text(told)
+    assert "kubectl -n shop edit service web" in as_text(told)
 
 
 def test_an_address_that_endpoints_lack_beside_a_missing_port_is_stale_all_the_same() -> None:
@@ -343,6 +344,6 @@ def test_an_address_that_endpoints_lack_beside_a_missing_port_is_stale_all_the_s
     bare = {**slice_of("web", "10.0.0.1"), "ports": []}
     good = {**slice_of("web", "10.0.0.9"), "ports": [{"name": "", "port": 8080, "protocol": "TCP"}]}
     auditor = audited(services=[service], endpoints=[body("web", subsets=[])], slices=[bare, good])
-    kinds = {each.kind: each.detail for each in auditor.findings()}
-    assert kinds.keys() == {FindingKind.STALE, FindingKind.NO_PORT}
-    assert kinds[FindingKind.STALE] == "1 address only in EndpointSlices (10.0.0.9)"
+    kinds = {each.code: each.sentence for each in auditor.findings()}
+    assert kinds.keys() == {"L1", "T2"}
+    assert kinds["L1"] == "shop/web: 1 address only in EndpointSlices (10.0.0.9)"

@@ -18,7 +18,7 @@ ELSEWHERE = {code for code, cause in catalogue().items() if cause.seen_in in ("r
 
 @pytest.mark.parametrize("fault", PLANTED, ids=str)
 def test_a_planted_fault_is_named_first(fault: Fault) -> None:
-    findings = fault.answer().findings
+    findings = fault.findings()
     assert findings, "nothing was found"
     assert findings[0].code == fault.code, [finding.code for finding in findings]
     assert findings[0].remedy, "a finding says what to do"
@@ -26,7 +26,7 @@ def test_a_planted_fault_is_named_first(fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", NEARLY, ids=str)
 def test_a_near_miss_is_silent(fault: Fault) -> None:
-    assert fault.code not in [finding.code for finding in fault.answer().findings]
+    assert fault.code not in [finding.code for finding in fault.findings()]
 
 
 def test_nothing_is_found_in_a_healthy_cluster() -> None:

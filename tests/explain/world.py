@@ -16,9 +16,12 @@ import msgspec
 
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Resource
+from sliceplane.endpoints_audit.audit import Auditor
+from sliceplane.endpoints_audit.verdict import Report, report
 from sliceplane.explain import objects
 from sliceplane.explain.investigation import FORBIDDEN, Investigation
 from sliceplane.explain.question import ExplainQuestion, Explanation
+from sliceplane.findings.finding import Finding
 from sliceplane.kit.times import format_time
 
 Doc = dict[str, Any]
@@ -39,8 +42,33 @@ class Fault:
         question = self.plant(world) or ExplainQuestion("service", "cart", "shop")
         return world.ask(question)
 
+    def findings(self) -> tuple[Finding, ...]:
+        return self.answer().findings
+
     def __str__(self) -> str:
         return f"{self.code}-{self.plant.__name__}"
+
+
+@dataclass(frozen=True)
+class AuditFault(Fault):
+    """One that ``sliceplane endpoints audit`` names, and ``explain`` does not look for."""
+
+    def report(self) -> Report:
+        world = healthy()
+        self.plant(world)
+        auditor = Auditor()
+        takers = {
+            "Service": auditor.on_service,
+            "Endpoints": auditor.on_endpoints,
+            "EndpointSlice": auditor.on_slice,
+        }
+        for kind, take in takers.items():
+            for document in world.all(kind):
+                take(msgspec.json.encode(document))
+        return report(auditor, auditor.findings(), None)
+
+    def findings(self) -> tuple[Finding, ...]:
+        return self.report().findings
 
 
 #: what ``faults`` plants, and what it nearly plants; the first of a code is the example on its page
@@ -49,14 +77,14 @@ NEARLY: list[Fault] = []
 Plant = TypeVar("Plant", bound=Callable[["World"], ExplainQuestion | None])
 
 
-def planted(code: str) -> Callable[[Plant], Plant]:
+def planted(code: str, named_by: type[Fault] = Fault) -> Callable[[Plant], Plant]:
     """The function plants the fault *code*, which must be named first."""
-    return lambda plant: PLANTED.append(Fault(code, plant)) or plant  # type: ignore[func-returns-value]
+    return lambda plant: PLANTED.append(named_by(code, plant)) or plant  # type: ignore[func-returns-value]
 
 
-def near_miss(*codes: str) -> Callable[[Plant], Plant]:
+def near_miss(*codes: str, named_by: type[Fault] = Fault) -> Callable[[Plant], Plant]:
     """The function makes what looks like *codes* and is none of them: they must stay silent."""
-    return lambda plant: NEARLY.extend(Fault(code, plant) for code in codes) or plant  # type: ignore[func-returns-value]
+    return lambda plant: NEARLY.extend(named_by(code, plant) for code in codes) or plant  # type: ignore[func-returns-value]
 
 
 def ago(seconds: float) -> str:

@@ -16,8 +16,9 @@ from sliceplane.endpoints_audit.facts import (
     service_facts,
     slice_facts,
 )
-from sliceplane.endpoints_audit.judge import AuditFinding, FindingKind, judge
+from sliceplane.endpoints_audit.judge import FLEETING, judge, key_of
 from sliceplane.endpoints_audit.wire import WireEndpoints, WireService, WireSlice
+from sliceplane.findings.finding import Finding, rank
 
 _services = msgspec.json.Decoder(WireService)
 _endpoints = msgspec.json.Decoder(WireEndpoints)
@@ -108,14 +109,13 @@ class Auditor:
             "endpointslices": sum(map(len, self._slices.values())) + self.nameless_slices,
         }
 
-    def findings(self) -> tuple[AuditFinding, ...]:
-        """By kind, then by key."""
-        findings: list[AuditFinding] = []
+    def findings(self) -> tuple[Finding, ...]:
+        """The worst first, then by code and key."""
+        findings: list[Finding] = []
         for key in self._endpoints.keys() | self._slices.keys():
             slices = tuple(self._slices.get(key, ()))
             findings.extend(judge(key, self._services.get(key), self._endpoints.get(key), slices))
-        order = {kind: number for number, kind in enumerate(FindingKind)}
-        return tuple(sorted(findings, key=lambda finding: (order[finding.kind], finding.key)))
+        return tuple(sorted(findings, key=rank))
 
     def writers(self) -> tuple[WriterRow, ...]:
         """Who writes addresses into Endpoints, and who into EndpointSlices; by name."""
@@ -165,9 +165,9 @@ def _latest(writers: tuple[FieldWriter, ...]) -> Iterable[FieldWriter]:
     return latest.values()
 
 
-def confirmed(first: tuple[AuditFinding, ...], second: tuple[AuditFinding, ...]) -> tuple[AuditFinding, ...]:
+def confirmed(first: tuple[Finding, ...], second: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Of *first* all that cannot be a change on its way, and of the others those that *second* has too, as it has
     them."""
-    again = {(finding.kind, finding.key): finding for finding in second}
-    kept = (again.get((finding.kind, finding.key)) if finding.kind.traits.fleeting else finding for finding in first)
+    again = {(finding.code, key_of(finding)): finding for finding in second}
+    kept = (again.get((finding.code, key_of(finding))) if finding.code in FLEETING else finding for finding in first)
     return tuple(finding for finding in kept if finding is not None)

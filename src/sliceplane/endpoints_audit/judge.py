@@ -1,227 +1,176 @@
 """What is wrong with the Service, the Endpoints and the EndpointSlices of one name.
 
-A pure function of the facts of that name.  Kinds that ``block`` speak against switching the Endpoints controller off:
-a reader misses addresses already, or would.  The others are there to be known.  Kinds that are ``fleeting`` may be
-nothing but a change on its way: they count only if a second look finds them again.
+A pure function of the facts of that name.  Codes that are not ``HARMLESS`` speak against switching the Endpoints
+controller off: a reader misses addresses already, or would.  The others are there to be known.  Those that are
+``FLEETING`` may be nothing but a change on its way: they count only if a second look finds them again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
-from sliceplane.api.discovery import MANAGED_BY_CONTROLLER
+from sliceplane.api.discovery import LABEL_SKIP_MIRROR, MANAGED_BY_CONTROLLER
 from sliceplane.endpoints_audit.addresses import LEAVING, READY, WAITING, Packed, spelled, unpack
-from sliceplane.endpoints_audit.facts import EndpointsFacts, ServiceFacts, SliceFacts
+from sliceplane.endpoints_audit.facts import EndpointsFacts, FieldWriter, ServiceFacts, SliceFacts
+from sliceplane.findings.codes import cause_of
+from sliceplane.findings.finding import Evidence, Finding, ObjectName, rank
 
 ADDRESSES_MAX: Final = 1000
 #: what the annotation says of an object that does not hold all; ``warning`` (1.21) is one that does
 TRUNCATED: Final = "truncated"
-#: addresses and slices that a detail names
+#: addresses and slices that a sentence names
 EXAMPLES_MAX: Final = 3
 #: managers that an Endpoints controller is known by: upstream's, where it is part of a larger program, and ours
 CONTROLLERS: Final = frozenset(
     ("kube-controller-manager", "k3s", "kubelite", "kube-apiserver", "sliceplane", "sliceplane-controllers")
 )
+HARMLESS: Final = frozenset(("T2", "E5", "L5", "L6", "L7"))
+FLEETING: Final = frozenset(("L1", "L2", "L3", "E4", "E15", "E12", "T2"))
 
 
-@dataclass(frozen=True, slots=True)
-class Traits:
-    """What holds for every finding of a kind.  ``one`` and ``many`` finish a sentence of the verdict."""
-
-    title: str
-    advice: str
-    one: str
-    many: str
-    blocks: bool = True
-    fleeting: bool = False
-
-
-class FindingKind(Enum):
-    """In the order of the report."""
-
-    TRUNCATED = "truncated"
-    STALE = "stale"
-    DISAGREE = "disagree"
-    ORPHAN = "orphan"
-    DEAD_MIRROR = "dead-mirror"
-    DOUBLED = "doubled"
-    FOREIGN_WRITER = "foreign-writer"
-    NO_PORT = "no-port"
-    UNMIRRORED = "unmirrored"
-    OWN_WRITER = "own-writer"
-    LOCK = "lock"
-    REVERSE_MIRRORED = "reverse-mirrored"
-
-    @property
-    def traits(self) -> Traits:
-        return _TRAITS[self]
-
-
-_TRAITS: Final = {
-    FindingKind.TRUNCATED: Traits(
-        "Endpoints that do not hold all addresses",
-        "Move its readers to EndpointSlices: they miss addresses today.",
-        "object is truncated",
-        "objects are truncated",
-    ),
-    FindingKind.STALE: Traits(
-        "Endpoints of a Service with a selector that nobody keeps up to date",
-        "Is its controller off? Then delete the object, or hand it to the reverse mirror.",
-        "object is out of date",
-        "objects are out of date",
-        fleeting=True,
-    ),
-    FindingKind.DISAGREE: Traits(
-        "Endpoints and EndpointSlices of a Service without selector that have different addresses",
-        "Decide which is right; then write EndpointSlices alone, or let the mirroring controller.",
-        "object disagrees with its slices",
-        "objects disagree with their slices",
-        fleeting=True,
-    ),
-    FindingKind.ORPHAN: Traits(
-        "Endpoints that belong to no Service",
-        "Delete the object, or make the Service.",
-        "object has no Service",
-        "objects have no Service",
-        fleeting=True,
-    ),
-    FindingKind.DEAD_MIRROR: Traits(
-        "mirrored EndpointSlices without a live source: consumers get addresses that nobody keeps",
-        "Delete these slices.",
-        "Service has mirrored slices without a source",
-        "Services have mirrored slices without a source",
-        fleeting=True,
-    ),
-    FindingKind.DOUBLED: Traits(
-        "addresses that are both in a mirrored EndpointSlice and in another one",
-        "Stop one of the two: delete the Endpoints, or the other slices.",
-        "Service has addresses in two slices",
-        "Services have addresses in two slices",
-        fleeting=True,
-    ),
-    FindingKind.FOREIGN_WRITER: Traits(
-        "Endpoints of a Service with a selector into which somebody else writes addresses",
-        "Find out what relies on it; let it write an EndpointSlice of its own.",
-        "object has a second writer",
-        "objects have a second writer",
-    ),
-    FindingKind.NO_PORT: Traits(
-        "Pods without the port that their Service names: slices have them without a port, Endpoints not at all",
-        "Correct the Service's targetPort, or name the port in the containers; both controllers do what they should.",
-        "Service names a port that Pods lack",
-        "Services name a port that Pods lack",
-        blocks=False,
-        fleeting=True,
-    ),
-    FindingKind.UNMIRRORED: Traits(
-        "Endpoints that are not to be mirrored: only their readers see these addresses",
-        "Write the addresses to EndpointSlices too, or take the label skip-mirror away.",
-        "object is not mirrored",
-        "objects are not mirrored",
-        blocks=False,
-    ),
-    FindingKind.OWN_WRITER: Traits(
-        "Endpoints of a Service without selector: mirrored, not concerned by the Endpoints controller",
-        "Let the writer write EndpointSlices; the mirroring controller is needed until then.",
-        "object has a writer of its own",
-        "objects have writers of their own",
-        blocks=False,
-    ),
-    FindingKind.LOCK: Traits(
-        "Endpoints that are the lock of a leader election",
-        "Let the program use a Lease. Locks work without the Endpoints controller.",
-        "object is a lock",
-        "objects are locks",
-        blocks=False,
-    ),
-    FindingKind.REVERSE_MIRRORED: Traits(
-        "Endpoints that the reverse mirror keeps for old readers",
-        "Nothing to do while there are such readers.",
-        "object is kept by the reverse mirror",
-        "objects are kept by the reverse mirror",
-        blocks=False,
-    ),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class AuditFinding:
-    """``key``: ``namespace/name`` of the Service and its Endpoints."""
-
-    kind: FindingKind
-    key: str
-    detail: str
+def key_of(finding: Finding) -> str:
+    """``namespace/name`` of the Service and its Endpoints."""
+    return f"{finding.subject.namespace}/{finding.subject.name}"
 
 
 def judge(
     key: str, service: ServiceFacts | None, endpoints: EndpointsFacts | None, slices: tuple[SliceFacts, ...]
-) -> tuple[AuditFinding, ...]:
-    """In the order of ``FindingKind``.  *slices* in any order."""
-    ordered = sorted(slices, key=lambda each: each.name)
-    problems = list(_slice_problems(service, endpoints, ordered))
-    lacking = _without_port(service, [facts for facts in ordered if facts.manager == MANAGED_BY_CONTROLLER])
-    if service is not None and lacking:
-        names = _some([f'"{name}"' for name in service.named_ports])
-        problems.append(
-            (FindingKind.NO_PORT, f"{_count(len(lacking))} ({_spell(lacking)}), no container port has the name {names}")
-        )
-    if endpoints is not None:
+) -> tuple[Finding, ...]:
+    """The worst first.  *slices* in any order."""
+    ordered = sorted(slices, key=lambda facts: facts.name)
+    return tuple(sorted(_Name(key, service, endpoints, ordered).findings(), key=rank))
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """All that has one name."""
+
+    key: str
+    service: ServiceFacts | None
+    endpoints: EndpointsFacts | None
+    slices: list[SliceFacts]
+
+    def findings(self) -> Iterator[Finding]:
+        service = self.service
+        endpoints = self.endpoints
+        yield from self._of_mirrored()
+        lacking = _without_port(service, [facts for facts in self.slices if facts.manager == MANAGED_BY_CONTROLLER])
+        if service is not None and lacking:
+            names = _some([f'"{name}"' for name in service.named_ports])
+            said = f"{_count(len(lacking))} ({_spell(lacking)}), no container port has the name {names}"
+            field = Evidence(subject=self._service, field="spec.ports.targetPort", value=names)
+            yield self._of_service("T2", said, f"{self._kubectl} edit service {self._service.name}", field)
+        if endpoints is None:
+            return
         if endpoints.lock is not None:
-            problems.append((FindingKind.LOCK, endpoints.lock))
-        elif service is None:
-            problems.append(
-                (FindingKind.ORPHAN, f"{_count(endpoints.count)}, no Service of this name{_last_write(endpoints)}")
-            )
-        elif service.role == "external name":
-            problems.append(
-                (
-                    FindingKind.ORPHAN,
-                    f"{_count(endpoints.count)}, its Service is an ExternalName{_last_write(endpoints)}",
-                )
-            )
+            yield self._of_endpoints("L6", endpoints.lock)
+        elif service is None or service.role == "external name":
+            why = "no Service of this name" if service is None else "its Service is an ExternalName"
+            yield self._of_endpoints("L3", f"{_count(endpoints.count)}, {why}", self._deleting)
         else:
-            problems.extend(_endpoints_problems(service, endpoints, ordered))
-    order = list(FindingKind)
-    return tuple(
-        AuditFinding(kind, key, detail) for kind, detail in sorted(problems, key=lambda each: order.index(each[0]))
-    )
+            yield from self._of_both(service, endpoints)
 
-
-def _endpoints_problems(
-    service: ServiceFacts, endpoints: EndpointsFacts, slices: list[SliceFacts]
-) -> Iterator[tuple[FindingKind, str]]:
-    selecting = service.role == "selecting"
-    if endpoints.reverse:
-        yield FindingKind.REVERSE_MIRRORED, _count(endpoints.count)
-    made_for_it = selecting or endpoints.reverse
-    counted = _counterparts(selecting, endpoints, slices)
-    # Endpoints that were made for a Service have one family
-    left_out = _without_port(service, counted) if made_for_it else frozenset()
-    difference = _compare(endpoints, counted, service.address_bytes if made_for_it else 0, left_out)
-    full = endpoints.count >= ADDRESSES_MAX and difference.only_slices
-    truncated = endpoints.capacity == TRUNCATED or bool(full)
-    if truncated:
-        missing = len(difference.only_slices)
-        yield FindingKind.TRUNCATED, f"{_count(endpoints.count)}; {missing:,} more in EndpointSlices"
-    wrong = bool(difference.only_endpoints) if truncated else not difference.empty
-    if made_for_it:
-        if wrong:
-            yield FindingKind.STALE, difference.tell() + _last_write(endpoints)
-        foreign = sorted({writer.manager for writer in endpoints.writers if writer.addresses} - CONTROLLERS)
-        if foreign:
-            yield FindingKind.FOREIGN_WRITER, f"written by {', '.join(foreign)}"
-    else:
+    def _of_both(self, service: ServiceFacts, endpoints: EndpointsFacts) -> Iterator[Finding]:
+        selecting = service.role == "selecting"
+        if endpoints.reverse:
+            yield self._of_endpoints("L7", _count(endpoints.count))
+        made_for_it = selecting or endpoints.reverse
+        counted = _counterparts(selecting, endpoints, self.slices)
+        # Endpoints that were made for a Service have one family
+        left_out = _without_port(service, counted) if made_for_it else frozenset()
+        difference = _compare(endpoints, counted, service.address_bytes if made_for_it else 0, left_out)
+        full = endpoints.count >= ADDRESSES_MAX and difference.only_slices
+        truncated = endpoints.capacity == TRUNCATED or bool(full)
+        if truncated:
+            missing = len(difference.only_slices)
+            remedy = "move its readers to EndpointSlices: they miss addresses today"
+            yield self._of_endpoints("E8", f"{_count(endpoints.count)}; {missing:,} more in EndpointSlices", remedy)
+        wrong = bool(difference.only_endpoints) if truncated else not difference.empty
+        writers = {writer.manager for writer in endpoints.writers if writer.addresses}
+        if made_for_it:
+            if wrong:
+                yield self._of_endpoints("L1", difference.tell(), self._deleting)
+            if foreign := sorted(writers - CONTROLLERS):
+                yield self._of_endpoints("L4", f"written by {', '.join(foreign)}")
+            return
         hidden = endpoints.skip_mirror and bool(difference.only_endpoints)
         if hidden:
-            yield FindingKind.UNMIRRORED, difference.tell() + _last_write(endpoints)
+            remedy = f"{self._kubectl} label endpoints {self._service.name} {LABEL_SKIP_MIRROR}-"
+            yield self._of_endpoints("E5", difference.tell(), remedy)
         elif wrong:
-            yield FindingKind.DISAGREE, difference.tell() + _last_write(endpoints)
-        own = sorted({writer.manager for writer in endpoints.writers if writer.addresses} - {"kube-apiserver"})
+            yield self._of_endpoints("L2", difference.tell())
+        own = sorted(writers - {"kube-apiserver"})
         if own and not hidden:
-            yield FindingKind.OWN_WRITER, f"written by {', '.join(own)}"
+            yield self._of_endpoints("L5", f"written by {', '.join(own)}")
+
+    def _of_mirrored(self) -> Iterator[Finding]:
+        mirrored = [facts for facts in self.slices if facts.mirrored]
+        names = [facts.name for facts in mirrored]
+        why = _why_dead(self.service, self.endpoints) if mirrored else ""
+        if why:
+            code = "E4" if self.service is not None and self.service.role == "selecting" else "E15"
+            remedy = f"{self._kubectl} delete endpointslice {' '.join(names)}"
+            yield self._of_service(code, f"{why}: {_some(names)}", remedy, *map(self._of_slice, mirrored))
+        copies = {address for facts in mirrored for address, _ in unpack(facts.addresses)}
+        twice = {address for facts in self.slices if not facts.mirrored for address in _listed(facts)} & copies
+        if twice:
+            both = [facts for facts in self.slices if twice.intersection(_listed(facts))]
+            said = f"{_count(len(twice))} ({_spell(twice)}) in {_some([facts.name for facts in both])}"
+            yield self._of_service("E12", said, "", *map(self._of_slice, both))
+
+    # -- a finding ----------------------------------------------------------------------------------------
+
+    def _of_service(self, code: str, sentence: str, remedy: str, *evidence: Evidence) -> Finding:
+        return Finding(
+            code=code,
+            subject=self._service,
+            sentence=f"{self.key}: {sentence}",
+            evidence=evidence[:EXAMPLES_MAX],
+            remedy=remedy or cause_of(code).remedy,
+        )
+
+    def _of_endpoints(self, code: str, sentence: str, remedy: str = "") -> Finding:
+        assert self.endpoints is not None, "they are what is wrong"
+        subject = self._named("endpoints", "Endpoints")
+        time, writer = _last_write(self.endpoints.writers)
+        seen = Evidence(
+            subject=subject, field="subsets", value=_count(self.endpoints.count), writer=writer, written=time
+        )
+        return Finding(
+            code=code,
+            subject=subject,
+            sentence=f"{self.key}: {sentence}",
+            evidence=(seen,),
+            remedy=remedy or cause_of(code).remedy,
+        )
+
+    def _of_slice(self, facts: SliceFacts) -> Evidence:
+        subject = self._named("endpointslices.discovery.k8s.io", "EndpointSlice", facts.name)
+        time, writer = _last_write(facts.writers)
+        addresses = _spell(_listed(facts))
+        return Evidence(subject=subject, field="endpoints", value=addresses, writer=writer, written=time)
+
+    def _named(self, plural: str, kind: str, name: str = "") -> ObjectName:
+        namespace, _, own = self.key.partition("/")
+        return ObjectName(plural, kind, namespace, name or own)
+
+    @property
+    def _service(self) -> ObjectName:
+        return self._named("services", "Service")
+
+    @property
+    def _kubectl(self) -> str:
+        return f"kubectl -n {self._service.namespace}"
+
+    @property
+    def _deleting(self) -> str:
+        return f"{self._kubectl} delete endpoints {self._service.name}"
+
+
+def _listed(facts: SliceFacts) -> set[Packed]:
+    return {address for address, _ in unpack(facts.addresses)}
 
 
 def _counterparts(selecting: bool, endpoints: EndpointsFacts, slices: list[SliceFacts]) -> list[SliceFacts]:
@@ -233,20 +182,6 @@ def _counterparts(selecting: bool, endpoints: EndpointsFacts, slices: list[Slice
     # Others may add slices for the same Service (what other clusters have, say); Endpoints know nothing of these.
     own = [facts for facts in slices if facts.manager == MANAGED_BY_CONTROLLER]
     return own or [facts for facts in slices if not facts.mirrored]
-
-
-def _slice_problems(
-    service: ServiceFacts | None, endpoints: EndpointsFacts | None, slices: list[SliceFacts]
-) -> Iterator[tuple[FindingKind, str]]:
-    mirrored = [facts for facts in slices if facts.mirrored]
-    why = _why_dead(service, endpoints) if mirrored else ""
-    if why:
-        yield FindingKind.DEAD_MIRROR, f"{why}: {_some([facts.name for facts in mirrored])}"
-    copies = {address for facts in mirrored for address, _ in unpack(facts.addresses)}
-    twice = {address for facts in slices if not facts.mirrored for address, _ in unpack(facts.addresses)} & copies
-    if twice:
-        names = [facts.name for facts in slices if any(address in twice for address, _ in unpack(facts.addresses))]
-        yield FindingKind.DOUBLED, f"{_count(len(twice))} ({_spell(twice)}) in {_some(names)}"
 
 
 def _why_dead(service: ServiceFacts | None, endpoints: EndpointsFacts | None) -> str:
@@ -337,6 +272,6 @@ def _some(names: list[str]) -> str:
     return f"{shown} and {len(names) - EXAMPLES_MAX:,} more" if len(names) > EXAMPLES_MAX else shown
 
 
-def _last_write(endpoints: EndpointsFacts) -> str:
-    last = max(((writer.time, writer.manager) for writer in endpoints.writers if writer.addresses), default=None)
-    return "" if last is None else f"; last written {last[0]} by {last[1]}"
+def _last_write(writers: Iterable[FieldWriter]) -> tuple[str, str]:
+    """When and by whom: "" where nothing tells."""
+    return max(((writer.time, writer.manager) for writer in writers if writer.addresses), default=("", ""))

@@ -1,12 +1,12 @@
-"""The report for people: findings by kind with what to do, writers, clients, and the verdict as the last line."""
+"""The report for people: findings, writers, clients, and the verdict as the last line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from sliceplane.endpoints_audit.judge import AuditFinding, FindingKind
 from sliceplane.endpoints_audit.verdict import Report
+from sliceplane.findings.text import listed
 from sliceplane.kit.columns import Row, table
 
 #: rows of one table; the JSON output has all
@@ -29,10 +29,7 @@ def _lines(report: Report, width: int | None) -> Iterator[str]:
             yield f"  {log.unreadable:,} of these lines could not be read"
     for plural, number in report.unreadable.items():
         yield f"  {number:,} {plural} could not be read"
-    for kind in FindingKind:
-        findings = [finding for finding in report.findings if finding.kind is kind]
-        if findings:
-            yield from _section(kind, findings, width)
+    yield from listed(report.findings, width)
     if report.writers:
         yield ""
         yield "writers of addresses, by field manager: number of objects"
@@ -56,16 +53,8 @@ def _lines(report: Report, width: int | None) -> Iterator[str]:
     yield report.verdict
 
 
-def _section(kind: FindingKind, findings: Sequence[AuditFinding], width: int | None) -> Iterator[str]:
-    traits = kind.traits
-    yield ""
-    yield f"{kind.value}{'' if traits.blocks else ' (for information)'}: {traits.title}"
-    yield from _table((), [(finding.key, finding.detail) for finding in findings], width)
-    yield f"  -> {traits.advice}"
-
-
 def _clients(report: Report) -> list[tuple[str, ...]]:
-    ordered = sorted(report.clients, key=lambda each: (not each.concerned, each.client.user, each.client.agent))
+    ordered = sorted(report.clients, key=lambda row: (not row.concerned, row.client.user, row.client.agent))
     return [
         (
             row.client.user or "(nobody)",

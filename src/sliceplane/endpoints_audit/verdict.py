@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sliceplane.endpoints_audit.audit import Auditor, WriterRow
-from sliceplane.endpoints_audit.judge import AuditFinding, FindingKind
+from sliceplane.endpoints_audit.judge import HARMLESS
 from sliceplane.endpoints_audit.usage import AuditLogUsage, ReadingClient
+from sliceplane.findings.finding import Finding
 
 QUESTION: Final = "safe to switch the Endpoints controller off"
 
@@ -31,7 +32,7 @@ class Report:
 
     counts: dict[str, int]
     unreadable: dict[str, int]
-    findings: tuple[AuditFinding, ...]
+    findings: tuple[Finding, ...]
     writers: tuple[WriterRow, ...]
     clients: tuple[ClientRow, ...]
     log: AuditLogUsage | None
@@ -59,7 +60,9 @@ class Report:
             "reasons": list(self.reasons),
             "read": self.counts,
             "unreadable": self.unreadable,
-            "findings": [_finding(row) for row in self.findings],
+            "findings": [
+                {**finding.as_document(), "blocks": finding.code not in HARMLESS} for finding in self.findings
+            ],
             "writers": [
                 {
                     "manager": row.manager,
@@ -94,20 +97,7 @@ class Report:
         }
 
 
-def _finding(finding: AuditFinding) -> dict[str, Any]:
-    namespace, _, name = finding.key.partition("/")
-    traits = finding.kind.traits
-    return {
-        "kind": finding.kind.value,
-        "blocks": traits.blocks,
-        "namespace": namespace,
-        "name": name,
-        "detail": finding.detail,
-        "advice": traits.advice,
-    }
-
-
-def report(auditor: Auditor, findings: tuple[AuditFinding, ...], log: AuditLogUsage | None) -> Report:
+def report(auditor: Auditor, findings: tuple[Finding, ...], log: AuditLogUsage | None) -> Report:
     """*findings*: those of *auditor* that were confirmed."""
     clients = tuple(_client_row(auditor, client) for client in (log.clients if log is not None else ()))
     return Report(
@@ -141,7 +131,7 @@ def _client_row(auditor: Auditor, client: ReadingClient) -> ClientRow:
 
 
 def _reasons(
-    auditor: Auditor, findings: tuple[AuditFinding, ...], clients: tuple[ClientRow, ...], log: AuditLogUsage | None
+    auditor: Auditor, findings: tuple[Finding, ...], clients: tuple[ClientRow, ...], log: AuditLogUsage | None
 ) -> list[str]:
     reasons = []
     readers = sum(client.concerned for client in clients)
@@ -149,10 +139,11 @@ def _reasons(
         reasons.append("1 client reads Endpoints" if readers == 1 else f"{readers:,} clients read Endpoints")
     if log is not None and log.overflow:
         reasons.append("there are more clients than could be told apart")
-    for kind in FindingKind:
-        number = sum(finding.kind is kind for finding in findings)
-        if number and kind.traits.blocks:
-            reasons.append(f"1 {kind.traits.one}" if number == 1 else f"{number:,} {kind.traits.many}")
+    against = [finding.code for finding in findings if finding.code not in HARMLESS]
+    if against:
+        codes = ", ".join(dict.fromkeys(against))
+        number = len(against)
+        reasons.append(f"{'1 finding is' if number == 1 else f'{number:,} findings are'} against it ({codes})")
     unreadable = sum(auditor.unreadable.values())
     if unreadable:
         reasons.append("1 object could not be read" if unreadable == 1 else f"{unreadable:,} objects could not be read")

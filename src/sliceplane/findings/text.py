@@ -11,12 +11,14 @@ A remedy that is a command is one line however long it is, so that it can be pas
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from sliceplane.findings.finding import Evidence, Finding
 
 _WORD_WIDTH: Final = 9
+#: findings of one code that are printed whole
+ALIKE_MAX: Final = 5
 COMMANDS: Final = ("kubectl ", "sliceplane ", "nft ", "conntrack ", "ip ", "sysctl ", "helm ", "ethtool ")
 
 
@@ -29,6 +31,19 @@ def lines_of(finding: Finding, word: str, width: int | None) -> Iterator[str]:
         yield from fact("so", finding.effect, width)
     if finding.remedy:
         yield from fact("remedy", finding.remedy, None if finding.remedy.startswith(COMMANDS) else width)
+
+
+def listed(findings: Iterable[Finding], width: int | None) -> Iterator[str]:
+    """Many, in the order that they have: of each code the first whole, in paragraphs, and how many more there are."""
+    by_code: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_code.setdefault(finding.code, []).append(finding)
+    for code, alike in by_code.items():
+        for finding in alike[:ALIKE_MAX]:
+            yield ""
+            yield from lines_of(finding, finding.severity, width)
+        if len(alike) > ALIKE_MAX:
+            yield from fact("", f"and {len(alike) - ALIKE_MAX:,} more of {code} (--output json has all)", width)
 
 
 def fact(word: str, text: str, width: int | None) -> Iterator[str]:

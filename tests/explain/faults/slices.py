@@ -135,6 +135,17 @@ def a_mirror_of_a_service_without_selector(world: World) -> None:
     _slice(world, "cart-m", "endpointslicemirroring-controller.k8s.io", "10.9.0.9")
 
 
+@planted("E15")
+def a_mirror_outlived_its_endpoints(world: World) -> None:
+    a_mirror_of_a_service_without_selector(world)
+
+
+@near_miss("E15")
+def a_mirror_has_its_endpoints(world: World) -> None:
+    _own_endpoints(world, {})
+    _slice(world, "cart-m", "endpointslicemirroring-controller.k8s.io", "10.9.0.9")
+
+
 def _no_selector(world: World) -> None:
     del world.get("Service", "shop", "cart")["spec"]["selector"]
     world.drop("EndpointSlice", "shop", "cart-x7k2p")

@@ -120,6 +120,28 @@ def mirror_beside_selector(case: ServiceCase) -> Iterable[Finding]:
             )
 
 
+def mirror_without_endpoints(case: ServiceCase) -> Iterable[Finding]:
+    """E15"""
+    mirrored = [
+        endpoint_slice
+        for endpoint_slice in case.slices
+        if (endpoint_slice.metadata.labels or {}).get(LABEL_MANAGED_BY) == MANAGED_BY_MIRRORING
+    ]
+    asked = ENDPOINTS.named(case.namespace, case.name)
+    lost = case.was_read(asked) and case.facts.get(ENDPOINTS, case.namespace, case.name) is None
+    if mirrored and not case.selector and lost:
+        names = [endpoint_slice.metadata.name for endpoint_slice in mirrored]
+        addresses = sum(len(endpoint_slice.endpoints or ()) for endpoint_slice in mirrored)
+        yield Finding(
+            code="E15",
+            subject=case.subject,
+            sentence=f"{count(len(names), 'slice')} ({some(names)}) mirror Endpoints {case.name}, which are gone",
+            evidence=(seen(SLICES, mirrored[0], "endpoints", count(addresses, "address", "addresses")),),
+            effect=f"{count(addresses, 'address', 'addresses')} stay that no writer keeps",
+            remedy=f"kubectl -n {case.namespace} delete endpointslice {' '.join(names)}",
+        )
+
+
 def owner_of_before(case: ServiceCase) -> Iterable[Finding]:
     """E9"""
     service = case.service
@@ -277,6 +299,7 @@ def _pairs(labels: dict[str, str]) -> str:
 CHECKS = (
     foreign_addresses,
     mirror_beside_selector,
+    mirror_without_endpoints,
     unmirrored,
     unlabelled,
     truncated,

@@ -20,6 +20,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Resource, Services
 from sliceplane.endpoints_audit.audit import Auditor, confirmed
+from sliceplane.endpoints_audit.judge import FLEETING, key_of
 from sliceplane.endpoints_audit.usage import AuditLogUsage
 from sliceplane.endpoints_audit.verdict import Report, report
 from sliceplane.shell.transport.base import Client, ListPage, Unreachable
@@ -39,7 +40,7 @@ async def audit(client: Client, *, log: AuditLogUsage | None, second_look_s: flo
     """Raises ``StatusError`` and ``shell.transport.base.Unreachable`` if the server cannot be read."""
     auditor = await _look(client)
     findings = auditor.findings()
-    names = sorted({finding.key for finding in findings if finding.kind.traits.fleeting})
+    names = sorted({key_of(finding) for finding in findings if finding.code in FLEETING})
     if names:
         await asyncio.sleep(second_look_s)
         again = await _look_at(client, names) if len(names) <= NAMES_MAX else await _look(client)

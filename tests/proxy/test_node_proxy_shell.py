@@ -22,9 +22,15 @@ from sliceplane.nft.layout import CLUSTER_IPS_CHECK
 from sliceplane.nft.names import TABLE
 from sliceplane.nft.objects import Memory, TableRef, Transaction
 from sliceplane.proxy import tracker
+from sliceplane.recorder.delta import schema
+from sliceplane.recorder.entries import Changed, Marked
+from sliceplane.recorder.file import Header, recording_of
+from sliceplane.recorder.reader import entries
+from sliceplane.recorder.recorder import Recorder
 from sliceplane.shell.node import node_proxy, timing
 from sliceplane.shell.node.kernel.nft_backend import Nftables, NftError
 from sliceplane.shell.node.node_proxy import NodeProxy
+from sliceplane.shell.node.recording import ProxyRecord
 from sliceplane.shell.node.timing import ProxyTiming
 from sliceplane.shell.transport.base import ListPage, WatchMessage
 
@@ -126,6 +132,22 @@ async def test_nothing_is_written_before_both_lists() -> None:
         assert len(runner.texts) == 1
         assert "172.30.0.1" in runner.texts[0]
         assert proxy.health().synced
+
+
+async def test_a_recorder_is_told_what_the_proxy_is_told_and_what_it_writes() -> None:
+    recorder = Recorder(1 << 20, b"saltsalt", 0.0)
+    proxy = proxy_of(Runner())
+    proxy.record = ProxyRecord(recorder)
+    async with running(proxy):
+        proxy.on_change(added())
+        synced(proxy)
+        await settled(proxy)
+    read = list(entries(recording_of(Header(schema=schema()), recorder.segments())))
+    assert [entry.change for entry in read if isinstance(entry, Changed)] == [added()]
+    (written,) = [entry for entry in read if isinstance(entry, Marked)]
+    assert written.kind == "kernel"
+    assert written.text.startswith("IPv4: ")
+    assert written.text.endswith("commands, the whole table")
 
 
 async def test_a_missing_node_does_not_hold_the_rules_for_ever() -> None:

@@ -18,6 +18,7 @@ from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import on_stop_signal, require, say_ready, spare_descriptors
 from sliceplane.cli.proxy_flags import flag, given_by, proxy_options, used
 from sliceplane.cli.proxy_render import command as render
+from sliceplane.cli.recorder import flight_config, recorder_options
 from sliceplane.cli.serving import gates_of
 from sliceplane.cli.values import DurationType, SwitchType
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from sliceplane.proxy.configuration.settings import Given, ProxySettings
     from sliceplane.shell.node.config import ConfigFile
     from sliceplane.shell.node.node_proxy import NodeProxy
+    from sliceplane.shell.process.flight import FlightConfig
     from sliceplane.shell.transport.kubeconfig import Connection
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -48,6 +50,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @proxy_options
 @click.option("--emulated-version", default="", metavar="RELEASE",
     help="The Kubernetes release whose feature gates count.")  # fmt: skip
+@recorder_options(4)
 @log_options
 @click.pass_context
 def command(
@@ -63,6 +66,8 @@ def command(
     init_only: bool,
     progress_lease: bool,
     healthz_api_timeout: float,
+    recorder_size: int,
+    recordings: Path | None,
     logs: Logs,
     **flags: Any,
 ) -> None:
@@ -104,6 +109,7 @@ def command(
             chosen=chosen,
             tells=progress_lease,
             api_timeout_s=healthz_api_timeout,
+            flight=flight_config({"recorder_size": recorder_size, "recordings": recordings}),
         )
         connection = load_for(master, kubeconfig, context=context) if master else connect(kubeconfig, context)
         asyncio.run(_serve(connection, process))
@@ -134,6 +140,7 @@ class _Process:
     #: the Lease of this node is kept
     tells: bool
     api_timeout_s: float
+    flight: FlightConfig
 
 
 def _chosen(flags: dict[str, Any]) -> _Chosen:
@@ -189,6 +196,7 @@ async def _serve(connection: Connection, process: _Process) -> None:
             rng=Rng(time.time_ns()),
             api_timeout_s=process.api_timeout_s,
             reports_progress=process.tells,
+            flight=process.flight,
         ) as (proxy, following),
     ):
         ending = {following, asyncio.create_task(stop.wait())}

@@ -169,6 +169,8 @@ def read(file: Path) -> Recording:
 
 def makers_of(header: Header) -> dict[str, Callable[[], Controller]]:
     """The controllers of a recording.  Ends the command where its settings make no sense here."""
+    if header.component == "node-proxy":
+        return {}
     try:
         if header.component == "simulator":
             from sliceplane.sim.recording import makers_of as simulated
@@ -233,6 +235,8 @@ def replay_text(report: ReplayReport) -> str:
     lines.append(
         f"replayed  {report.entries:,} entries, {report.jobs:,} jobs, {report.writes:,} writes the same{start}"
     )
+    if not report.jobs and report.skipped:
+        lines.append("nothing    no controller is in it that could be replayed")
     lines += [f"left out  {name}: {why}" for name, why in sorted(report.skipped.items())]
     for difference in report.differences:
         lines += [

@@ -42,6 +42,7 @@ from sliceplane.recorder.redact import TOKEN, Redactor
 
 #: name of a controller -> how one is made; those of one call may share what they tell each other
 Makers = Mapping[str, Callable[[], Controller]]
+_UNKNOWN: Final = "it is no controller that this version can make"
 _BLIND: Final = "values of environment variables are not recorded, and it makes names of a hash of them"
 _EVERYTHING: Final = 1 << 20
 
@@ -137,7 +138,7 @@ class Replay:
     def _begin(self, entry: LifeBegan) -> None:
         make = self._makers.get(entry.name)
         if make is None:
-            self.report.skipped[entry.name] = "this version has no such controller, or its settings are not recorded"
+            self.report.skipped[entry.name] = _UNKNOWN
             return
         if entry.checkpoint and not entry.synced:
             self.report.skipped[entry.name] = "its caches were being filled where the recording begins"

@@ -46,6 +46,7 @@ class ProxyService:
             gates=self._gates,
             clock=loop_clock(context.clock()),
             rng=Rng(int.from_bytes(os.urandom(8), "big")),
+            recorder=None if context.flight is None else context.flight.recorder,
         )
         try:
             proxy, _ = await self._running.enter_async_context(proxy_runs)

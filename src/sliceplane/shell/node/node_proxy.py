@@ -48,6 +48,7 @@ from sliceplane.shell.node.inputs import COMMON, Changes, Inputs
 from sliceplane.shell.node.kernel.backend import AnyBackend, KernelError, look
 from sliceplane.shell.node.kernel.netns import Listen, listening_in
 from sliceplane.shell.node.metrics import ProxyMetrics
+from sliceplane.shell.node.recording import ProxyRecord
 from sliceplane.shell.node.timing import WHOLE_TABLE_PERIOD_S, ProxyTiming
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client
@@ -118,6 +119,8 @@ class NodeProxy:
         self._host_addresses = host_addresses
         self._timing = timing
         self._clock = clock
+        #: to be replaced before anything happens
+        self.record = ProxyRecord()
         self._planes: tuple[AnyNodePlane, ...] = tuple(backend.plane(family, config) for family in families)
         self._wake = {plane.family: asyncio.Event() for plane in self._planes}
         self._missing = {watched.resource.key for watched in self.watches}
@@ -157,6 +160,7 @@ class NodeProxy:
     def on_change(self, change: Change[Object], selection: str = COMMON) -> None:
         """One difference that an informer found, of any of ``watches`` or of another *selection* of slices."""
         now = self._clock()
+        self.record.change(change, now)
         if selection == ALL_NODES:
             self._claims.on_node(change)
             self._wake_all()
@@ -451,6 +455,7 @@ class NodeProxy:
             await self._look_at_rules(plane)  # before the next try brings them back
             self._doubt.set()  # what befell this table may have befallen the other one
             failures = plane.schedule.freshness.failures
+            self.record.refused(plane.family, str(error), self._clock())
             _log.error(
                 "rules not written", family=plane.family, reason=error.reason, error=str(error), failures=failures
             )
@@ -459,6 +464,7 @@ class NodeProxy:
             seconds = self._clock() - started
             self.metrics.on_write(plane.family, seconds, full=transaction.full, failed=failed)
         plane.on_success(self._clock())
+        self.record.written(plane.family, transaction.size, self._clock(), full=transaction.full)
         if transaction.full and self._damage.on_whole(plane.family, self._clock()):
             times = self._damage.times(plane.family)
             self.metrics.on_put_back(plane.family, times)

@@ -12,6 +12,7 @@ from sliceplane.api.gates import Gates
 from sliceplane.kit.rng import Rng
 from sliceplane.proxy.configuration.settings import ProxySettings
 from sliceplane.proxy.surroundings import RulesConfig
+from sliceplane.recorder.recorder import Recorder
 from sliceplane.shell.node.healthz import health_pages, look_pages, metrics_pages
 from sliceplane.shell.node.kernel.backend import AnyBackend
 from sliceplane.shell.node.kernel.conntrack import Conntrack
@@ -19,8 +20,10 @@ from sliceplane.shell.node.kernel.modes import backend_of, present
 from sliceplane.shell.node.kernel.netns import listening_in
 from sliceplane.shell.node.kernel.sysctls import adjust_oom_score, tune_conntrack
 from sliceplane.shell.node.node_proxy import NodeProxy, available_families
+from sliceplane.shell.node.recording import ProxyRecord, recording
 from sliceplane.shell.node.report import report_progress
 from sliceplane.shell.node.timing import PROBE_TIMEOUT_S, ProxyTiming
+from sliceplane.shell.process.flight import FlightConfig
 from sliceplane.shell.process.interfaces import addresses_of
 from sliceplane.shell.process.pages import serve_pages
 from sliceplane.shell.transport.base import Client
@@ -65,12 +68,15 @@ async def running_proxy(
     rng: Rng,
     api_timeout_s: float = PROBE_TIMEOUT_S,
     reports_progress: bool = True,
+    flight: FlightConfig | None = None,
+    recorder: Recorder | None = None,
 ) -> AsyncIterator[tuple[NodeProxy, asyncio.Task[None]]]:
     """A proxy that follows the server of *client*, and the task in which it does; its pages are served where they are
     wanted.  At the end the rules stay.
 
-    *reports_progress*: the Lease of this node is kept.  Raises ``KernelError`` and ``SysctlError``, before any write,
-    if the kernel cannot do it, and ``PageError``.
+    *reports_progress*: the Lease of this node is kept.  *flight*: of a recorder of its own; *recorder*: one that is
+    there already.  Raises ``KernelError`` and ``SysctlError``, before any write, if the kernel cannot do it, and
+    ``PageError``.
     """
     backend = backend_of(settings.mode, netns)
     proxy = NodeProxy(
@@ -95,6 +101,10 @@ async def running_proxy(
         clock=clock,
     )
     async with AsyncExitStack() as stack:
+        if flight is not None:
+            unhealthy = partial(_problems, proxy)
+            recorder = await stack.enter_async_context(recording(flight, clock, unhealthy))
+        proxy.record = ProxyRecord(recorder, clock())
         await stack.enter_async_context(present(settings.mode, netns))
         await prepare(backend, settings, netns)
         looks = look_pages(proxy) if settings.metrics is not None and is_loopback(settings.metrics[0]) else {}
@@ -115,3 +125,7 @@ async def running_proxy(
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _problems(proxy: NodeProxy) -> str:
+    return "; ".join(proxy.health().reasons)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+import ssl
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,6 +80,14 @@ def test_it_tells_who_changed_what_and_no_secret(plane: Plane, saved: Path) -> N
         assert SECRET not in plain_text(read_lines(text))
     lines = sliceplane(plane, "recorder", "show", "-o", "json", str(saved)).stdout.splitlines()
     assert {"Changed", "Turned", "Ended"} <= {json.loads(line).get("event") for line in lines}
+
+
+def test_it_needs_a_right(plane: Plane) -> None:
+    context = ssl.create_default_context(cafile=str(Path(plane.kubeconfig).parent / "pki" / "ca.crt"))
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{plane.url}/sliceplane/recording", context=context, timeout=60)
+    assert refused.value.code == 403
+    refused.value.close()
 
 
 def test_sigusr1_saves_in_the_data_directory(plane: Plane) -> None:

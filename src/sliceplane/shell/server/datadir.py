@@ -8,6 +8,7 @@ Layout of a data folder (mode 0700; every file 0600)::
     pki/                certificate authority and certificates (made by shell.server.keys.pki)
     tokens.csv          static bearer tokens, upstream's format
     admin.kubeconfig    the way in for kubectl
+    recordings/         what the flight recorder saved (shell.process.flight)
 
 ``memory:`` means that nothing outlives the process: there is no database, and the other files live in a
 private temporary folder that ``close`` removes.

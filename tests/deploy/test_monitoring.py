@@ -120,7 +120,8 @@ def served(node: Host, tmp_path_factory: pytest.TempPathFactory) -> dict[str, se
         kubeconfig = f"--kubeconfig={plane.kubeconfig}"
         for program, port in (("controllers", 10257), ("proxy", 10249)):
             bound = f"--metrics-bind-address=127.0.0.1:{port}"
-            child = node.spawn([sys.executable, "-m", "sliceplane", program, kubeconfig, bound])
+            more = ["--controllers=*,traffic-distribution"] if program == "controllers" else []
+            child = node.spawn([sys.executable, "-m", "sliceplane", program, kubeconfig, bound, *more])
             assert child.stdout is not None
             assert child.stdout.readline().startswith("ready ")
             pages[program] = node.exec(["curl", "-sS", f"http://127.0.0.1:{port}/metrics"]).stdout

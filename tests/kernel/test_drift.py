@@ -24,8 +24,9 @@ from tests.kernel.proxy_process import create, make_slice, started
 from tests.ports import free_port
 from tests.waiting import eventually
 
-from sliceplane.api.codec import encode
-from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Services
+from sliceplane.api.codec import decode_document, encode
+from sliceplane.api.scheme import EndpointSlices, EventsV1, Namespaces, Nodes, Services
+from sliceplane.controllers.traffic_distribution import CACHE_DIFFERS
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.shell.node.kernel.nft_backend import Nftables, NftRunner
 from sliceplane.shell.node.timing import ProxyTiming
@@ -165,6 +166,18 @@ async def _story(client: HttpClient, kubeconfig: str, node: Host, backend: Host)
         _, answer = await asker.ask("--node", NODE)
         (sentence,) = sentences(answer, "N4")
         assert re.search(r": demo/demo-1 is \d+ and it keeps \d+$", sentence), sentence
+
+        # The controllers' own digests say the same, without anybody asking.
+        async def events() -> list[str]:
+            page = await client.list(EventsV1, namespace="default")
+            return [event["note"] for event in map(decode_document, page.items) if event["reason"] == CACHE_DIFFERS]
+
+        (note,) = await eventually(events)
+        assert "cache of endpointslices (all)" in note
+
+        # A later change of the same object mends it, as it happens.
+        await change("lost", "no-more")
+        await asker.until(lambda answer: not sentences(answer, "N4"), within_s=60)
 
         # The proxy stands still, and something changes.
         proxy.send_signal(signal.SIGSTOP)

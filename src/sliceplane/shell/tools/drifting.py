@@ -43,7 +43,7 @@ from sliceplane.shell.transport.base import Reader
 PAST_MAX: Final = 16
 #: nodes whose pages are asked for
 LOOKS_MAX: Final = 16
-PAGE_TIMEOUT_S: Final = 5.0
+PAGE_TIMEOUT_S: Final = 2.0
 RULES_TIMEOUT_S: Final = 60.0
 _KINDS: Final[dict[str, tuple[Resource, type[Object]]]] = {
     EndpointSlices.plural: (EndpointSlices, EndpointSlice),

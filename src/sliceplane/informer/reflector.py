@@ -12,7 +12,8 @@
 
 What the machine promises, and how:
 
-- **The cache never holds half a list.**  Pages are collected and reach the cache together, as a difference.
+- **The cache never holds half a list.**  Pages are collected and reach the cache together, as a difference.  A list
+  that lacks most of what the cache holds is asked for a second time first (``informer.doubt``).
 - **Nothing is lost between two watches.**  A watch resumes from the version of the last event or bookmark.  Where
   that is impossible (410) or seems so (see below) a new list is compared with the cache, and what it lacks is deleted.
 - **A version that does not work is given up.**  410 under its reasons Expired and Gone, 504 "Too large resource
@@ -52,6 +53,7 @@ from sliceplane.api.meta import Object, is_older
 from sliceplane.api.scheme import is_done_without
 from sliceplane.informer.answers import bookmark_version, is_bad_version, is_expired, is_overload, status_of
 from sliceplane.informer.cache import Cache, Change, Mark, Undecodable, Unreadable
+from sliceplane.informer.doubt import CONFIRM_BOUND_S, CONFIRM_PAUSE_S, Doubt, loses_most
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.rng import Rng
 
@@ -125,6 +127,9 @@ class Counters:
     expired: int = 0
     silent: int = 0
     backwards: int = 0
+    #: lists that lacked most of what was held, and how many of them a second list did not bear out
+    doubted: int = 0
+    refuted: int = 0
 
 
 class Reflector(Generic[T]):
@@ -171,6 +176,8 @@ class Reflector(Generic[T]):
         self._list_token = ""
         self._list_began = 0.0
         self._expired_pages = 0
+        #: about the last list, which is being asked for a second time
+        self._doubt: Doubt | None = None
         # The watch in progress, and those before it.
         self._watch_began = 0.0
         self._watch_opened_at: float | None = None
@@ -379,6 +386,22 @@ class Reflector(Generic[T]):
         self._fail(error, now)
 
     def _finish_list(self, now: float) -> None:
+        doubt = self._doubt
+        missed = loses_most(self.cache, self._pages)
+        if doubt is None and missed:
+            self.counters.doubted += 1
+            doubt = self._doubt = Doubt(self._list_version, now + CONFIRM_BOUND_S)
+        elif doubt is None or doubt.is_settled_by(self._list_version, now):
+            self.counters.refuted += doubt is not None and not missed
+            self._doubt = None
+            self._believe_list(now)
+            return
+        self._pages = []
+        self._list_version = self._list_token = ""
+        self.phase = Phase.WAITING
+        self._deadline = now + CONFIRM_PAUSE_S
+
+    def _believe_list(self, now: float) -> None:
         self._changes.extend(self.cache.replace(self._pages))
         self._pages = []
         self._expired_pages = self._barren = self._silent = 0
@@ -475,6 +498,7 @@ class Reflector(Generic[T]):
     def _do_without(self, error: StatusError, now: float) -> None:
         """What the cache has stays: nothing says that it is wrong."""
         self._pages = []
+        self._doubt = None
         self._list_version = self._list_token = self._version = ""
         self.synced = True
         self.absent = error
@@ -497,3 +521,5 @@ class Reflector(Generic[T]):
             assert self.synced, "it does without the kind and is not synced"
             assert self.last_error is None, "to do without is no error"
         assert bool(self._list_token) <= bool(self._list_version), "a token belongs to a list"
+        if self._doubt is not None:
+            assert not self._version, "a list in doubt is asked for again, not watched from"

@@ -49,6 +49,7 @@ KINDS: Final[Mapping[str, FaultKind]] = {
     "pause": FaultKind(weight=0.02, per="step", what="a process stands still for up to 30 s; its caches grow stale"),
     "slow-node": FaultKind(weight=0.02, per="step", what="a node's agent stands still for up to 30 s"),
     "clock-skew": FaultKind(weight=0.01, per="step", what="the server's clock is set, by up to 15 minutes either way"),
+    "short-list": FaultKind(weight=0.2, per="list", what="a list lacks over half of what its reader holds, once"),
 }
 
 LEVELS: Final[Mapping[str, float]] = {"none": 0.0, "light": 0.3, "normal": 1.0, "heavy": 3.0}

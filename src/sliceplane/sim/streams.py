@@ -15,6 +15,7 @@ from sliceplane.api.errors import StatusError, unreachable
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.informer.cache import Cache, Change, Mark
+from sliceplane.informer.doubt import HELD_MIN
 from sliceplane.informer.reflector import Phase, Reflector, StartList, StartWatch, StopWatch
 from sliceplane.kit.rng import Rng
 from sliceplane.sim.agenda import Alarm, Deed
@@ -57,6 +58,8 @@ class SimulatedInformer:
         self._alarm = Alarm(self._agenda, self._on_deadline, receive)
         #: counts requests; answers to older ones are dropped
         self._request = 0
+        #: the last list was cut short
+        self._was_short = False
         self._stream: _SimulatedStream | None = None
 
     def start(self) -> None:
@@ -125,7 +128,7 @@ class SimulatedInformer:
             except StatusError as refused:
                 error = refused
             else:
-                items = tuple(record.body for record in page.records)
+                items = tuple(record.body for record in page.records[: self._room(len(page.records))])
                 version = str(page.resource_version)
                 token = page.continue_token
 
@@ -136,6 +139,12 @@ class SimulatedInformer:
                 return
         failure = error
         self._agenda.after(self._network.latency(), lambda: self._list_failed(request, failure))
+
+    def _room(self, listed: int) -> int:
+        """How many objects a list of *listed* has room for: all, or, once and then not again, too few."""
+        lasting = sum(held.metadata.deletion_timestamp is None for held in self.reflector.cache)
+        self._was_short = lasting >= HELD_MIN and not self._was_short and self._faults.strikes("short-list")
+        return (lasting - 1) // 2 if self._was_short else listed
 
     def _list_failed(self, request: int, error: StatusError) -> None:
         self._answered(request, lambda: self.reflector.on_list_failed(error, self._agenda.now))

@@ -195,7 +195,14 @@ class RunningInformer(Generic[T]):
         except (StatusError, Unreachable, TimeoutError) as error:
             self._failed("a list failed", error)
             return
+        counters = self.reflector.counters
+        doubted = counters.doubted
+        refuted = counters.refuted
         self.reflector.on_page(page.items, page.resource_version, page.continue_token, self._clock())
+        if counters.doubted != doubted:
+            self._log.warning("a list lacks most of what was there, and is asked for again", **self._named)
+        if counters.refuted != refuted:
+            self._log.warning("a second list has what the first lacked", **self._named)
 
     async def _watch(self, action: StartWatch) -> None:
         """Feed one stream until it ends, or the reflector wants something else."""

@@ -11,8 +11,8 @@ from tests.fakes.fake_api import FakeApi
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.requests import ListPage
 from sliceplane.api.scheme import ConfigMaps
+from sliceplane.informer.actions import StartList
 from sliceplane.informer.doubt import CONFIRM_BOUND_S, CONFIRM_PAUSE_S
-from sliceplane.informer.reflector import StartList
 
 NAMES = "abcdefgh"
 
@@ -67,7 +67,7 @@ def test_a_list_that_was_cut_short_removes_nothing(
     driver.advance(30)
     assert driver.deleted == []
     driver.assert_current()
-    assert (driver.reflector.counters.doubted, driver.reflector.counters.refuted) == (1, 1)
+    assert (driver.reflector.doubts.doubted, driver.reflector.doubts.refuted) == (1, 1)
 
 
 def test_what_is_really_gone_goes_after_a_second_list(api: FakeApi, driver: Any) -> None:
@@ -80,7 +80,7 @@ def test_what_is_really_gone_goes_after_a_second_list(api: FakeApi, driver: Any)
     driver.advance(CONFIRM_PAUSE_S)
     assert len(driver.deleted) == 6
     driver.assert_current()
-    assert (driver.reflector.counters.doubted, driver.reflector.counters.refuted) == (1, 0)
+    assert (driver.reflector.doubts.doubted, driver.reflector.doubts.refuted) == (1, 0)
 
 
 def test_a_list_that_lacks_half_is_believed_at_once(api: FakeApi, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_a_list_that_lacks_half_is_believed_at_once(api: FakeApi, driver: Any, m
     answers(monkeypatch, lambda page: ListPage(page.items[:4], page.resource_version), 1)
     relist(driver)
     assert len(driver.deleted) == 4
-    assert driver.reflector.counters.doubted == 0
+    assert driver.reflector.doubts.doubted == 0
 
 
 def test_three_objects_are_never_missed(api: FakeApi, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import ServiceCIDRs
+from sliceplane.informer.actions import StartList
 from sliceplane.informer.cache import Cache
-from sliceplane.informer.reflector import Reflector, StartList
+from sliceplane.informer.reflector import Reflector
 from sliceplane.kit.rng import Rng
 
 

@@ -19,7 +19,7 @@ from sliceplane.controllers.ownership import OwnershipGraph
 from sliceplane.endpoints.mirroring import service as mirroring
 from sliceplane.endpoints.mirroring.desired import Mirror
 from sliceplane.endpoints.service import EndpointsState
-from sliceplane.informer import reflector
+from sliceplane.informer import doubt
 from sliceplane.informer.cache import Cache, Mark
 from sliceplane.informer.reflector import Reflector
 from sliceplane.proxy.progress import Progress
@@ -215,5 +215,5 @@ def test_bookmarks_are_not_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_half_a_list_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list that was cut short takes endpoints from traffic that are alive."""
-    monkeypatch.setattr(reflector, "loses_most", lambda held, items: False)
+    monkeypatch.setattr(doubt, "loses_most", lambda held, items: False)
     assert found("none,short-list=1,compaction=0.3") & {"no-lost-endpoint", "caches-current"}

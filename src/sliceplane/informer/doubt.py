@@ -11,7 +11,6 @@ small numbers mean nothing.  While no list can be had at all the cache stays as 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from sliceplane.api.meta import Object, is_older
@@ -24,16 +23,35 @@ CONFIRM_PAUSE_S: Final = 1.0
 CONFIRM_BOUND_S: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """About the list of *version*.  ``until``: any list is believed from then on."""
+class Doubts:
+    """Of one reflector.  Counters only grow: lists that lacked most of what was held, and how many of them the second
+    list did not bear out."""
 
-    version: str
-    until: float
+    def __init__(self) -> None:
+        self.doubted = 0
+        self.refuted = 0
+        #: the version in doubt, and when any list is believed
+        self._open: tuple[str, float] | None = None
 
-    def is_settled_by(self, version: str, now: float) -> bool:
-        """Whether a list of *version* answers what was asked."""
-        return now >= self.until or not is_older(version, self.version)
+    def asks_again(
+        self, held: Iterable[Object], items: Iterable[Object | Unreadable], version: str, now: float
+    ) -> bool:
+        """Whether a list of *version* with these *items* must be asked for again.  Costs O(both)."""
+        missed = loses_most(held, items)
+        if self._open is None:
+            if missed:
+                self.doubted += 1
+                self._open = (version, now + CONFIRM_BOUND_S)
+            return missed
+        doubted, until = self._open
+        if now < until and is_older(version, doubted):
+            return True
+        self.refuted += not missed
+        self._open = None
+        return False
+
+    def forget(self) -> None:
+        self._open = None
 
 
 def loses_most(held: Iterable[Object], items: Iterable[Object | Unreadable]) -> bool:

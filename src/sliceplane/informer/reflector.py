@@ -45,15 +45,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Generic, TypeVar
 
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.meta import Object, is_older
 from sliceplane.api.scheme import is_done_without
+from sliceplane.informer.actions import Action, Phase, StartList, StartWatch, StopWatch
 from sliceplane.informer.answers import bookmark_version, is_bad_version, is_expired, is_overload, status_of
 from sliceplane.informer.cache import Cache, Change, Mark, Undecodable, Unreadable
-from sliceplane.informer.doubt import CONFIRM_BOUND_S, CONFIRM_PAUSE_S, Doubt, loses_most
+from sliceplane.informer.doubt import CONFIRM_PAUSE_S, Doubts
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.rng import Rng
 
@@ -81,39 +81,6 @@ EXPIRED_PAGES_MAX = 2
 ABSENT_PERIOD_S = 300.0
 
 
-class Phase(Enum):
-    NEW = "new"
-    LISTING = "listing"
-    WATCHING = "watching"
-    WAITING = "waiting"
-    STOPPED = "stopped"
-
-
-@dataclass(frozen=True, slots=True)
-class StartList:
-    """Ask for one page.  ``resource_version`` is always ``None`` (the most recent state); limit 0: all of it."""
-
-    resource_version: str | None
-    limit: int
-    continue_token: str
-
-
-@dataclass(frozen=True, slots=True)
-class StartWatch:
-    """Open a watch with bookmarks; events strictly after ``resource_version``."""
-
-    resource_version: str
-    timeout_s: int
-
-
-@dataclass(frozen=True, slots=True)
-class StopWatch:
-    """Close the stream that is open or being opened."""
-
-
-Action = StartList | StartWatch | StopWatch
-
-
 @dataclass(slots=True)
 class Counters:
     """For metrics; they only grow."""
@@ -127,9 +94,6 @@ class Counters:
     expired: int = 0
     silent: int = 0
     backwards: int = 0
-    #: lists that lacked most of what was held, and how many of them a second list did not bear out
-    doubted: int = 0
-    refuted: int = 0
 
 
 class Reflector(Generic[T]):
@@ -176,8 +140,7 @@ class Reflector(Generic[T]):
         self._list_token = ""
         self._list_began = 0.0
         self._expired_pages = 0
-        #: about the last list, which is being asked for a second time
-        self._doubt: Doubt | None = None
+        self.doubts = Doubts()
         # The watch in progress, and those before it.
         self._watch_began = 0.0
         self._watch_opened_at: float | None = None
@@ -386,22 +349,12 @@ class Reflector(Generic[T]):
         self._fail(error, now)
 
     def _finish_list(self, now: float) -> None:
-        doubt = self._doubt
-        missed = loses_most(self.cache, self._pages)
-        if doubt is None and missed:
-            self.counters.doubted += 1
-            doubt = self._doubt = Doubt(self._list_version, now + CONFIRM_BOUND_S)
-        elif doubt is None or doubt.is_settled_by(self._list_version, now):
-            self.counters.refuted += doubt is not None and not missed
-            self._doubt = None
-            self._believe_list(now)
+        if self.doubts.asks_again(self.cache, self._pages, self._list_version, now):
+            self._pages = []
+            self._list_version = self._list_token = ""
+            self.phase = Phase.WAITING
+            self._deadline = now + CONFIRM_PAUSE_S
             return
-        self._pages = []
-        self._list_version = self._list_token = ""
-        self.phase = Phase.WAITING
-        self._deadline = now + CONFIRM_PAUSE_S
-
-    def _believe_list(self, now: float) -> None:
         self._changes.extend(self.cache.replace(self._pages))
         self._pages = []
         self._expired_pages = self._barren = self._silent = 0
@@ -498,7 +451,7 @@ class Reflector(Generic[T]):
     def _do_without(self, error: StatusError, now: float) -> None:
         """What the cache has stays: nothing says that it is wrong."""
         self._pages = []
-        self._doubt = None
+        self.doubts.forget()
         self._list_version = self._list_token = self._version = ""
         self.synced = True
         self.absent = error
@@ -521,5 +474,3 @@ class Reflector(Generic[T]):
             assert self.synced, "it does without the kind and is not synced"
             assert self.last_error is None, "to do without is no error"
         assert bool(self._list_token) <= bool(self._list_version), "a token belongs to a list"
-        if self._doubt is not None:
-            assert not self._version, "a list in doubt is asked for again, not watched from"

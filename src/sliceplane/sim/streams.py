@@ -14,9 +14,10 @@ from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError, unreachable
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
+from sliceplane.informer.actions import Phase, StartList, StartWatch, StopWatch
 from sliceplane.informer.cache import Cache, Change, Mark
 from sliceplane.informer.doubt import HELD_MIN
-from sliceplane.informer.reflector import Phase, Reflector, StartList, StartWatch, StopWatch
+from sliceplane.informer.reflector import Reflector
 from sliceplane.kit.rng import Rng
 from sliceplane.sim.agenda import Alarm, Deed
 from sliceplane.sim.network import Network

@@ -16,15 +16,9 @@ from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import NOT_TO_BE_HAD
+from sliceplane.informer.actions import Phase, StartList, StartWatch
 from sliceplane.informer.cache import Cache, Change, IndexFunction, Mark
-from sliceplane.informer.reflector import (
-    ABSENT_PERIOD_S,
-    IDLE_TIMEOUT_S,
-    Phase,
-    Reflector,
-    StartList,
-    StartWatch,
-)
+from sliceplane.informer.reflector import ABSENT_PERIOD_S, IDLE_TIMEOUT_S, Reflector
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Reader, Unreachable, no_answer
@@ -195,13 +189,12 @@ class RunningInformer(Generic[T]):
         except (StatusError, Unreachable, TimeoutError) as error:
             self._failed("a list failed", error)
             return
-        counters = self.reflector.counters
-        doubted = counters.doubted
-        refuted = counters.refuted
+        doubts = self.reflector.doubts
+        before = (doubts.doubted, doubts.refuted)
         self.reflector.on_page(page.items, page.resource_version, page.continue_token, self._clock())
-        if counters.doubted != doubted:
+        if doubts.doubted != before[0]:
             self._log.warning("a list lacks most of what was there, and is asked for again", **self._named)
-        if counters.refuted != refuted:
+        if doubts.refuted != before[1]:
             self._log.warning("a second list has what the first lacked", **self._named)
 
     async def _watch(self, action: StartWatch) -> None:

@@ -1,0 +1,43 @@
+"""What a reflector asks of its shell, and what it is about meanwhile.
+
+The shell (``shell.transport.reflect``, or a simulator) performs actions in their order and has one request open at a
+time; ``informer.reflector`` says what it feeds back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Phase(Enum):
+    NEW = "new"
+    LISTING = "listing"
+    WATCHING = "watching"
+    WAITING = "waiting"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class StartList:
+    """Ask for one page.  ``resource_version`` is always ``None`` (the most recent state); limit 0: all of it."""
+
+    resource_version: str | None
+    limit: int
+    continue_token: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartWatch:
+    """Open a watch with bookmarks; events strictly after ``resource_version``."""
+
+    resource_version: str
+    timeout_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopWatch:
+    """Close the stream that is open or being opened."""
+
+
+Action = StartList | StartWatch | StopWatch

@@ -9,7 +9,7 @@ from sliceplane.api.scheme import Nodes, Pods, Resource, Services
 from sliceplane.cli.controllers import summary_text
 from sliceplane.controllers.base import Selection
 from sliceplane.controllers.events import RecorderStatus
-from sliceplane.informer.reflector import Counters
+from sliceplane.informer.actions import Counters
 from sliceplane.shell.hosting.host import HostStatus
 from sliceplane.shell.hosting.informers import InformerStatus
 from sliceplane.shell.hosting.standalone import OnceSummary

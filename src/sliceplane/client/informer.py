@@ -19,8 +19,9 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Resource
 from sliceplane.client.connecting import RawObject, load_raw
+from sliceplane.informer.actions import Counters
 from sliceplane.informer.cache import Change, Coalesced, IndexFunction
-from sliceplane.informer.reflector import IDLE_TIMEOUT_S, Counters
+from sliceplane.informer.reflector import IDLE_TIMEOUT_S
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.transport import reflect
 from sliceplane.shell.transport.base import Client

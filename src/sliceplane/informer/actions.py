@@ -41,3 +41,18 @@ class StopWatch:
 
 
 Action = StartList | StartWatch | StopWatch
+
+
+@dataclass(slots=True)
+class Counters:
+    """For metrics; they only grow."""
+
+    lists: int = 0
+    pages: int = 0
+    watches: int = 0
+    events: int = 0
+    bookmarks: int = 0
+    failures: int = 0
+    expired: int = 0
+    silent: int = 0
+    backwards: int = 0

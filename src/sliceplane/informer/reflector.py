@@ -44,13 +44,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.meta import Object, is_older
 from sliceplane.api.scheme import is_done_without
-from sliceplane.informer.actions import Action, Phase, StartList, StartWatch, StopWatch
+from sliceplane.informer.actions import Action, Counters, Phase, StartList, StartWatch, StopWatch
 from sliceplane.informer.answers import bookmark_version, is_bad_version, is_expired, is_overload, status_of
 from sliceplane.informer.cache import Cache, Change, Mark, Undecodable, Unreadable
 from sliceplane.informer.doubt import CONFIRM_PAUSE_S, Doubts
@@ -79,21 +78,6 @@ BARREN_WATCHES_MAX = 2
 EXPIRED_PAGES_MAX = 2
 #: how soon a kind that this cluster does not have is looked for again: it comes with an upgrade, or with a role
 ABSENT_PERIOD_S = 300.0
-
-
-@dataclass(slots=True)
-class Counters:
-    """For metrics; they only grow."""
-
-    lists: int = 0
-    pages: int = 0
-    watches: int = 0
-    events: int = 0
-    bookmarks: int = 0
-    failures: int = 0
-    expired: int = 0
-    silent: int = 0
-    backwards: int = 0
 
 
 class Reflector(Generic[T]):

@@ -13,7 +13,7 @@ from sliceplane.api.errors import StatusError, forbidden, unauthorized, unreacha
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Resource, Services
 from sliceplane.controllers.base import Selection
 from sliceplane.controllers.events import RecorderStatus
-from sliceplane.informer.reflector import Counters
+from sliceplane.informer.actions import Counters
 from sliceplane.shell.hosting.catalogue import default_controllers
 from sliceplane.shell.hosting.freshness import complaint, stuck
 from sliceplane.shell.hosting.host import HostStatus

@@ -13,7 +13,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Resource, is_done_without
-from sliceplane.informer.reflector import Counters
+from sliceplane.informer.actions import Counters
 from sliceplane.kit.rng import Rng
 from sliceplane.recorder.recorder import Recorder
 from sliceplane.shell.process.log import get_logger

@@ -207,9 +207,6 @@ def neither_selector_nor_slice(case: ServiceCase) -> Iterable[Finding]:
         return  # the API server keeps it, and writes no slice while it listens on loopback alone
     if not case.was_read(slices) or not case.was_read(endpoints) or list(unlabelled(case)):
         return
-    if service.metadata.key == "default/kubernetes":
-        yield _unadvertised(case)
-        return
     # Endpoints without addresses are kept by leader elections, which ask for no connection.
     if case.facts.get(ENDPOINTS, case.namespace, case.name) is not None:
         return
@@ -229,19 +226,6 @@ def neither_selector_nor_slice(case: ServiceCase) -> Iterable[Finding]:
         evidence=(case.field("spec.selector", "(none)"),),
         effect=NO_ENDPOINTS,
         remedy=f"kubectl -n {case.namespace} apply -f - <<< '{json.dumps(template, separators=(',', ':'))}'",
-    )
-
-
-def _unadvertised(case: ServiceCase) -> Finding:
-    """The API server keeps the slice of this Service itself, where it knows an address that Pods can reach."""
-    return Finding(
-        code="B2",
-        subject=case.subject,
-        weight="note",
-        sentence="no slice is labelled for kubernetes: the API server advertises no address",
-        evidence=(case.field("spec.selector", "(none)"),),
-        effect="Pods do not reach the API server by its Service",
-        remedy="start the API server with --advertise-address",
     )
 
 

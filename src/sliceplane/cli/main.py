@@ -24,6 +24,7 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "proxy": ("sliceplane.cli.proxy", "Run the node proxy: the kernel's rules for Services."),
     },
     "Understand a cluster": {
+        "status": ("sliceplane.cli.status", "Show the cluster on one screen, and what needs attention."),
         "explain": ("sliceplane.cli.explain", "Tell why a Service, Pod, Node or zone does not work."),
         "lint": ("sliceplane.cli.lint", "Look at every Service, and say what is wrong."),
         "drift": ("sliceplane.cli.drift", "Tell which nodes do not hold what the API server says."),

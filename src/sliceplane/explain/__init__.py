@@ -5,4 +5,6 @@
 concerns it; ``chain`` has the links in order, ``checks`` what each of them looks at; ``writers`` finds who wrote the
 field that shows a fault, ``wording`` has words that sentences share.  ``text`` prints.  Reads nothing itself:
 ``shell.tools.explaining`` does.
+
+``status`` decides what one screen says of a cluster, ``status_text`` prints it, ``scrape`` reads metrics for it.
 """

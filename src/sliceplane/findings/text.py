@@ -46,13 +46,13 @@ def listed(findings: Iterable[Finding], width: int | None) -> Iterator[str]:
             yield from fact("", f"and {len(alike) - ALIKE_MAX:,} more of {code} (--output json has all)", width)
 
 
-def fact(word: str, text: str, width: int | None) -> Iterator[str]:
+def fact(word: str, text: str, width: int | None, *, word_width: int = _WORD_WIDTH) -> Iterator[str]:
     """*text* after *word*; *width* ``None``: however long it is."""
     if width is None:
-        yield f"{word:<{_WORD_WIDTH}}{text}".rstrip()
+        yield f"{word:<{word_width}}{text}".rstrip()
         return
     yield from textwrap.wrap(
-        text, width, initial_indent=f"{word:<{_WORD_WIDTH}}", subsequent_indent=" " * _WORD_WIDTH,
+        text, width, initial_indent=f"{word:<{word_width}}", subsequent_indent=" " * word_width,
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
 

@@ -25,7 +25,11 @@ NOT_SERVED: Final = "not served by this cluster"
 async def explain(client: Reader, question: ExplainQuestion, wall_clock: Callable[[], float]) -> Explanation:
     """*wall_clock*: seconds since the epoch.  Raises ``StatusError``, ``shell.transport.base.Unreachable`` and
     ``msgspec.DecodeError``."""
-    investigation = Investigation(question, wall_clock())
+    return (await investigated(client, Investigation(question, wall_clock()))).answer()
+
+
+async def investigated(client: Reader, investigation: Investigation) -> Investigation:
+    """*investigation*, which wants nothing more."""
     turn = asyncio.Semaphore(LISTS_AT_ONCE)
 
     async def read(selection: Selection) -> None:
@@ -43,4 +47,4 @@ async def explain(client: Reader, question: ExplainQuestion, wall_clock: Callabl
         async with asyncio.TaskGroup() as group:
             for selection in wanted:
                 group.create_task(read(selection))
-    return investigation.answer()
+    return investigation

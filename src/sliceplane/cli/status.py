@@ -1,0 +1,49 @@
+"""``sliceplane status``: the cluster on one screen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
+from sliceplane.cli.cluster import ask, cluster_options
+from sliceplane.cli.options import Command
+
+if TYPE_CHECKING:
+    from sliceplane.explain.status import Status
+    from sliceplane.shell.transport.http import HttpClient
+
+_EXIT_CODES = {"well": GOOD, "attention": BAD, "unknown": NO_ANSWER}
+
+
+@click.command("status", cls=Command, examples=[
+    ("is anything wrong at all?", "sliceplane status"),
+    ("one namespace, for a program", "sliceplane status -n shop -o json"),
+])  # fmt: skip
+@click.option("-n", "--namespace", default="", metavar="NAME", help="Only its Services.  [default: all namespaces]")
+@output_option
+@cluster_options
+def command(*, namespace: str, output: Form, **flags: Any) -> None:
+    """The cluster on one screen: servers, storage, controllers, queues, nodes, watches, and what needs attention.
+
+    A part that is marked '!' needs attention, one marked '?' could not be looked at.  Then come the worst findings of
+    'sliceplane lint', at most five.  Reads only, on any cluster, with the rights that one has; of a server that is not
+    ours some parts cannot be seen.
+
+    Exit code 0: all is well as far as one can see; 1: something needs attention; 2: cannot tell, the output or stderr
+    says why.
+    """
+
+    async def work(client: HttpClient, _: str) -> Status:
+        import time
+
+        from sliceplane.shell.tools.status import read_status
+
+        return await read_status(client, namespace, time.time)
+
+    from sliceplane.explain.status_text import as_text
+
+    status = ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER)
+    show(rendered(output, status.as_document, lambda: as_text(status, screen_width())), exit_code=NO_ANSWER)
+    raise SystemExit(_EXIT_CODES[status.state])

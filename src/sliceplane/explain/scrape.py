@@ -1,0 +1,43 @@
+"""Samples of a metrics page (Prometheus text format), as far as a screen needs them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+_SAMPLE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)(?:\s+-?\d+)?\s*")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+class Sample(NamedTuple):
+    labels: Mapping[str, str]
+    value: float
+
+
+def samples(page: str, names: frozenset[str]) -> dict[str, list[Sample]]:
+    """Those of *names*, in the page's order; a line that is none is passed over."""
+    found: dict[str, list[Sample]] = {}
+    for name, sample in _lines(page, names):
+        found.setdefault(name, []).append(sample)
+    return found
+
+
+def total(found: Mapping[str, list[Sample]], name: str) -> float | None:
+    """The sum of its series; ``None``: there is none."""
+    of_name = found.get(name)
+    return sum(sample.value for sample in of_name) if of_name else None
+
+
+def _lines(page: str, names: frozenset[str]) -> Iterator[tuple[str, Sample]]:
+    for line in page.splitlines():
+        # Most of a large page is of other names: the pattern is not for them.
+        if line.partition("{")[0].partition(" ")[0] not in names:
+            continue
+        match = _SAMPLE.fullmatch(line)
+        if match is not None:
+            try:
+                value = float(match["value"])
+            except ValueError:
+                continue
+            yield match["name"], Sample(dict(_LABEL.findall(match["labels"] or "")), value)

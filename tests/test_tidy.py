@@ -26,6 +26,7 @@ SMALL = {
     "cli/completion.py": "a command is a module, imported when it runs",
     "shell/tools/lists.py": "one deed of its own, which the tools share",
     "cli/version.py": "a command is a module, imported when it runs",
+    "explain/scrape.py": "a format of its own",
     "heuristics/shipped.py": "a table",
     "iptables/names.py": "a table of names, which the kernel's users read",
     "registry/kinds/counting.py": "a kind, or what kinds share, is a module",

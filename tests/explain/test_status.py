@@ -15,7 +15,8 @@ from sliceplane.explain.investigation import FORBIDDEN, Investigation
 from sliceplane.explain.objects import LEASES, NODES
 from sliceplane.explain.question import ExplainQuestion
 from sliceplane.explain.scrape import samples
-from sliceplane.explain.status import Page, Part, Status, StatusFacts, status
+from sliceplane.explain.status import Page, Part, Status, StatusFacts
+from sliceplane.explain.status_parts import status
 from sliceplane.explain.status_text import as_text
 
 METRICS = """\

@@ -6,5 +6,6 @@ concerns it; ``chain`` has the links in order, ``checks`` what each of them look
 field that shows a fault, ``wording`` has words that sentences share.  ``text`` prints.  Reads nothing itself:
 ``shell.tools.explaining`` does.
 
-``status`` decides what one screen says of a cluster, ``status_text`` prints it, ``scrape`` reads metrics for it.
+``status`` has what one screen says of a cluster: ``status_parts`` decides (``scrape`` reads metrics for it),
+``status_text`` prints.
 """

@@ -18,7 +18,8 @@ from sliceplane.api.requests import Selection
 from sliceplane.explain.investigation import FORBIDDEN, Investigation
 from sliceplane.explain.objects import LEASES, NODES, Readable
 from sliceplane.explain.question import ExplainQuestion
-from sliceplane.explain.status import LEADER_NAMESPACE, NODE_NAMESPACE, Page, Status, StatusFacts, status
+from sliceplane.explain.status import Page, Status, StatusFacts
+from sliceplane.explain.status_parts import LEADER_NAMESPACE, NODE_NAMESPACE, status
 from sliceplane.shell.tools.explaining import investigated
 from sliceplane.shell.tools.lists import list_whole
 from sliceplane.shell.transport.http import HttpClient

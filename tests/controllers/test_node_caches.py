@@ -179,3 +179,21 @@ def test_monitoring_is_told_of_every_state() -> None:
     progress.on_lease("sliceplane-proxy-n1", lease("n1", told), 95.0)
     assert progress.lag({"shared": 9}, 96.0).behind == 1
     progress.check()
+
+
+def test_a_node_that_is_behind_in_several_readings_counts_once() -> None:
+    progress = NodeProgress()
+    versions = {
+        "n1": {"shared": 9, "zone=a": 9},
+        "n2": {"shared": 5, "zone=a": 4},
+        "n3": {"shared": 9, "zone=a": 3},
+        "n4": {"shared": 5, "zone=b": 1},
+        "n5": {"all": 8},
+    }
+    for node, held in versions.items():
+        report = Report(endpointslices={reading: Held(version, "") for reading, version in held.items()})
+        progress.on_lease(f"sliceplane-proxy-{node}", lease(node, report), 0.0)
+    lag = progress.lag({"all": 9, "shared": 9, "zone=a": 9}, 1.0)
+    assert (lag.behind, lag.nodes, lag.text) == (4, 5, "n3, n2, n4 and 1 more")
+    assert progress.lag({"all": 9, "zone=a": 9}, 1.0).text == "n3, n2, n5", "zone b and the rest are no concern of it"
+    assert progress.lag({}, 1.0).behind == 0

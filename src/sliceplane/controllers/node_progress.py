@@ -36,6 +36,7 @@ from sliceplane.proxy.progress import (
     Report,
     read_report,
 )
+from sliceplane.proxy.selections import ALL, SHARED
 
 #: the sorted lists of all revisions are made anew at most so often: thousands of nodes, and as many Services that ask
 REFRESH_S: Final = 1.0
@@ -49,6 +50,7 @@ NAMED_MAX: Final = 3
 STATES: Final = ("stopped", "cache_differs", "rules_damaged", "behind", "current")
 #: the reading of a proxy that tells one version for all
 _EVERY: Final = ""
+_COMMON: Final = (ALL, SHARED, _EVERY)
 
 
 class Lag(NamedTuple):
@@ -128,19 +130,33 @@ class NodeProgress:
         return Differing(node.name, node.owner, self._caches.verdict(name))
 
     def lag(self, wanted: Mapping[str, int], now: float) -> Lag:
-        """Which of the nodes do not hold the versions *wanted*, by reading.  O(readings * log nodes + behind),
-        O(nodes * log nodes) once in ``REFRESH_S``."""
+        """Which of the nodes do not hold the versions *wanted*, by reading.  O(log nodes) and the nodes that are behind
+        in zones and regions; O(nodes * log nodes) once in ``REFRESH_S``."""
         self._refresh(now)
-        behind: dict[str, int] = {}
-        for reading, revision in (*wanted.items(), (_EVERY, max(wanted.values(), default=0))):
+        wanted = {**wanted, _EVERY: max(wanted.values(), default=0)}
+        count = 0
+        furthest: list[tuple[int, str]] = []
+        more: dict[str, int] = dict.fromkeys(self._caches.differing, 0)
+        for reading, revision in wanted.items():
             nodes = self._sorted.get(reading, [])
-            for held, name in nodes[: bisect_left(nodes, (revision, ""))]:
-                behind[name] = min(held, behind.get(name, held))
-        for name in self._caches.differing:
-            behind.setdefault(name, 0)
-        furthest = sorted(behind, key=lambda name: (behind[name], name))[:NAMED_MAX]
-        examples = tuple(self._shown(name, now) for name in furthest if name in self._nodes)
-        return Lag(len(behind), len(self._nodes), self._reporting, examples)
+            behind = bisect_left(nodes, (revision, ""))
+            if reading in _COMMON:  # each node has one of these
+                count += behind
+                furthest += nodes[: min(behind, NAMED_MAX)]
+            else:
+                for held, name in nodes[:behind]:
+                    more[name] = min(held, more.get(name, held))
+        for name, held in more.items():
+            if name in self._nodes and not self._is_counted(name, wanted):
+                count += 1
+                furthest.append((held, name))
+        names = dict.fromkeys(name for _, name in sorted(furthest) if name in self._nodes)
+        examples = tuple(self._shown(name, now) for name in list(names)[:NAMED_MAX])
+        return Lag(count, len(self._nodes), self._reporting, examples)
+
+    def _is_counted(self, name: str, wanted: Mapping[str, int]) -> bool:
+        revisions = self._nodes[name].revisions
+        return any(revisions[reading] < wanted.get(reading, 0) for reading in _COMMON if reading in revisions)
 
     def _refresh(self, now: float) -> None:
         if now - self._sorted_at < REFRESH_S:

@@ -33,11 +33,11 @@ from sliceplane.shell.server.plane import PlaneConfig, ServerPlane
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "sliceplane"
-DOCS = sorted((ROOT / "docs").glob("*.md"))
+DOCS = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "findings").glob("*.md"))]
 PAGES = [*DOCS, *(path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md") if path.exists())]
-#: kubectl.md is real transcripts, whose IPv6 addresses look like names of tests
+#: kubectl.md and findings are real transcripts, whose IPv6 addresses look like names of tests
 HISTORIC = ROOT / "docs" / "historic-bugs.md"
-TEST_NAMING = [path for path in PAGES if path.name != "kubectl.md"]
+TEST_NAMING = [path for path in PAGES if path.name != "kubectl.md" and path.parent.name != "findings"]
 #: documents whose dotted names in backticks are names of the package
 NAMING = [ROOT / "docs" / name for name in ("architecture.md", "invariants.md", "operations.md", "cli.md", "api.md")]
 

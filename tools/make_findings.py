@@ -20,6 +20,20 @@ from sliceplane.findings.codes import Cause, catalogue
 assert tests.explain.faults, "importing it fills the list"
 FINDINGS = Path(__file__).parents[1] / "docs" / "findings"
 WIDTH = 100
+#: letter of its codes -> a part of the way, and what one sees where it is broken
+PARTS = {
+    "S": ("Name and Service", "the name is not known, a port is refused, the address leads elsewhere"),
+    "B": ("Selection", "there are Pods, and none of them is an endpoint; or one too many is"),
+    "R": ("Pods", "Pods do not start, are not ready, or leave"),
+    "T": ("Ports and families", "connections to ready Pods are refused"),
+    "E": ("Slices and their controllers", "slices do not say what the Pods say, or more than that"),
+    "Z": ("Zones and hints", "traffic leaves its zone, or presses into one"),
+    "X": ("Policies and ways in", "some clients get through, others do not"),
+    "D": ("Rollouts", "connections fail while Pods are replaced"),
+    "C": ("Names in DNS", "the name fails and the address works"),
+    "N": ("Nodes and kernels", "some nodes use other endpoints than others"),
+    "L": ("Endpoints", "programs that read Endpoints have other addresses"),
+}
 _SEEN_IN = {
     "objects": "API objects, so on any cluster",
     "reports": "reports of node proxies, so where ours run",
@@ -35,23 +49,27 @@ def pages() -> dict[str, str]:
 
 
 def _index() -> str:
-    rows = [
-        f"| [{code}]({code}.md) | {cause.symptom} | {cause.title} | {cause.severity} |"
-        for code, cause in catalogue().items()
+    lines = [
+        "# Findings",
+        "",
+        "What `sliceplane explain`, `lint`, `drift`, `trace` and `endpoints audit` can name, in the order of the way",
+        "from a name to an endpoint. Look for what you see; or ask: `sliceplane explain service NAME`. A code never",
+        "changes its meaning.",
+        "",
     ]
-    return "\n".join(
-        [
-            "# Findings",
-            "",
-            "What `sliceplane explain` and `sliceplane lint` can name, in the order of the way from a name to an",
-            "endpoint. A code never changes its meaning.",
-            "",
-            "| code | what one sees | cause | severity |",
-            "|---|---|---|---|",
-            *rows,
-            "",
+    causes = catalogue()
+    assert {code[0] for code in causes} == PARTS.keys(), "each letter is a part"
+    lines += [
+        f"* [{title}](#{title.lower().replace(',', '').replace(' ', '-')}): {sees}" for title, sees in PARTS.values()
+    ]
+    for letter, (title, _) in PARTS.items():
+        lines += ["", f"## {title}", "", "| what one sees | code | cause | severity |", "|---|---|---|---|"]
+        lines += [
+            f"| {cause.symptom} | [{code}]({code}.md) | {cause.title} | {cause.severity} |"
+            for code, cause in causes.items()
+            if code[0] == letter
         ]
-    )
+    return "\n".join([*lines, ""])
 
 
 def _page(code: str, cause: Cause) -> str:

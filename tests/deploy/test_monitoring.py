@@ -192,6 +192,8 @@ PLANTED: dict[str, dict[str, str]] = {
         f'sliceplane_event_loop_lag_seconds_bucket{{{_API},le="+Inf"}}': "0+600x90"},
     "SliceplaneWatchersTooSlow": {f"sliceplane_hub_overflowed_watches_total{{{_API}}}": "0+1x29 29x60"},
     "SliceplaneAuditLost": {f"apiserver_audit_lost_events{{{_API}}}": "0+5x29 145x60"},
+    "SliceplaneIncidentRecorded": {f'sliceplane_recorder_saves_total{{{_API},result="saved"}}': "0+1x29 29x60"},
+    "SliceplaneRecordingLost": {f'sliceplane_recorder_saves_total{{{_API},result="failed"}}': "0+1x29 29x60"},
     "SliceplaneCachesStale": {
         'sliceplane_informer_staleness_seconds{job="sliceplane-controllers",instance="c"}': "300x29 5x60"},
     "SliceplaneNoLeader": {

@@ -185,8 +185,18 @@ def test_external_policy() -> None:
         answer = ask(balanced, slice_of("api-1", [*REMOTE]), to=to, source=OUTSIDE, at="node-a")
         assert answer.verdict == "drop"
         assert answer.reason.startswith("externalTrafficPolicy of Service prod/api port http is Local, and no endpoint")
+        assert [finding.code for finding in answer.findings] == ["X2"]
         assert answer.service is not None
         assert (answer.service.policy, answer.service.used) == ("Local", "Local")
+
+
+def test_a_cause_is_named_where_it_is_one() -> None:
+    local = service(internalTrafficPolicy="Local")
+    assert [finding.code for finding in ask(local, slice_of("api-1", [*REMOTE])).findings] == ["X1"]
+    assert ask(local, slice_of("api-1", [*TWO])).findings == ()
+    none = ask(service())
+    assert none.findings == (), "Pods were not read"
+    assert "why it has none: sliceplane explain service api -n prod" in none.notes
 
 
 def test_the_way_in() -> None:
@@ -213,6 +223,9 @@ def test_source_ranges() -> None:
     answer = ask(narrow, slices, to="203.0.113.5:80", source="203.0.113.77", at="node-a")
     assert answer.verdict == "drop"
     assert answer.reason == "203.0.113.77 is in no loadBalancerSourceRanges of Service prod/api: 198.51.100.0/25"
+    (finding,) = answer.as_document()["findings"]
+    assert (finding["code"], finding["sentence"]) == ("S9", answer.reason)
+    assert as_text(answer).splitlines()[1].startswith("finding     S9 error: ")
     assert [each.why for each in answer.others] == ["would be used, but the packet is refused before"] * 2
 
 
@@ -310,8 +323,10 @@ def test_an_address_in_two_slices() -> None:
 def test_a_port_that_the_service_does_not_have() -> None:
     answer = ask(service(), slice_of("api-1", [*TWO]), to="10.96.0.10:81")
     assert (answer.verdict, answer.reason) == ("reject", "Service prod/api has no port 81/TCP; it has 80/TCP")
+    assert [finding.code for finding in answer.findings] == ["S2"]
     answer = ask(service(), slice_of("api-1", [*TWO]), protocol="UDP")
     assert (answer.verdict, answer.reason) == ("reject", "Service prod/api has no port 80/UDP; it has 80/TCP")
+    assert [finding.code for finding in answer.findings] == ["S3"]
     answer = ask(service(**LOAD_BALANCER), to="203.0.113.5:81")
     assert answer.verdict == "accept"
     assert answer.reason == "no Service has the port 81/TCP there: the packet goes on as it is"

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from sliceplane.findings.finding import Finding
 from sliceplane.proxy.usable import Policy
 
 Verdict = Literal["dnat", "accept", "reject", "drop"]
@@ -97,10 +98,12 @@ class TracedSlice(AnswerPart, frozen=True, kw_only=True):
 
 class TraceAnswer(AnswerPart, frozen=True, kw_only=True):
     """``targets`` get the connection, ``others`` are the rest of the Service's endpoints; ``chains`` are those of the
-    node's table that were decisive, ``element`` is the element that was where no chain is needed (one endpoint)."""
+    node's table that were decisive, ``element`` is the element that was where no chain is needed (one endpoint).
+    ``findings``: the cause of a refusal, where the catalogue has it."""
 
     verdict: Verdict
     reason: str
+    findings: tuple[Finding, ...] = ()
     source: SourceView
     destination: DestinationView
     node: NodeView
@@ -122,4 +125,4 @@ class TraceAnswer(AnswerPart, frozen=True, kw_only=True):
 
     def as_document(self) -> dict[str, Any]:
         made: dict[str, Any] = msgspec.to_builtins(self)
-        return made
+        return {**made, "findings": [finding.as_document() for finding in self.findings]}

@@ -18,6 +18,7 @@ from sliceplane.tracer.answer import (
     TracedEndpoint,
     TracedService,
 )
+from sliceplane.tracer.causes import causes
 from sliceplane.tracer.decision import PacketDecision
 from sliceplane.tracer.inquiry import Inquiry
 
@@ -35,9 +36,11 @@ def _answer(decision: PacketDecision) -> TraceAnswer:
     if decision.state is not None:
         others = endpoints.others(decision, decision.state, {(target.address, target.port) for target in targets})
     decisive = (decision.check,) if decision.check and decision.check not in decision.chains else ()
+    reason = _reason(decision, len(targets))
     return TraceAnswer(
         verdict=decision.verdict,
-        reason=_reason(decision, len(targets)),
+        reason=reason,
+        findings=tuple(causes(decision, reason)),
         source=SourceView(address=packet.saddr, kind=flight.source_kind, name=flight.source_name),
         destination=DestinationView(
             address=packet.daddr,
@@ -134,6 +137,9 @@ def _notes(decision: PacketDecision, targets: tuple[TracedEndpoint, ...]) -> tup
     refused = [reasons.refused(key, refusal) for key, refusal in decision.refusals.items()]
     if decision.state is None:
         return (*notes, *refused[1:])  # the first is the reason
+    service = decision.state.port.name.service
+    if decision.check and not decision.state.categories.has_any and decision.check not in decision.owners:
+        notes.append(f"why it has none: sliceplane explain service {service.name} -n {service.namespace}")
     if targets and decision.is_local and decision.used == "Cluster":
         notes.append("externalTrafficPolicy Local is for clients outside: those on this node may use every endpoint")
     if (
@@ -145,9 +151,9 @@ def _notes(decision: PacketDecision, targets: tuple[TracedEndpoint, ...]) -> tup
     lost = sum(Fraction(target.share) for target in targets if target.verdict != "dnat")
     if lost:
         notes.append(f"{lost} of the connections are refused after the translation")
-    excess = decision.run.plane.tracker.excess(decision.state.port.name.service)
+    excess = decision.run.plane.tracker.excess(service)
     if any(excess):
-        notes.append(f"Service {decision.state.port.name.service} is beyond the bounds: {excess}")
+        notes.append(f"Service {service} is beyond the bounds: {excess}")
     return (*notes, *refused)
 
 

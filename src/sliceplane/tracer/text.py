@@ -33,6 +33,8 @@ def _wrapped(line: str, width: int | None) -> Iterator[str]:
 
 def _lines(answer: TraceAnswer, width: int | None) -> Iterator[str]:
     yield _fact("verdict", f"{answer.verdict}: {answer.reason}")
+    for finding in answer.findings:
+        yield _fact("finding", f"{finding.code} {finding.severity}: {finding.remedy}")
     source = answer.source
     destination = answer.destination
     node = answer.node

@@ -77,6 +77,8 @@ class FlightRecorder:
             lambda: [((), ring.entries + ring.forgotten)],
         )
         self._files = metrics.counters("sliceplane_recorder_saves_total", "Recordings saved, by result.", "result")
+        for result in ("saved", "failed"):
+            self._files.of(result)  # an increase is seen of a series that is there before it
 
     # -- saving -----------------------------------------------------------------------------------------
 

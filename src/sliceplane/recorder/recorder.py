@@ -23,7 +23,8 @@ from sliceplane.api.codec import decode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Resource
-from sliceplane.controllers.base import Done, Job, Work, Write
+from sliceplane.controllers.base import Done, EventNote, Job, Work, Write
+from sliceplane.controllers.traffic_distribution import CACHE_DIFFERS
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.recorder.delta import Packer
 from sliceplane.recorder.entries import MICROSECONDS, STEPS_KEPT, VERBS, Answer, Base, Code, Old, Row
@@ -110,6 +111,8 @@ class LifeRecord:
 
     def turn(self, work: Work, room: int, now: float) -> None:
         self._append((Code.TURN, now, self._life, room, work.jobs))
+        for note in work.notes:
+            self._recorder.on_note(note, now)
         if len(self._raw) >= ROWS_PER_BLOCK:
             self._recorder.encode()
 
@@ -163,6 +166,13 @@ class Recorder:
 
     def mark(self, kind: str, text: str, now: float) -> None:
         self._raw.append((Code.MARK, now, kind, text))
+
+    def on_note(self, note: EventNote, now: float) -> None:
+        """A controller tells people something."""
+        about = f"{note.regarding_resource.kind} {note.regarding.metadata.key}"
+        self.mark("event", f"{about}: {note.reason}: {note.note}", now)
+        if note.reason == CACHE_DIFFERS:
+            self.trigger(f"a node diverged: {note.regarding.metadata.name}")
 
     def note_body(self, resource_version: str, body: bytes) -> None:
         """An informer decoded it: managedFields, which no projection has, tell who wrote it."""
@@ -466,23 +476,10 @@ class _NoRecord(LifeRecord):
     def __init__(self) -> None:
         pass
 
-    def change(self, change: Change[Object], now: float) -> None:
+    def _nothing(self, *_: object) -> None:
         pass
 
-    def reached(self, mark: Mark, now: float) -> None:
-        pass
-
-    def synced(self, now: float) -> None:
-        pass
-
-    def turn(self, work: Work, room: int, now: float) -> None:
-        pass
-
-    def done(self, done: Done, now: float) -> None:
-        pass
-
-    def ended(self, now: float, fault: str = "") -> None:
-        pass
+    change = reached = synced = turn = done = ended = _nothing  # type: ignore[assignment]  # they take any
 
 
 _NO_RECORD: Final = _NoRecord()

@@ -14,7 +14,14 @@ import pytest
 from tests.recorder.test_encoding import Told
 from tests.waiting import eventually, until
 
+from sliceplane.api.core import Node
+from sliceplane.api.meta import ObjectMeta
+from sliceplane.api.scheme import Nodes
+from sliceplane.controllers.base import EventNote, Work
+from sliceplane.controllers.traffic_distribution import CACHE_DIFFERS
+from sliceplane.recorder.entries import Marked
 from sliceplane.recorder.file import read_lines
+from sliceplane.recorder.reader import entries
 from sliceplane.shell.process.flight import FILES_KEPT, QUIET_S, SUFFIX, FlightRecorder
 
 ROOT = Path(__file__).parents[3]
@@ -74,6 +81,23 @@ def test_a_controllers_fault_saves_and_a_crowd_of_faults_once(setting: Setting) 
     setting.now += 1
     recorder.trigger("a node diverged: node-7")
     assert setting.flight.look() == "a node diverged: node-7"
+
+
+def test_a_node_that_diverged_saves_and_other_events_do_not(setting: Setting) -> None:
+    def note(reason: str) -> EventNote:
+        node = Node(metadata=ObjectMeta(name="node-7"))
+        return EventNote(
+            regarding=node, regarding_resource=Nodes, type="Warning", reason=reason, note="why", component="one"
+        )
+
+    life = setting.flight.recorder.begin("one", setting.now)
+    life.turn(Work(notes=(note("Other"),)), 5, setting.now)
+    assert setting.flight.look() == ""
+    life.turn(Work(notes=(note(CACHE_DIFFERS),)), 5, setting.now)
+    assert setting.flight.look() == "a node diverged: node-7"
+    recording = read_lines(list(setting.flight.lines("now")))
+    marks = [entry.text for entry in entries(recording) if isinstance(entry, Marked)]
+    assert marks == ["Node node-7: Other: why", f"Node node-7: {CACHE_DIFFERS}: why"]
 
 
 def test_the_newest_files_are_kept_and_are_whole(setting: Setting) -> None:

@@ -191,7 +191,7 @@ class Recorder:
     def segments(self) -> tuple[Segment, ...]:
         """All that is kept, to the last call.  They do not change any more."""
         self.encode()
-        while self._go_on_with_checkpoint():
+        while self.go_on_with_checkpoint():
             pass
         return tuple(
             replace(segment, checkpoint=list(segment.checkpoint), blocks=list(segment.blocks))
@@ -216,7 +216,7 @@ class Recorder:
         for thing in raw:
             self._add(thing)
         self.ring.add(compress(_encode_rows(rows), 1), self._entries)
-        self._go_on_with_checkpoint()
+        self.go_on_with_checkpoint()
         if self.ring.is_full(at_rest=not any(life.busy for life in self._lives.values())):
             self._begin_segment()
 
@@ -394,7 +394,7 @@ class Recorder:
     # -- segments ---------------------------------------------------------------------------------------
 
     def _begin_segment(self) -> None:
-        while self._go_on_with_checkpoint():
+        while self.go_on_with_checkpoint():
             pass
         whole = self.ring.affords(len(self._keys) * _OBJECT_BYTES)
         present = {name: key for name, key in self._keys.items() if key.newest is not None} if whole else {}
@@ -404,10 +404,15 @@ class Recorder:
         self._segment = self.ring.begin(self._at, lives, whole=whole)
         self._keys = {}
         self._last_of = {}
-        for number, (name, key) in enumerate(sorted(present.items())):
-            key.number = number
-            key.answered = None
-            self._keys[name] = key
+        # Objects of a kind together: each is the difference to the one before.
+        by_resource: dict[str, list[tuple[_Name, _Key]]] = {}
+        for name, key in present.items():
+            by_resource.setdefault(name[0], []).append((name, key))
+        for of_resource in by_resource.values():
+            for name, key in of_resource:
+                key.number = len(self._keys)
+                key.answered = None
+                self._keys[name] = key
         self._key_number = len(self._keys)
         self._checkpoint = iter([(name, key.newest) for name, key in self._keys.items()])
         self._checkpoint_base: tuple[str, int, Any] = ("", 0, None)
@@ -417,8 +422,8 @@ class Recorder:
         self._recent = {}
         self._recent_order = deque()
 
-    def _go_on_with_checkpoint(self) -> bool:
-        """Whether there was something to do."""
+    def go_on_with_checkpoint(self) -> bool:
+        """A few objects more of the checkpoint, which every block brings, too.  Whether there were any."""
         rows: list[Row] = []
         for name, newest in self._checkpoint:
             resource, number, base = self._checkpoint_base

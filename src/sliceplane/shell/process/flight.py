@@ -35,6 +35,8 @@ SUFFIX: Final = ".recording"
 #: of an API server: what its recorder keeps
 PATH: Final = "/sliceplane/recording"
 _LOOK_S: Final = 1.0
+#: of a checkpoint, between two looks: a save has not much of it left to write, in one go
+_CHECKPOINT_STEPS: Final = 50
 _SLUG_MAX: Final = 40
 
 _log = get_logger("recorder")
@@ -128,6 +130,10 @@ class FlightRecorder:
         try:
             while True:
                 await asyncio.sleep(_LOOK_S)
+                for _ in range(_CHECKPOINT_STEPS):
+                    if not self.recorder.go_on_with_checkpoint():
+                        break
+                    await asyncio.sleep(0)
                 reason = self.look()
                 if reason:
                     await self.save(reason)

@@ -25,6 +25,7 @@ from typing import Any, Final
 import msgspec
 
 from sliceplane.api.core import ConfigMap
+from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import RESOURCES
 from sliceplane.recorder.redact import Redactor
@@ -37,7 +38,7 @@ _SPLICE: Final = "s"
 class _Shape:
     """How the members of one structure are read."""
 
-    __slots__ = ("default", "fields", "get", "positions", "secret", "types")
+    __slots__ = ("default", "fields", "get", "long", "positions", "secret", "types")
 
     def __init__(self, kind: type[msgspec.Struct]) -> None:
         self.fields = kind.__struct_fields__
@@ -45,6 +46,8 @@ class _Shape:
         getter = attrgetter(*self.fields)
         self.get: Callable[[Any], tuple[Any, ...]] = getter if len(self.fields) > 1 else lambda it: (getter(it),)
         self.positions = range(len(self.fields))
+        #: position of a member that has many elements; -1: there is none
+        self.long = self.fields.index("endpoints") if kind is EndpointSlice else -1
         self.types = tuple(field.type for field in msgspec.structs.fields(kind))
         #: positions of members that are kept as tokens
         self.secret = frozenset(
@@ -94,6 +97,13 @@ class Packer:
         shape = _SHAPES[type(value)]
         olds, news = shape.get(base), shape.get(value)
         made: list[Packed] = []
+        long = shape.long
+        if long >= 0 and olds[long] and news[long]:
+            # Compared once, element by element, and not as a whole before that.
+            elements = self._elements(olds[long], news[long])
+            if elements:
+                made += (~long, elements)
+            news = (*news[:long], olds[long], *news[long + 1 :])
         for position in compress(shape.positions, map(ne, olds, news)):
             old, new = olds[position], news[position]
             kind = type(new)

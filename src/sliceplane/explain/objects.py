@@ -258,9 +258,17 @@ class PolicyIngressRule(Projection, frozen=True, kw_only=True):
     ports: tuple[PolicyPort, ...] | None = None
 
 
+class PolicyEgressRule(Projection, frozen=True, kw_only=True):
+    """No ``to``: every destination; no ``ports``: every port."""
+
+    peers: tuple[PolicyPeer, ...] | None = msgspec.field(name="to", default=None)
+    ports: tuple[PolicyPort, ...] | None = None
+
+
 class PolicySpec(Projection, frozen=True, kw_only=True):
     pod_selector: LabelSelector = LabelSelector()
     ingress: tuple[PolicyIngressRule, ...] | None = None
+    egress: tuple[PolicyEgressRule, ...] | None = None
     policy_types: tuple[str, ...] | None = None
 
 

@@ -164,3 +164,28 @@ def pods_have_a_sidecar_of_a_mesh(world: World) -> None:
 def lint_does_not_speak_of_meshes(world: World) -> ExplainQuestion:
     pods_have_a_sidecar_of_a_mesh(world)
     return ExplainQuestion("everything")
+
+
+@planted("X9")
+def the_client_may_reach_its_database_alone(world: World) -> ExplainQuestion:
+    return _let_out(world, {"app": "db"})
+
+
+@near_miss("X9")
+def the_client_may_reach_the_service_too(world: World) -> ExplainQuestion:
+    return _let_out(world, {"app": "cart"})
+
+
+def _let_out(world: World, labels: dict[str, str]) -> ExplainQuestion:
+    rules = [{"to": [{"podSelector": {"matchLabels": labels}}], "ports": [{"port": 8080, "protocol": "TCP"}]}]
+    spec = {"podSelector": {"matchLabels": {"app": "back"}}, "policyTypes": ["Egress"], "egress": rules}
+    world.add("NetworkPolicy", "shop", "back-egress", spec=spec)
+    return _client(world, "back")
+
+
+@planted("X4")
+def the_client_has_the_nodes_network(world: World) -> ExplainQuestion:
+    _policy(world, {"from": [{"podSelector": {"matchLabels": {"app": "back"}}}]})
+    question = _client(world, "back")
+    world.get("Pod", "shop", "back")["spec"].update(hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet")
+    return question

@@ -109,3 +109,10 @@ def some_pods_have_both_families(world: World) -> None:
         pod["status"]["podIPs"].append({"ip": "fd01::7"})
     world.drop("EndpointSlice", "shop", "cart-x7k2p")
     write_slice(world, "cart")
+
+
+@planted("T2")
+def the_name_is_of_another_protocol(world: World) -> None:
+    _port(world, targetPort="http")
+    for container in _containers(world):
+        container["ports"][0]["protocol"] = "UDP"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.explain.world import World, add_service, near_miss, planted
+from tests.explain.world import World, add_service, ago, near_miss, planted
 
 from sliceplane.explain.question import ExplainQuestion
 
@@ -47,3 +47,9 @@ def both_protocols_are_there(world: World) -> ExplainQuestion:
     ports = world.get("Service", "shop", "cart")["spec"]["ports"]
     ports.append({"name": "quic", "port": 80, "protocol": "UDP", "targetPort": 8080})
     return _dialled("80", "UDP")
+
+
+@planted("S1")
+def its_namespace_is_being_deleted(world: World) -> None:
+    world.drop("Service", "shop", "cart")
+    world.get("Namespace", "", "shop")["metadata"]["deletionTimestamp"] = ago(60)

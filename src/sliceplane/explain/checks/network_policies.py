@@ -12,27 +12,32 @@ from collections.abc import Iterable, Iterator
 from sliceplane.api.core import ServicePort
 from sliceplane.api.requests import Selection
 from sliceplane.api.selectors.labels import from_label_selector
-from sliceplane.explain.case import ServiceCase, seen
+from sliceplane.explain.case import ServiceCase, name_of, seen
 from sliceplane.explain.checks.ports import declared, resolved
 from sliceplane.explain.objects import (
     NAMESPACES,
     NETWORK_POLICIES,
+    PODS,
     FullNetworkPolicy,
     FullPod,
     IPBlock,
+    PolicyEgressRule,
     PolicyIngressRule,
     PolicyPeer,
     PolicyPort,
 )
-from sliceplane.explain.wording import some
-from sliceplane.findings.finding import Finding
+from sliceplane.explain.wording import count, some
+from sliceplane.findings.finding import Evidence, Finding
 
 
 def wants(case: ServiceCase) -> Iterator[Selection]:
     yield NETWORK_POLICIES.in_namespace(case.namespace)
-    client = case.client
-    if client is not None and client.pod is not None and case.facts.of(NETWORK_POLICIES, case.namespace):
-        yield NAMESPACES.named("", client.pod.metadata.namespace)
+    client = case.client.pod if case.client is not None else None
+    if client is not None:
+        yield NETWORK_POLICIES.in_namespace(client.metadata.namespace)
+        if case.facts.of(NETWORK_POLICIES):
+            yield NAMESPACES.named("", client.metadata.namespace)
+            yield NAMESPACES.named("", case.namespace)
 
 
 def not_admitted(case: ServiceCase) -> Iterable[Finding]:
@@ -56,13 +61,54 @@ def not_admitted(case: ServiceCase) -> Iterable[Finding]:
                 subject=case.subject,
                 certainty="likely",
                 sentence=f"{some(names)} selects {pod.metadata.name}; nothing admits {who} to {number}/{port.protocol}",
-                evidence=tuple(
-                    seen(NETWORK_POLICIES, policy, "spec.ingress", _rules(policy)) for policy in selecting[:2]
-                ),
+                evidence=_evidence(selecting, "spec.ingress"),
                 effect="packets are dropped without an answer, where the network plug-in enforces policies",
                 remedy=f"kubectl -n {case.namespace} edit networkpolicy {names[0]}",
             )
             return
+
+
+def not_let_out(case: ServiceCase) -> Iterable[Finding]:
+    """X9: of the client's own policies."""
+    client = case.client.pod if case.client is not None else None
+    if client is None or case.service is None or client.spec.host_network:
+        return
+    selecting = [
+        policy
+        for policy in case.facts.of(NETWORK_POLICIES, client.metadata.namespace)
+        if _is_for_egress(policy) and from_label_selector(policy.spec.pod_selector).matches(client.labels)
+    ]
+    rules = [rule for policy in selecting for rule in policy.spec.egress or ()]
+    for pod in case.live if selecting else ():
+        for port in _asked(case):
+            number = resolved(port, pod)
+            if number is None or any(_leads_to(case, rule, pod, port, client.metadata.namespace) for rule in rules):
+                continue
+            names = [policy.metadata.name for policy in selecting]
+            yield Finding(
+                code="X9",
+                subject=name_of(PODS, client),
+                certainty="likely",
+                sentence=f"{some(names)} selects the client {client.metadata.name}; nothing lets it out to "
+                f"{pod.metadata.name} at {number}/{port.protocol}",
+                evidence=_evidence(selecting, "spec.egress"),
+                effect="its packets are dropped, where the network plug-in enforces policies",
+                remedy=f"kubectl -n {client.metadata.namespace} edit networkpolicy {names[0]}",
+            )
+            return
+
+
+def _is_for_egress(policy: FullNetworkPolicy) -> bool:
+    types = policy.spec.policy_types
+    return bool(policy.spec.egress) if types is None else "Egress" in types
+
+
+def _leads_to(case: ServiceCase, rule: PolicyEgressRule, pod: FullPod, port: ServicePort, home: str) -> bool:
+    number = resolved(port, pod)
+    assert number is not None, "not_let_out() looked"
+    if rule.ports and not any(_is_port(entry, pod, port.protocol, number) for entry in rule.ports):
+        return False
+    return not rule.peers or any(_is_peer(case, peer, pod, home) for peer in rule.peers)
 
 
 def _is_for_ingress(policy: FullNetworkPolicy) -> bool:
@@ -78,9 +124,13 @@ def _asked(case: ServiceCase) -> Iterator[ServicePort]:
             yield port
 
 
-def _rules(policy: FullNetworkPolicy) -> str:
-    rules = policy.spec.ingress or ()
-    return f"{len(rules)} rules" if rules else "no rule"
+def _evidence(policies: list[FullNetworkPolicy], field: str) -> tuple[Evidence, ...]:
+    """Of the first two."""
+    shown = []
+    for policy in policies[:2]:
+        rules = policy.spec.ingress if field == "spec.ingress" else policy.spec.egress
+        shown.append(seen(NETWORK_POLICIES, policy, field, count(len(rules or ()), "rule")))
+    return tuple(shown)
 
 
 def _admits(case: ServiceCase, rule: PolicyIngressRule, pod: FullPod, port: ServicePort, number: int) -> bool:
@@ -91,7 +141,7 @@ def _admits(case: ServiceCase, rule: PolicyIngressRule, pod: FullPod, port: Serv
     client = case.client
     if client is None or client.pod is None:
         return True
-    return any(_is_peer(case, peer, client.pod) for peer in rule.peers)
+    return any(_is_peer(case, peer, client.pod, case.namespace) for peer in rule.peers)
 
 
 def _is_port(entry: PolicyPort, pod: FullPod, protocol: str, number: int) -> bool:
@@ -104,17 +154,18 @@ def _is_port(entry: PolicyPort, pod: FullPod, protocol: str, number: int) -> boo
     return entry.port <= number <= (entry.end_port or entry.port)
 
 
-def _is_peer(case: ServiceCase, peer: PolicyPeer, client: FullPod) -> bool:
+def _is_peer(case: ServiceCase, peer: PolicyPeer, client: FullPod, home: str) -> bool:
+    """*home*: the namespace of the policy."""
     if peer.ip_block is not None:
         return any(_is_in(peer.ip_block, address) for address in client.addresses)
-    own = client.metadata.namespace == case.namespace
+    own = client.metadata.namespace == home
     if peer.namespace_selector is not None:
         namespace = case.facts.get(NAMESPACES, "", client.metadata.namespace)
         if namespace is None:
             return True  # not seen: nothing is said against it
         own = from_label_selector(peer.namespace_selector).matches(namespace.metadata.labels or {})
-    if not own:
-        return False
+    if not own or client.spec.host_network:
+        return False  # packets of a Pod with the node's network come from the node
     return peer.pod_selector is None or from_label_selector(peer.pod_selector).matches(client.labels)
 
 
@@ -130,4 +181,4 @@ def _contains(cidr: str, ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> b
         return False
 
 
-CHECKS = (not_admitted,)
+CHECKS = (not_admitted, not_let_out)

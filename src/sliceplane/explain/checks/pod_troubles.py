@@ -39,7 +39,9 @@ def weigh(case: PodsCase, trouble: Trouble) -> Severity | None:
     if case.is_served:
         patience = STARTING_S if trouble.is_sure else max(SLOW_S, 2 * trouble.allowed_s)
         return "warning" if trouble.age_s >= patience else None
-    return "error" if trouble.is_sure or trouble.age_s >= trouble.allowed_s else "note"
+    if trouble.is_sure or trouble.age_s >= trouble.allowed_s:
+        return "error"
+    return "warning" if trouble.age_s >= 2 * STARTING_S else "note"
 
 
 def names_of(case: PodsCase, pods: list[FullPod]) -> str:

@@ -87,7 +87,8 @@ def named_port_missing(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _lacking(case: ServiceCase, port: ServicePort, name: str, lacking: list[FullPod]) -> Finding:
-    there = sorted({entry.name for pod in lacking for entry, _ in declared(pod) if entry.name})
+    named = {(entry.name, entry.protocol) for pod in lacking for entry, _ in declared(pod) if entry.name}
+    there = sorted(there if protocol == port.protocol else f"{there} for {protocol}" for there, protocol in named)
     has = f"they have {some(there)}" if there else "they name none"
     pod = lacking[0]
     names = ", ".join(entry.name or str(entry.container_port) for entry, _ in declared(pod))

@@ -55,12 +55,15 @@ def _unknown(case: PodsCase, code: str, known: Iterable[Object], effect: str) ->
         sentence += f": there is no namespace {case.namespace}"
         meant = meant or [f"{namespace}/{case.name}" for namespace in nearest(case.namespace, namespaces)[:1]]
         remedy = "kubectl get namespaces"
+    elif (namespace := case.facts.get(NAMESPACES, "", case.namespace)) and namespace.metadata.deletion_timestamp:
+        sentence += f": namespace {case.namespace} is being deleted since {namespace.metadata.deletion_timestamp}"
+        remedy = f"kubectl get namespace {case.namespace} -o yaml"
     elif not names:
         sentence += f"; namespace {case.namespace} has no {kind}"
     if meant:
         sentence += f"; there is {some(meant)}" if elsewhere or names else f"; was {meant[0]} meant"
-        namespace, _, name = meant[0].partition("/")
-        remedy = f"sliceplane explain {kind.lower()} -n {namespace} {name}"
+        meant_namespace, _, name = meant[0].partition("/")
+        remedy = f"sliceplane explain {kind.lower()} -n {meant_namespace} {name}"
     return Finding(code=code, subject=case.subject, sentence=sentence, effect=effect, remedy=remedy)
 
 

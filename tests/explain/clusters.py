@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.explain.faults.proxies import add_proxies
 from tests.explain.world import (
     World,
     add_node,
@@ -39,6 +40,8 @@ def healthy_cluster(rng: Rng, services: int) -> World:
     for number in range(services):
         namespace = NAMESPACES[rng.below(len(NAMESPACES))]
         KINDS[rng.below(len(KINDS))](world, rng, namespace, f"svc-{number}")
+    if rng.below(2):
+        add_proxies(world, 1_000_000)
     return world
 
 

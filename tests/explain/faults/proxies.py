@@ -1,0 +1,165 @@
+"""Node proxies of ours and what they tell."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.explain.world import World, ago, near_miss, planted
+
+from sliceplane.api.discovery import LABEL_FOR_ZONE
+from sliceplane.explain.question import ExplainQuestion
+
+DIGEST = "0" * 16
+
+
+def add_proxies(world: World, held: int = 1000) -> None:
+    """One on each Node, which holds everything."""
+    for node in list(world.all("Node")):
+        name = node["metadata"]["name"]
+        add_proxy(world, name, held, owner=node)
+
+
+def add_proxy(world: World, name: str, held: int = 1000, *, owner: Any = None) -> None:
+    report = {"endpointslices": {"all": [held, DIGEST]}, "services": {"all": [held, DIGEST]}}
+    meta: dict[str, Any] = {
+        "annotations": {
+            "sliceplane.dev/endpointslices-revision": str(held),
+            "sliceplane.dev/progress": json.dumps(report),
+        }
+    }
+    if owner is not None:
+        uid = owner["metadata"]["uid"]
+        meta["ownerReferences"] = [{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]
+    world.add(
+        "Lease", "kube-node-lease", f"sliceplane-proxy-{name}", meta=meta,
+        labels={"sliceplane.dev/component": "node-proxy"},
+        spec={"holderIdentity": name, "leaseDurationSeconds": 90, "renewTime": ago(8)},
+    )  # fmt: skip
+
+
+def lease_of(world: World, node: str) -> Any:
+    return world.get("Lease", "kube-node-lease", f"sliceplane-proxy-{node}")
+
+
+def report(world: World, node: str, **members: Any) -> None:
+    annotations = lease_of(world, node)["metadata"]["annotations"]
+    changed = {**json.loads(annotations["sliceplane.dev/progress"]), **members}
+    annotations["sliceplane.dev/progress"] = json.dumps(changed)
+    annotations["sliceplane.dev/endpointslices-revision"] = str(
+        min(held for held, _ in changed["endpointslices"].values())
+    )
+
+
+def changed(world: World, seconds: float, version: int = 900) -> None:
+    """The slice of cart was written for a change so long ago."""
+    metadata = world.get("EndpointSlice", "shop", "cart-x7k2p")["metadata"]
+    metadata["annotations"] = {"endpoints.kubernetes.io/last-change-trigger-time": ago(seconds)}
+    metadata["resourceVersion"] = str(version)
+
+
+@planted("N1")
+def a_proxy_has_stopped(world: World) -> None:
+    add_proxies(world)
+    lease_of(world, "node-1")["spec"]["renewTime"] = ago(240)
+
+
+@planted("N1")
+def a_node_has_no_proxy(world: World) -> ExplainQuestion:
+    add_proxies(world)
+    world.drop("Lease", "kube-node-lease", "sliceplane-proxy-node-1")
+    return ExplainQuestion("node", "node-1")
+
+
+@near_miss("N1")
+def proxies_are_not_ours(_: World) -> ExplainQuestion:
+    return ExplainQuestion("node", "node-1")
+
+
+@near_miss("N1", "N7")
+def a_node_is_gone_and_its_lease_still_there(world: World) -> None:
+    add_proxies(world)
+    lease_of(world, "node-1")["spec"]["renewTime"] = ago(240)
+    world.drop("Node", "", "node-1")
+
+
+@near_miss("N1")
+def a_report_is_a_little_late(world: World) -> None:
+    add_proxies(world)
+    lease_of(world, "node-1")["spec"]["renewTime"] = ago(60)
+
+
+@planted("N2")
+def a_node_does_not_hold_the_change(world: World) -> None:
+    add_proxies(world)
+    changed(world, 34)
+    report(world, "node-1", endpointslices={"all": [812, DIGEST]})
+
+
+@planted("N2")
+def the_node_is_asked_about(world: World) -> ExplainQuestion:
+    a_node_does_not_hold_the_change(world)
+    return ExplainQuestion("node", "node-1")
+
+
+@planted("N2")
+def a_proxy_of_an_older_release_is_behind(world: World) -> None:
+    add_proxies(world)
+    changed(world, 34)
+    annotations = lease_of(world, "node-1")["metadata"]["annotations"]
+    del annotations["sliceplane.dev/progress"]
+    annotations["sliceplane.dev/endpointslices-revision"] = "812"
+
+
+@near_miss("N2")
+def the_change_is_on_its_way(world: World) -> None:
+    add_proxies(world)
+    changed(world, 6)
+    report(world, "node-1", endpointslices={"all": [812, DIGEST]})
+
+
+@near_miss("N2")
+def the_slice_is_for_another_zone(world: World) -> None:
+    add_proxies(world)
+    changed(world, 34)
+    labels = world.get("EndpointSlice", "shop", "cart-x7k2p")["metadata"]["labels"]
+    labels[LABEL_FOR_ZONE] = "zone-a"
+    for number in range(3):
+        zone = f"zone={'zone-' + 'abc'[number]}"
+        held = 950 if number == 0 else 812
+        report(world, f"node-{number}", endpointslices={"shared": [held, DIGEST], zone: [held, DIGEST]})
+
+
+@planted("N3")
+def the_kernel_refuses(world: World) -> None:
+    add_proxies(world)
+    report(world, "node-1", problems=["IPv4 rules are refused: No buffer space available"])
+
+
+@near_miss("N3")
+def somebody_took_rules_away(world: World) -> None:
+    add_proxies(world)
+    report(world, "node-1", problems=["IPv4 rules were gone"])
+
+
+@planted("N5")
+def rules_were_gone(world: World) -> None:
+    somebody_took_rules_away(world)
+
+
+@near_miss("N5")
+def rules_are_as_they_should(world: World) -> None:
+    add_proxies(world)
+
+
+@planted("N7")
+def a_proxy_uses_the_long_name_of_its_host(world: World) -> None:
+    add_proxies(world)
+    world.drop("Lease", "kube-node-lease", "sliceplane-proxy-node-1")
+    add_proxy(world, "node-1.corp.example")
+
+
+@near_miss("N7")
+def a_proxy_does_not_own_its_lease_yet(world: World) -> None:
+    add_proxies(world)
+    del lease_of(world, "node-1")["metadata"]["ownerReferences"]

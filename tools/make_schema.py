@@ -1,12 +1,11 @@
 """Write ``src/sliceplane/documents/schema/data.json`` from the JSON schemas of the PyPI package
 ``kubernetes-validate``.
 
-A development script, run by hand when a new Kubernetes version is to be followed.  The package is 69 MB and
-never a dependency, so it belongs into an environment of its own::
+A development script, run by hand when a kind is added or a new Kubernetes version is to be followed::
 
-    python -m venv /tmp/schemas && /tmp/schemas/bin/pip install kubernetes-validate
-    /tmp/schemas/bin/python tools/make_schema.py --version 1.36
+    .venv/bin/python tools/make_schema.py --version 1.36
 
+The kinds are those of ``api.scheme``, of the bodies of subresources, and what every server reads and answers besides.
 What is taken over are facts only: the names of types and fields, the types of fields, which are required, and
 how lists merge.  Descriptions are left behind; ours are in ``documents/schema/help.py``.  The shape of the output is
 told in ``documents/schema/model.py``.  The same input gives the same bytes.
@@ -20,58 +19,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+from sliceplane.api.requests import SUBRESOURCES
+from sliceplane.api.scheme import SERVED
+from sliceplane.documents.protobuf.schema import package_of
+
 OUTPUT = Path(__file__).parent.parent / "src/sliceplane/documents/schema/data.json"
 META = "io.k8s.apimachinery.pkg.apis.meta.v1"
 REF = "#/$defs/"
 
-#: group -> (package, kinds); lists of a kind are derived from the kind when they are needed
-KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "": (
-        "io.k8s.api.core.v1",
-        (
-            "Binding",
-            "ConfigMap",
-            "Endpoints",
-            "Event",
-            "LimitRange",
-            "Namespace",
-            "Node",
-            "Pod",
-            "PodTemplate",
-            "ReplicationController",
-            "ResourceQuota",
-            "Secret",
-            "Service",
-            "ServiceAccount",
-        ),
-    ),
-    "apps": ("io.k8s.api.apps.v1", ("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet")),
-    "authentication.k8s.io": ("io.k8s.api.authentication.v1", ("SelfSubjectReview", "TokenRequest", "TokenReview")),
-    "authorization.k8s.io": (
-        "io.k8s.api.authorization.v1",
-        ("LocalSubjectAccessReview", "SelfSubjectAccessReview", "SelfSubjectRulesReview", "SubjectAccessReview"),
-    ),
-    "autoscaling": ("io.k8s.api.autoscaling.v1", ("Scale",)),
-    "coordination.k8s.io": ("io.k8s.api.coordination.v1", ("Lease",)),
-    "discovery.k8s.io": ("io.k8s.api.discovery.v1", ("EndpointSlice",)),
-    "flowcontrol.apiserver.k8s.io": (
-        "io.k8s.api.flowcontrol.v1",
-        ("FlowSchema", "PriorityLevelConfiguration"),
-    ),
-    "events.k8s.io": ("io.k8s.api.events.v1", ("Event",)),
-    "meta.k8s.io": (META, ("DeleteOptions", "Status")),
-    "networking.k8s.io": (
-        "io.k8s.api.networking.v1",
-        ("IPAddress", "Ingress", "IngressClass", "NetworkPolicy", "ServiceCIDR"),
-    ),
-    "node.k8s.io": ("io.k8s.api.node.v1", ("RuntimeClass",)),
-    "policy": ("io.k8s.api.policy.v1", ("Eviction", "PodDisruptionBudget")),
-    "rbac.authorization.k8s.io": (
-        "io.k8s.api.rbac.v1",
-        ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
-    ),
-    "scheduling.k8s.io": ("io.k8s.api.scheduling.v1", ("PriorityClass",)),
-}
+#: what every server reads and answers, whatever it serves
+META_KINDS = ("DeleteOptions", "Status")
 #: needed without being a part of any kind
 EXTRA = (f"{META}.ListMeta",)
 
@@ -143,12 +100,11 @@ def spell_field(schema: dict[str, Any], required: bool, wanted: list[str]) -> st
 
 
 def build(definitions: dict[str, Any], version: str) -> dict[str, Any]:
-    kinds: dict[str, str] = {}
-    wanted = list(EXTRA)
-    for group, (package, names) in KINDS.items():
-        for name in names:
-            wanted.append(f"{package}.{name}")
-            kinds[f"{group}/v1 {name}" if group else f"v1 {name}"] = short(wanted[-1])
+    kinds = {f"meta.k8s.io/v1 {name}": f"{META}.{name}" for name in META_KINDS}
+    bodies = [row.body for row in SUBRESOURCES.values() if row.body is not None]
+    for served in (*SERVED, *bodies):
+        kinds[f"{served.api_version} {served.kind}"] = f"io.k8s.api.{package_of(served.group)}.v1.{served.kind}"
+    wanted = [*EXTRA, *kinds.values()]
     packages: dict[str, str] = {}
     out: dict[str, dict[str, str]] = {}
     while wanted:
@@ -167,7 +123,7 @@ def build(definitions: dict[str, Any], version: str) -> dict[str, Any]:
     return {
         "kubernetes": version,
         "packages": dict(sorted(packages.items())),
-        "kinds": dict(sorted(kinds.items())),
+        "kinds": {name: short(definition) for name, definition in sorted(kinds.items())},
         "definitions": dict(sorted(out.items())),
     }
 
@@ -186,18 +142,21 @@ def render(data: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def made(version: str) -> str:
+    """The whole file, out of the installed package."""
+    spec = importlib.util.find_spec("kubernetes_validate")
+    assert spec is not None, "kubernetes-validate is not installed in this environment"
+    assert spec.origin is not None, "kubernetes-validate is a package with files"
+    folder = Path(spec.origin).parent / "kubernetes-json-schema" / f"v{version}.0-local"
+    return render(build(json.loads((folder / "_definitions.json").read_text())["$defs"], version))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--version", default="1.36", help="Kubernetes minor version whose schemas to take")
     arguments = parser.parse_args()
-    spec = importlib.util.find_spec("kubernetes_validate")
-    if spec is None or spec.origin is None:
-        parser.error("kubernetes-validate is not installed in this environment")
-    folder = Path(spec.origin).parent / "kubernetes-json-schema" / f"v{arguments.version}.0-local"
-    definitions = json.loads((folder / "_definitions.json").read_text())["$defs"]
-    data = build(definitions, arguments.version)
-    OUTPUT.write_text(render(data))
-    print(f"{OUTPUT}: {len(data['definitions'])} definitions, {OUTPUT.stat().st_size} bytes")
+    OUTPUT.write_text(made(arguments.version))
+    print(f"{OUTPUT}: {OUTPUT.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

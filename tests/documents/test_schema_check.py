@@ -27,6 +27,7 @@ from sliceplane.documents.schema.check import first_mismatch, unknown_in
 from sliceplane.documents.schema.fast import accepts
 from sliceplane.documents.schema.model import SCALARS, _data
 from sliceplane.documents.schema.scalars import check_base64, check_micro_time, check_quantity, check_time
+from tools import make_schema
 
 SLICES = "endpointslices.discovery.k8s.io"
 
@@ -317,3 +318,7 @@ def test_deep_free_form_parts_get_no_quick_yes() -> None:
     document = {"metadata": {"managedFields": [{"fieldsV1": deep}]}}
     assert not schema.accepts("pods", document)
     assert unknown_fields("pods", document) == ()
+
+
+def test_the_data_is_that_of_the_kinds_in_the_scheme() -> None:
+    assert make_schema.made(_data().kubernetes) == make_schema.OUTPUT.read_text(), "run tools/make_schema.py"

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal, cast
 
+from sliceplane.api.requests import SUBRESOURCES
+from sliceplane.api.scheme import SERVED
+
 Label = Literal["one", "list", "map"]
 Presence = Literal["pointer", "always", "omit", "inline"]
 
@@ -15,24 +18,11 @@ META: Final = "k8s.io.apimachinery.pkg.apis.meta.v1"
 
 #: PartialObjectMetadata is the same message in both
 _META_VERSIONS: Final = ("meta.k8s.io/v1", "meta.k8s.io/v1beta1")
-#: API group to the middle of the package's name
-_GROUPS: Final = {
-    "": "core",
-    "apidiscovery.k8s.io": "apidiscovery",
-    "apps": "apps",
-    "authentication.k8s.io": "authentication",
-    "authorization.k8s.io": "authorization",
-    "autoscaling": "autoscaling",
-    "coordination.k8s.io": "coordination",
-    "discovery.k8s.io": "discovery",
-    "events.k8s.io": "events",
-    "flowcontrol.apiserver.k8s.io": "flowcontrol",
-    "networking.k8s.io": "networking",
-    "node.k8s.io": "node",
-    "policy": "policy",
-    "rbac.authorization.k8s.io": "rbac",
-    "scheduling.k8s.io": "scheduling",
-}
+_GROUPS: Final = frozenset(
+    {"apidiscovery.k8s.io"}
+    | {resource.group for resource in SERVED}
+    | {row.body.group for row in SUBRESOURCES.values() if row.body is not None}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +90,18 @@ def message_names() -> tuple[str, ...]:
     return tuple(_blocks())
 
 
+def package_of(group: str) -> str:
+    """The word for an API group in the names of upstream's packages."""
+    return (group or "core").partition(".")[0]
+
+
 def find_kind(api_version: str, kind: str) -> Message | None:
     """The message of a kind, or ``None``.  Strangers name kinds: nothing is remembered of those that do not exist.
 
     The kinds of meta.k8s.io (Status, DeleteOptions, ...) exist in every group and version that we know.
     """
     group, _, version = api_version.rpartition("/")
-    package = f"k8s.io.api.{_GROUPS[group]}.{version}" if group in _GROUPS else ""
+    package = f"k8s.io.api.{package_of(group)}.{version}" if group in _GROUPS else ""
     if package not in _packages() and api_version not in _META_VERSIONS:
         return None
     for name in (f"{package}.{kind}", f"{META}.{kind}"):

@@ -157,7 +157,7 @@ def lookup(resource_key: str) -> Struct:
     resource = scheme.by_key(resource_key)
     assert resource is not None, f"no resource {resource_key!r} in the scheme"
     schema = lookup_kind(resource.api_version, resource.kind)
-    assert schema is not None, f"no schema for {resource_key!r}: add its kind to tools/make_schema.py"
+    assert schema is not None, f"no schema for {resource_key!r}: run tools/make_schema.py"
     return schema
 
 

@@ -85,8 +85,10 @@ def silent_node(case: NodeCase) -> Iterable[Finding]:
 
 
 def _of_node(here: _NodeHere) -> Iterator[Finding]:
-    unaware = [pod for pod in here.pods if pod.is_ready and not pod.is_going]
-    if unaware and _is_shutting_down(here):
+    # A node is looked at for each Service with a Pod there: its Pods are gone through only where something is wrong.
+    is_ending = _is_shutting_down(here)
+    unaware = [pod for pod in here.pods if pod.is_ready and not pod.is_going] if is_ending else []
+    if unaware:
         yield _shutting_down(here, unaware)
     elif here.ready.status != "True":
         yield from _silent(here)

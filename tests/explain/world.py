@@ -20,6 +20,7 @@ from sliceplane.endpoints_audit.audit import Auditor
 from sliceplane.endpoints_audit.verdict import Report, report
 from sliceplane.explain import objects
 from sliceplane.explain.investigation import FORBIDDEN, Investigation
+from sliceplane.explain.kernel import KernelFacts
 from sliceplane.explain.question import ExplainQuestion, Explanation
 from sliceplane.findings.finding import Finding
 from sliceplane.kit.times import format_time
@@ -99,6 +100,8 @@ class World:
         #: how many were ever added: versions, and a source of numbers that differ
         self.added = 0
         self.refuse: set[str] = set()
+        #: what ``explain --kernel`` read of the machine
+        self.kernel: KernelFacts | None = None
         self.asked: list[Selection] = []
 
     def add(self, kind: str, namespace: str, name: str, /, *, labels: Any = None, meta: Any = None, **rest: Any) -> Doc:
@@ -151,7 +154,7 @@ class World:
     # Questions
 
     def ask(self, question: ExplainQuestion) -> Explanation:
-        investigation = Investigation(question, NOW)
+        investigation = Investigation(question, NOW, self.kernel)
         for _ in range(READINGS_MAX):
             wanted = investigation.wanted()
             if not wanted:

@@ -27,6 +27,7 @@ _KINDS = {
     ("a Service that does not answer", "sliceplane explain service cart -n shop"),
     ("seen from one client", "sliceplane explain service cart -n shop --port 8080 --from pod/web-7d8f-x"),
     ("what a Node suffers from", "sliceplane explain node node-4"),
+    ("on the node itself, with a look at its kernel", "sudo sliceplane explain service cart -n shop --kernel"),
 ])  # fmt: skip
 @click.argument("what", nargs=-1, required=True, metavar="service|pod|node|zone NAME")
 @click.option("-n", "--namespace", default="", metavar="NAME", help="[default: the kubeconfig's]")
@@ -35,6 +36,7 @@ _KINDS = {
     help="What they dial it with.")  # fmt: skip
 @click.option("--from", "client", default="", metavar="pod/NAME|node/NAME|zone/NAME|ADDRESS",
     help="Where the client is; ADDRESS: outside the cluster.")  # fmt: skip
+@click.option("--kernel", is_flag=True, help="This machine is a node: look at its kernel, too (root).")
 @output_option
 @cluster_options
 def command(*, what: tuple[str, ...], output: Form, **flags: Any) -> None:
@@ -57,17 +59,21 @@ def command(*, what: tuple[str, ...], output: Form, **flags: Any) -> None:
             kind, bare, where if kind in ("service", "pod") else "", flags["port"], flags["protocol"] or "",
             _place(flags["client"], where),
         )  # fmt: skip
-        return await explained(client, question)
+        return await explained(client, question, kernel=flags["kernel"])
 
     finish(ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER), output)
 
 
-async def explained(client: Client, question: ExplainQuestion) -> Explanation:
+async def explained(client: Client, question: ExplainQuestion, *, kernel: bool = False) -> Explanation:
     import time
 
     from sliceplane.shell.tools.explaining import explain
 
-    return await explain(client, question, time.time)
+    if not kernel:
+        return await explain(client, question, time.time)
+    from sliceplane.shell.tools.kernel import read_kernel
+
+    return await explain(client, question, time.time, await read_kernel())
 
 
 def finish(explanation: Explanation, output: Form) -> None:

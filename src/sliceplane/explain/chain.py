@@ -14,6 +14,7 @@ from sliceplane.api.requests import Selection
 from sliceplane.explain.case import Case, NodeCase, PodCase, PodsCase, ServiceCase, ZoneCase
 from sliceplane.explain.checks import (
     foreign_slices,
+    kernels,
     names,
     network_policies,
     node_proxies,
@@ -35,6 +36,8 @@ from sliceplane.findings.finding import Finding
 
 #: the first link
 NAME: Final = "name"
+#: of the machine that asks, where it was asked for
+KERNEL: Final = "kernel"
 ServiceCheck = Callable[[ServiceCase], Iterable[Finding]]
 PodCheck = Callable[[PodCase], Iterable[Finding]]
 NodeCheck = Callable[[NodeCase], Iterable[Finding]]
@@ -65,6 +68,8 @@ class Link:
     def checks_of(self, case: Case) -> tuple[Callable[[Any], Iterable[Finding]], ...]:
         """Empty: the link says nothing of such a case; of what does not exist only the first does."""
         if isinstance(case, PodsCase) and not case.exists and self.name != NAME:
+            return ()
+        if self.name == KERNEL and case.facts.kernel is None:
             return ()
         match case:
             case ServiceCase():
@@ -136,6 +141,13 @@ CHAIN: Final[tuple[Link, ...]] = (
         node_proxies.wants,
         node_checks=node_proxies.NODE_CHECKS,
         node_wants=node_proxies.node_wants,
+    ),
+    Link(
+        KERNEL,
+        kernels.CHECKS,
+        slices.wants,
+        pod_checks=kernels.NODE_CHECKS,
+        node_checks=kernels.NODE_CHECKS,
     ),
     Link("policies", traffic_policies.CHECKS, traffic_policies.wants, of_endpoints=False),
     Link("NetworkPolicies", network_policies.CHECKS, network_policies.wants),

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
+from sliceplane.explain.kernel import KernelFacts
 from sliceplane.explain.objects import EVENTS, PODS, SLICES, FullEvent, FullPod, Readable
 
 T = TypeVar("T", bound=Object)
@@ -37,8 +38,10 @@ class Unread:
 class Facts:
     """Owned by one ``investigation.Investigation``; checks read it.  ``now``: seconds since the epoch."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, kernel: KernelFacts | None = None) -> None:
         self.now = now
+        #: of the machine that asks, which is a node then; ``None``: nobody asked for it
+        self.kernel = kernel
         self._objects: dict[str, dict[str, Object]] = defaultdict(dict)
         self._read: set[Selection] = set()
         self._unread: dict[Selection, Unread] = {}

@@ -19,9 +19,10 @@ import msgspec
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import Case, NodeCase, PodCase, ServiceCase, ZoneCase
-from sliceplane.explain.chain import CHAIN, Link
+from sliceplane.explain.chain import CHAIN, KERNEL, Link
 from sliceplane.explain.checks.traffic_policies import backends_of
 from sliceplane.explain.facts import Facts, Unread
+from sliceplane.explain.kernel import KernelFacts
 from sliceplane.explain.objects import (
     INGRESSES,
     PODS,
@@ -42,9 +43,9 @@ _PROJECTIONS: Final[dict[str, Readable[Object]]] = {readable.resource.key: reada
 class Investigation:
     """One question to one cluster.  ``now``: seconds since the epoch, of the reader's clock."""
 
-    def __init__(self, question: ExplainQuestion, now: float) -> None:
+    def __init__(self, question: ExplainQuestion, now: float, kernel: KernelFacts | None = None) -> None:
         self.question = question
-        self.facts = Facts(now)
+        self.facts = Facts(now, kernel)
         self._bodies: dict[Selection, bytes] = {}
         self._findings: list[tuple[Link, Finding]] | None = None
         #: kept once nothing more is to be read, with all that the cases worked out
@@ -95,7 +96,10 @@ class Investigation:
             findings=tuple(findings),
             story=next((text for case in self._cases() if (text := story(case))), "") if self._is_of_one else "",
             well=tuple(name for name in self._looked_at() if name not in broken and name not in blind),
-            not_looked_at=tuple(f"{name}: {reason}" for name, reason in blind.items()),
+            not_looked_at=(
+                *(f"{name}: {reason}" for name, reason in blind.items()),
+                *(f"{KERNEL}: {phrase}" for phrase in (self.facts.kernel.unread if self.facts.kernel else ())),
+            ),
             missing_rights=tuple(
                 dict.fromkeys(
                     f"{unread.verb} {unread.selection.resource.key}"

@@ -19,7 +19,17 @@ from sliceplane.findings.finding import Evidence, Finding
 _WORD_WIDTH: Final = 9
 #: findings of one code that are printed whole
 ALIKE_MAX: Final = 5
-COMMANDS: Final = ("kubectl ", "sliceplane ", "nft ", "conntrack ", "ip ", "sysctl ", "helm ", "ethtool ")
+COMMANDS: Final = (
+    "kubectl ",
+    "sliceplane ",
+    "nft ",
+    "conntrack ",
+    "ip ",
+    "sysctl ",
+    "helm ",
+    "ethtool ",
+    "iptables-legacy-save ",
+)
 
 
 def lines_of(finding: Finding, word: str, width: int | None) -> Iterator[str]:

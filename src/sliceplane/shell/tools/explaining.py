@@ -14,6 +14,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import NOT_TO_BE_HAD
 from sliceplane.explain.investigation import FORBIDDEN, Investigation
+from sliceplane.explain.kernel import KernelFacts
 from sliceplane.explain.question import ExplainQuestion, Explanation
 from sliceplane.shell.tools.lists import list_whole
 from sliceplane.shell.transport.base import Reader
@@ -22,10 +23,12 @@ LISTS_AT_ONCE: Final = 8
 NOT_SERVED: Final = "not served by this cluster"
 
 
-async def explain(client: Reader, question: ExplainQuestion, wall_clock: Callable[[], float]) -> Explanation:
-    """*wall_clock*: seconds since the epoch.  Raises ``StatusError``, ``shell.transport.base.Unreachable`` and
-    ``msgspec.DecodeError``."""
-    return (await investigated(client, Investigation(question, wall_clock()))).answer()
+async def explain(
+    client: Reader, question: ExplainQuestion, wall_clock: Callable[[], float], kernel: KernelFacts | None = None
+) -> Explanation:
+    """*wall_clock*: seconds since the epoch.  *kernel*: that of this machine, which is a node then.  Raises
+    ``StatusError``, ``shell.transport.base.Unreachable`` and ``msgspec.DecodeError``."""
+    return (await investigated(client, Investigation(question, wall_clock(), kernel))).answer()
 
 
 async def investigated(client: Reader, investigation: Investigation) -> Investigation:

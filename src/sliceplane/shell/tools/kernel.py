@@ -1,0 +1,131 @@
+"""What ``explain --kernel`` reads of the machine it runs on: files of /proc and /sys, and what three programs list.
+
+A program that is not there, or may not, is told as not looked at; the rest counts without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+from sliceplane.explain.kernel import BridgePort, KernelFacts, RuleSet
+from sliceplane.kit.ip import FAMILIES
+from sliceplane.nft.names import TABLE
+from sliceplane.proxy.conntrack import UdpFlow, parse_flow
+
+TIMEOUT_S: Final = 20.0
+_PROC: Final = Path("/proc/sys/net")
+_NETWORK: Final = Path("/sys/class/net")
+_PROMISCUOUS: Final = 0x100
+#: the chain that only proxies make; the kubelet has KUBE-FIREWALL and KUBE-KUBELET-CANARY
+_SERVICES: Final = "KUBE-SERVICES"
+
+
+class _Unread(Exception):
+    """Text: what could not be looked at, and why."""
+
+
+async def read_kernel() -> KernelFacts:
+    unread: list[str] = []
+    count, most = _number(_PROC / "netfilter/nf_conntrack_count"), _number(_PROC / "netfilter/nf_conntrack_max")
+    if count is None or most is None:
+        unread.append("flows (nf_conntrack is not loaded)")
+    ports, promiscuous = _bridges()
+    rule_sets: tuple[RuleSet, ...] | None = None
+    flows: tuple[tuple[UdpFlow, int], ...] | None = None
+    try:
+        rule_sets = await _rule_sets(unread)
+    except _Unread as error:
+        unread.append(str(error))
+    try:
+        flows = await _flows()
+    except _Unread as error:
+        unread.append(str(error))
+    return KernelFacts(
+        flows_count=count,
+        flows_max=most,
+        bridge_ports=ports,
+        promiscuous=promiscuous,
+        bridge_calls=bool(_number(_PROC / "bridge/bridge-nf-call-iptables") or 0),
+        rule_sets=rule_sets,
+        flows=flows,
+        unread=tuple(unread),
+    )
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(), 0)
+    except (OSError, ValueError):
+        return None
+
+
+def _bridges() -> tuple[tuple[BridgePort, ...], frozenset[str]]:
+    """Ports of bridges, and the bridges that are promiscuous."""
+    ports = []
+    for interface in sorted(_NETWORK.iterdir()):
+        hairpin = _number(interface / "brport/hairpin_mode")
+        if hairpin is not None:
+            ports.append(BridgePort(interface.name, (interface / "brport/bridge").resolve().name, bool(hairpin)))
+    bridges = {port.bridge for port in ports}
+    flags = {bridge: _number(_NETWORK / bridge / "flags") or 0 for bridge in bridges}
+    return tuple(ports), frozenset(bridge for bridge, value in flags.items() if value & _PROMISCUOUS)
+
+
+async def _rule_sets(unread: list[str]) -> tuple[RuleSet, ...]:
+    """By who wrote them.  Raises ``_Unread`` where nftables cannot be listed."""
+    listed = json.loads(await _output("nft", "--json", "list", "chains"))
+    chains = {_chain(entry["chain"]) for entry in listed.get("nftables", ()) if "chain" in entry}
+    tables = {table for table, _ in chains}
+    sets = []
+    if TABLE in tables:
+        sets.append(RuleSet("Sliceplane's nftables", True, "sliceplane proxy --cleanup"))
+    if "kube-proxy" in tables:
+        sets.append(RuleSet("kube-proxy's nftables", False, "kube-proxy --cleanup"))
+    if ("nat", _SERVICES) in chains:
+        sets.append(RuleSet("KUBE-* of iptables-nft", False, "kube-proxy --cleanup"))
+    try:
+        if f":{_SERVICES} " in await _output("iptables-legacy-save", "-t", "nat"):
+            sets.append(RuleSet("KUBE-* of iptables-legacy", False, _LEGACY_REMOVAL))
+    except _Unread as error:
+        unread.append(str(error))
+    return tuple(sets)
+
+
+_LEGACY_REMOVAL: Final = "iptables-legacy-save | grep -v KUBE | iptables-legacy-restore"
+
+
+def _chain(entry: dict[str, Any]) -> tuple[str, str]:
+    return entry["table"], entry["name"]
+
+
+async def _flows() -> tuple[tuple[UdpFlow, int], ...]:
+    counts: Counter[UdpFlow] = Counter()
+    for family in FAMILIES:
+        listed = await _output("conntrack", "-L", "-p", "udp", "-f", family.lower())
+        counts.update(flow for line in listed.splitlines() if (flow := parse_flow(line, family)) is not None)
+    return tuple(sorted(counts.items()))
+
+
+async def _output(*command: str) -> str:
+    """What *command* prints.  Raises ``_Unread``."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+    except OSError as error:
+        raise _Unread(f"what {command[0]} lists ({error.strerror})") from error
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            stdout, stderr = await process.communicate()
+    except TimeoutError as error:
+        process.kill()
+        await process.communicate()
+        raise _Unread(f"what {command[0]} lists (no answer within {TIMEOUT_S:g} s)") from error
+    if process.returncode != 0:
+        said = stderr.decode(errors="replace").strip().splitlines()
+        raise _Unread(f"what {command[0]} lists ({said[0] if said else f'exit code {process.returncode}'})")
+    return stdout.decode(errors="replace")

@@ -1,0 +1,124 @@
+"""``explain --kernel`` reads a kernel: faults planted in a network namespace, and one where all is well."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.explain.world import World, add_service, healthy, write_slice
+from tests.kernel.netns import Host, Net
+
+from sliceplane.explain.kernel import KernelFacts
+from sliceplane.explain.question import ExplainQuestion
+
+pytestmark = pytest.mark.kernel
+ROOT = Path(__file__).parents[2]
+#: every mount of /sys shows the interfaces of the namespace in which it was made
+READ = """
+import asyncio, sys, msgspec
+sys.path.insert(0, sys.argv[1])
+from sliceplane.shell.tools.kernel import read_kernel
+print(msgspec.json.encode(asyncio.run(read_kernel())).decode())
+"""
+LEGACY = ("iptables-legacy", "-t", "nat")
+
+
+@pytest.fixture(scope="module")
+def host(net: Net) -> Host:
+    """A bridge of two Pods, as a CNI plug-in makes it, and our table."""
+    host = net.add_host("explained", ip4="10.10.0.1/16", ip6="fd10::1/64")
+    host.exec(["ip", "link", "add", "cni0", "type", "bridge"])
+    for number in (1, 2):
+        host.exec(["ip", "link", "add", f"veth{number}", "type", "veth", "peer", "name", f"pod{number}"])
+        host.exec(["ip", "link", "set", f"veth{number}", "master", "cni0", "up"])
+        host.exec(["ip", "link", "set", f"veth{number}", "type", "bridge_slave", "hairpin", "on"])
+    host.exec(["nft", "add table ip sliceplane; add chain ip sliceplane services"])
+    return host
+
+
+def look(host: Host) -> KernelFacts:
+    done = host.python(READ, str(ROOT / "src"))
+    return msgspec.json.decode(done.stdout, type=KernelFacts)
+
+
+def codes(facts: KernelFacts, world: World | None = None, name: str = "cart") -> list[str]:
+    world = world or healthy()
+    world.kernel = facts
+    return [finding.code for finding in world.ask(ExplainQuestion("service", name, "shop")).findings]
+
+
+def test_a_node_as_it_should_be(host: Host) -> None:
+    facts = look(host)
+    assert facts.unread == ()
+    assert [(port.name, port.bridge, port.hairpin) for port in facts.bridge_ports or ()] == [
+        ("veth1", "cni0", True), ("veth2", "cni0", True),
+    ]  # fmt: skip
+    assert [entry.ours for entry in facts.rule_sets or ()] == [True]
+    assert facts.flows_max
+    assert set(codes(facts)) <= {"N11"}, "br_netfilter is this machine's"
+
+
+def test_rules_of_another_proxy_are_seen(host: Host) -> None:
+    host.exec([*LEGACY, "-N", "KUBE-SERVICES"])
+    try:
+        assert codes(look(host))[0] == "N6"
+    finally:
+        host.exec([*LEGACY, "-X", "KUBE-SERVICES"])
+    host.exec(["nft", "add table ip nat; add chain ip nat KUBE-KUBELET-CANARY"])
+    assert "N6" not in codes(look(host)), "the kubelet's own chains are no proxy's"
+
+
+def test_a_bridge_without_hairpin_is_seen_unless_it_is_promiscuous(host: Host) -> None:
+    host.exec(["ip", "link", "set", "veth1", "type", "bridge_slave", "hairpin", "off"])
+    try:
+        assert "N12" in codes(look(host))
+        host.exec(["ip", "link", "set", "cni0", "promisc", "on"])
+        assert "N12" not in codes(look(host))
+    finally:
+        host.exec(["ip", "link", "set", "cni0", "promisc", "off"])
+        host.exec(["ip", "link", "set", "veth1", "type", "bridge_slave", "hairpin", "on"])
+
+
+def test_a_bridge_that_nat_does_not_see_is_found(host: Host) -> None:
+    """Whether this machine has br_netfilter or not: without it no bridge is seen."""
+    switch = "net.bridge.bridge-nf-call-iptables"
+    if "bridge" not in host.exec(["ls", "/proc/sys/net"]).stdout.split():
+        assert "N11" in codes(look(host))
+        return
+    host.exec(["sysctl", "-q", "-w", f"{switch}=0"])
+    assert "N11" in codes(look(host))
+    host.exec(["sysctl", "-q", "-w", f"{switch}=1"])
+    assert "N11" not in codes(look(host))
+
+
+def test_a_flow_to_what_is_no_endpoint_is_seen_and_counted(host: Host) -> None:
+    world = healthy()
+    ports = [{"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 8080}]
+    vip = add_service(world, "dns", selector={"app": "cart"}, ports=ports)["spec"]["clusterIP"]
+    write_slice(world, "dns")
+    before = look(host).flows_count
+    assert before is not None
+    for client in ("10.10.0.7", "10.10.0.8"):
+        host.exec([
+            "conntrack", "-I", "-p", "udp", "-t", "120", "-s", client, "-d", vip, "--sport", "4000", "--dport", "53",
+            "--reply-src", "10.244.9.9", "--reply-dst", client, "--reply-port-src", "8080", "--reply-port-dst", "4000",
+        ])  # fmt: skip
+    facts = look(host)
+    assert (facts.flows_count or 0) >= before + 2
+    world.kernel = facts
+    found = world.ask(ExplainQuestion("service", "dns", "shop")).findings
+    assert next(entry for entry in found if entry.code == "N9").sentence.startswith("2 UDP flows of dns to 10.244.9.9")
+    host.exec(["conntrack", "-D", "-p", "udp", "--orig-dst", vip, "--reply-src", "10.244.9.9"])
+    assert "N9" not in codes(look(host), world, "dns")
+
+
+def test_a_program_that_is_missing_is_told_and_the_rest_is_read(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "nft").symlink_to("/bin/false")
+    path = f"PATH={tmp_path}"
+    done = host.exec(["env", path, sys.executable, "-I", "-c", READ, str(ROOT / "src")])
+    facts = msgspec.json.decode(done.stdout, type=KernelFacts)
+    assert [phrase.split(" (")[0] for phrase in facts.unread] == ["what nft lists", "what conntrack lists"]
+    assert facts.rule_sets is None
+    assert facts.bridge_ports

@@ -39,3 +39,12 @@ class KernelFacts:
     rule_sets: tuple[RuleSet, ...] | None = None
     flows: tuple[tuple[UdpFlow, int], ...] | None = None
     unread: tuple[str, ...] = ()
+
+    @property
+    def bridges(self) -> dict[str, tuple[BridgePort, ...]]:
+        """Ports of the bridges that join several: one port alone, as of a tunnel, has nobody to talk with."""
+        ports = self.bridge_ports or ()
+        of_bridge = {
+            name: tuple(port for port in ports if port.bridge == name) for name in sorted({p.bridge for p in ports})
+        }
+        return {name: several for name, several in of_bridge.items() if len(several) > 1}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from sliceplane.explain.case import NodeCase, PodCase, ServiceCase
-from sliceplane.explain.kernel import BridgePort
 from sliceplane.explain.wording import count, some
 from sliceplane.findings.finding import Evidence, Finding, ObjectName
 
@@ -90,7 +89,7 @@ def bridge_goes_around(case: AnyCase) -> Iterable[Finding]:
     kernel = case.facts.kernel
     if kernel is None or kernel.bridge_calls is not False:
         return
-    for bridge, ports in _bridges(case):
+    for bridge, ports in kernel.bridges.items():
         yield Finding(
             code="N11",
             subject=THIS_NODE,
@@ -105,10 +104,12 @@ def bridge_goes_around(case: AnyCase) -> Iterable[Finding]:
 
 def no_hairpin(case: AnyCase) -> Iterable[Finding]:
     """N12"""
-    for bridge, ports in _bridges(case):
+    kernel = case.facts.kernel
+    if kernel is None:
+        return
+    for bridge, ports in kernel.bridges.items():
         without = [port for port in ports if not port.hairpin]
-        kernel = case.facts.kernel
-        if kernel is not None and bridge not in kernel.promiscuous and without:
+        if bridge not in kernel.promiscuous and without:
             yield Finding(
                 code="N12",
                 subject=THIS_NODE,
@@ -119,15 +120,6 @@ def no_hairpin(case: AnyCase) -> Iterable[Finding]:
                 remedy=f"ip link set dev {without[0].name} type bridge_slave hairpin on",
             )
             return
-
-
-def _bridges(case: AnyCase) -> Iterator[tuple[str, list[BridgePort]]]:
-    """Those that join several: one port alone, as of a tunnel, has nobody to talk with."""
-    kernel = case.facts.kernel
-    by_bridge: dict[str, list[BridgePort]] = {}
-    for port in (kernel.bridge_ports if kernel is not None else None) or ():
-        by_bridge.setdefault(port.bridge, []).append(port)
-    yield from ((bridge, ports) for bridge, ports in sorted(by_bridge.items()) if len(ports) > 1)
 
 
 NODE_CHECKS = (several_rule_sets, flows_are_full, bridge_goes_around, no_hairpin)

@@ -109,6 +109,7 @@ def _command(fault: Fault) -> str:
     words += ["--protocol", question.protocol] if question.protocol else []
     if question.client is not None:
         words += ["--from", str(question.client)]
+    words += ["--probe"] if catalogue()[fault.code].seen_in == "probe" else []
     words += ["--kernel"] if catalogue()[fault.code].seen_in == "kernel" else []
     return " ".join(words)
 

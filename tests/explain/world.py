@@ -19,6 +19,7 @@ from sliceplane.api.scheme import Resource
 from sliceplane.endpoints_audit.audit import Auditor
 from sliceplane.endpoints_audit.verdict import Report, report
 from sliceplane.explain import objects
+from sliceplane.explain.facts import Outcome
 from sliceplane.explain.investigation import FORBIDDEN, Investigation
 from sliceplane.explain.kernel import KernelFacts
 from sliceplane.explain.question import ExplainQuestion, Explanation
@@ -102,6 +103,8 @@ class World:
         self.refuse: set[str] = set()
         #: what ``explain --kernel`` read of the machine
         self.kernel: KernelFacts | None = None
+        #: how connections of ``explain --probe`` end, by "IP:PORT", where they are not open; ``None``: none are tried
+        self.unopened: dict[str, Outcome] | None = None
         self.asked: list[Selection] = []
 
     def add(self, kind: str, namespace: str, name: str, /, *, labels: Any = None, meta: Any = None, **rest: Any) -> Doc:
@@ -157,6 +160,10 @@ class World:
         investigation = Investigation(question, NOW, self.kernel)
         for _ in range(READINGS_MAX):
             wanted = investigation.wanted()
+            if not wanted and self.unopened is not None and investigation.facts.tried is None:
+                targets = investigation.to_try()
+                investigation.on_tried({target: self.unopened.get(str(target), "open") for target in targets})
+                continue
             if not wanted:
                 return investigation.answer()
             for selection in wanted:

@@ -37,6 +37,7 @@ _KINDS = {
 @click.option("--from", "client", default="", metavar="pod/NAME|node/NAME|zone/NAME|ADDRESS",
     help="Where the client is; ADDRESS: outside the cluster.")  # fmt: skip
 @click.option("--kernel", is_flag=True, help="This machine is a node: look at its kernel, too (root).")
+@click.option("--probe", is_flag=True, help="Try a TCP connection from here to each ready endpoint, too (1 s at most).")
 @output_option
 @cluster_options
 def command(*, what: tuple[str, ...], output: Form, **flags: Any) -> None:
@@ -59,21 +60,23 @@ def command(*, what: tuple[str, ...], output: Form, **flags: Any) -> None:
             kind, bare, where if kind in ("service", "pod") else "", flags["port"], flags["protocol"] or "",
             _place(flags["client"], where),
         )  # fmt: skip
-        return await explained(client, question, kernel=flags["kernel"])
+        return await explained(client, question, kernel=flags["kernel"], probe=flags["probe"])
 
     finish(ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER), output)
 
 
-async def explained(client: Client, question: ExplainQuestion, *, kernel: bool = False) -> Explanation:
+async def explained(
+    client: Client, question: ExplainQuestion, *, kernel: bool = False, probe: bool = False
+) -> Explanation:
     import time
 
     from sliceplane.shell.tools.explaining import explain
 
     if not kernel:
-        return await explain(client, question, time.time)
+        return await explain(client, question, time.time, probe=probe)
     from sliceplane.shell.tools.kernel import read_kernel
 
-    return await explain(client, question, time.time, await read_kernel())
+    return await explain(client, question, time.time, await read_kernel(), probe=probe)
 
 
 def finish(explanation: Explanation, output: Form) -> None:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_ZONE, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
-from sliceplane.explain.facts import Facts
+from sliceplane.explain.facts import Facts, Outcome, Target
 from sliceplane.explain.objects import NODES, PODS, SERVICES, FullPod, Readable
 from sliceplane.explain.question import ExplainQuestion
 from sliceplane.explain.wording import pairs_text
 from sliceplane.findings.finding import Evidence, ObjectName
 from sliceplane.proxy.usable import Locality
+
+#: endpoints of one Service to which connections are tried
+TARGETS_MAX: Final = 20
 
 
 class ClientCase:
@@ -184,6 +187,22 @@ class ServiceCase(PodsCase):
     def ready(self) -> tuple[tuple[EndpointSlice, SliceEndpoint], ...]:
         """Absent conditions count as KEP-0752 says: ready."""
         return tuple(pair for pair in self.endpoints if pair[1].conditions.ready is not False)
+
+    @cached_property
+    def targets(self) -> tuple[Target, ...]:
+        """Where connections go: the TCP ports of its ready endpoints, the first ``TARGETS_MAX``."""
+        found: dict[Target, None] = {}
+        for item, endpoint in self.ready:
+            for port in item.ports or () if item.address_type != "FQDN" else ():
+                if port.port and (port.protocol or "TCP") == "TCP" and endpoint.addresses:
+                    found[Target(endpoint.addresses[0], port.port)] = None
+        return tuple(found)[:TARGETS_MAX]
+
+    @cached_property
+    def tried(self) -> dict[Target, Outcome]:
+        """How connections from here to its ready endpoints ended; empty: none were tried."""
+        tried = self.facts.tried or {}
+        return {target: tried[target] for target in self.targets if target in tried}
 
     @cached_property
     def client(self) -> ClientCase | None:

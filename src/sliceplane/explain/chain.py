@@ -36,6 +36,8 @@ from sliceplane.findings.finding import Finding
 
 #: the first link
 NAME: Final = "name"
+#: connections that were tried, where that was asked for
+PROBE: Final = "connections from here"
 #: of the machine that asks, where it was asked for
 KERNEL: Final = "kernel"
 ServiceCheck = Callable[[ServiceCase], Iterable[Finding]]
@@ -68,6 +70,8 @@ class Link:
     def checks_of(self, case: Case) -> tuple[Callable[[Any], Iterable[Finding]], ...]:
         """Empty: the link says nothing of such a case; of what does not exist only the first does."""
         if isinstance(case, PodsCase) and not case.exists and self.name != NAME:
+            return ()
+        if self.name == PROBE and case.facts.tried is None:
             return ()
         if self.name == KERNEL and case.facts.kernel is None:
             return ()
@@ -125,6 +129,7 @@ CHAIN: Final[tuple[Link, ...]] = (
     ),
     Link("ports", ports.CHECKS, slices.wants),
     Link("slices", slices.CHECKS, slices.wants),
+    Link(PROBE, ports.PROBE_CHECKS, slices.wants),
     Link("other slices", foreign_slices.CHECKS, foreign_slices.wants),
     Link(
         "hints",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
@@ -19,6 +19,8 @@ from sliceplane.explain.objects import EVENTS, PODS, SLICES, FullEvent, FullPod,
 
 T = TypeVar("T", bound=Object)
 Derived = TypeVar("Derived")
+#: how a connection from here ended; ``silent``: nobody answered, or there was no way
+Outcome = Literal["open", "refused", "silent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,16 @@ class Unread:
         return f"{resource}{where} ({self.reason})"
 
 
+class Target(NamedTuple):
+    """Where a TCP connection is tried."""
+
+    ip: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
+
+
 class Facts:
     """Owned by one ``investigation.Investigation``; checks read it.  ``now``: seconds since the epoch."""
 
@@ -42,6 +54,8 @@ class Facts:
         self.now = now
         #: of the machine that asks, which is a node then; ``None``: nobody asked for it
         self.kernel = kernel
+        #: how connections from here ended; ``None``: none were tried
+        self.tried: dict[Target, Outcome] | None = None
         self._objects: dict[str, dict[str, Object]] = defaultdict(dict)
         self._read: set[Selection] = set()
         self._unread: dict[Selection, Unread] = {}

@@ -53,15 +53,38 @@ def undeclared_number(case: ServiceCase) -> Iterable[Finding]:
         if number in theirs or not everyone_declares or any(number in _probed(pod) for pod in case.live):
             continue
         numbers = ", ".join(map(str, theirs))
+        ended = {outcome for target, outcome in case.tried.items() if target.port == number}
+        if "open" in ended:
+            continue  # it listens there and declares nothing
         yield Finding(
             code="T1",
             subject=case.subject,
-            certainty="likely",
+            certainty="certain" if "refused" in ended else "likely",
             sentence=f"{number} is declared by none of {count(len(case.live), 'Pod')}; they declare {numbers}",
             evidence=(case.field("spec.ports", f"{port.port}/{port.protocol} to {number}"),),
             effect="Pods refuse the connection, if nothing listens there",
             remedy=_target(case, port, theirs[0]),
         )
+
+
+def refused(case: ServiceCase) -> Iterable[Finding]:
+    """T6: connections were tried from here.  Where no Pod declares the port, T1 says it; silence proves nothing, since
+    the way from here need not be that of a client."""
+    tried = case.tried
+    refusing = [target for target, outcome in tried.items() if outcome == "refused"]
+    if not refusing or any(True for _ in undeclared_number(case)):
+        return
+    first = refusing[0]
+    item = next(item for item, endpoint in case.ready if first.ip in endpoint.addresses)
+    yield Finding(
+        code="T6",
+        subject=case.subject,
+        sentence=f"{len(refusing)} of {count(len(tried), 'ready endpoint')} refused a connection from here: "
+        f"{some([str(target) for target in refusing])}",
+        evidence=(seen(SLICES, item, "endpoints", f"{first}, ready"),),
+        effect="clients are refused as often as one of these is chosen",
+        remedy=f"let the program listen on all addresses (0.0.0.0 or ::) at port {first.port}, not on 127.0.0.1",
+    )
 
 
 def named_port_missing(case: ServiceCase) -> Iterable[Finding]:
@@ -230,3 +253,5 @@ def _target(case: ServiceCase, port: ServicePort, number: int) -> str:
 
 
 CHECKS = (undeclared_number, named_port_missing, port_of_own_slice, families)
+#: where connections were tried
+PROBE_CHECKS = (refused,)

@@ -13,6 +13,7 @@ from typing import Final
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import NOT_TO_BE_HAD
+from sliceplane.explain.facts import Outcome, Target
 from sliceplane.explain.investigation import FORBIDDEN, Investigation
 from sliceplane.explain.kernel import KernelFacts
 from sliceplane.explain.question import ExplainQuestion, Explanation
@@ -20,15 +21,40 @@ from sliceplane.shell.tools.lists import list_whole
 from sliceplane.shell.transport.base import Reader
 
 LISTS_AT_ONCE: Final = 8
+CONNECT_TIMEOUT_S: Final = 1.0
 NOT_SERVED: Final = "not served by this cluster"
 
 
 async def explain(
-    client: Reader, question: ExplainQuestion, wall_clock: Callable[[], float], kernel: KernelFacts | None = None
+    client: Reader,
+    question: ExplainQuestion,
+    wall_clock: Callable[[], float],
+    kernel: KernelFacts | None = None,
+    *,
+    probe: bool = False,
 ) -> Explanation:
-    """*wall_clock*: seconds since the epoch.  *kernel*: that of this machine, which is a node then.  Raises
+    """*wall_clock*: seconds since the epoch.  *kernel*: that of this machine, which is a node then.  *probe*:
+    connections are tried from here.  Raises
     ``StatusError``, ``shell.transport.base.Unreachable`` and ``msgspec.DecodeError``."""
-    return (await investigated(client, Investigation(question, wall_clock(), kernel))).answer()
+    investigation = await investigated(client, Investigation(question, wall_clock(), kernel))
+    if probe:
+        targets = investigation.to_try()
+        investigation.on_tried(dict(zip(targets, await asyncio.gather(*map(connect, targets)), strict=True)))
+        await investigated(client, investigation)
+    return investigation.answer()
+
+
+async def connect(target: Target) -> Outcome:
+    """Opens a TCP connection and closes it at once; nothing is sent."""
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(target.ip, target.port)
+    except ConnectionRefusedError:
+        return "refused"
+    except (OSError, TimeoutError):
+        return "silent"
+    writer.transport.abort()
+    return "open"
 
 
 async def investigated(client: Reader, investigation: Investigation) -> Investigation:

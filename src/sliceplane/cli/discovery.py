@@ -42,6 +42,8 @@ discovery_options = with_options(
 slice_options = with_options(
     click.option("--subsetting", type=click.Choice(("Original", "PreferZone", "RequireZone")),
         help="Slices for the nodes of one zone, where the Service does not say.  [default: Original]"),
+    click.option("--hold-mass-removals", is_flag=True,
+        help="Keep endpoints for five minutes that are lost in great number although no Pod says that it goes."),
     click.option("--defragment", is_flag=True, help="Merge under-filled slices while their Service is quiet."),
     click.option("--defragment-writes-per-minute", type=click.IntRange(min=1),
         help="How much --defragment writes at most.  [default: 10]"),
@@ -79,6 +81,7 @@ def discovery_config(flags: dict[str, Any], gates: Gates, find_heuristic: Find) 
             find_heuristic=find_heuristic,
             subsetting=None if flags["subsetting"] is None else APPROACHES[flags["subsetting"]],
             claim_unlabelled_slices=flags["claim_unlabelled_slices"],
+            hold_mass_removals=flags["hold_mass_removals"],
             defragment=flags["defragment"],
             defragment_writes_per_minute=flags["defragment_writes_per_minute"] or WRITES_PER_MINUTE_DEFAULT,
         ),

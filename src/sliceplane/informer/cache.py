@@ -22,7 +22,7 @@ that exists would be worse than showing it as it was; ``unreadable`` names it an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -44,11 +44,14 @@ class Change(Generic[T_co]):
 
     ``old`` None: the object is new to us.  ``new`` None: it is gone.  Never both.  A relist yields exactly
     the changes between what the cache held and what the server listed.
+
+    ``missing``: it is gone because a list lacks it; no event said that it was deleted.
     """
 
     resource: str  # Resource.key
     old: T_co | None
     new: T_co | None
+    missing: bool = field(default=False, compare=False)
 
     @property
     def object(self) -> T_co:
@@ -243,7 +246,9 @@ class Cache(Generic[T]):
         for key in [key for key in self.unreadable if key not in listed]:
             del self.unreadable[key]
         for key, held in list(self._objects.items()):
-            if key not in listed or _uid(listed[key]) != held.metadata.uid:
+            if key not in listed:
+                changes.extend(self._drop(key, missing=True))
+            elif _uid(listed[key]) != held.metadata.uid:
                 changes.extend(self._drop(key))
         for key in sorted(listed):
             item = listed[key]
@@ -272,12 +277,12 @@ class Cache(Generic[T]):
             return self._drop(item.key)
         return ()
 
-    def _drop(self, key: str) -> tuple[Change[T], ...]:
+    def _drop(self, key: str, *, missing: bool = False) -> tuple[Change[T], ...]:
         old = self._objects.get(key)
         if old is None:
             return ()
         self._store(key, old, None)
-        return (Change(self.resource.key, old, None),)
+        return (Change(self.resource.key, old, None, missing),)
 
     def _store(self, key: str, old: T | None, new: T | None) -> None:
         # Values first: if a function raises, nothing has changed.

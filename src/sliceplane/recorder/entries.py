@@ -61,7 +61,7 @@ class Code(IntEnum):
 class Base(IntEnum):
     """What a difference is to be added to; ``OTHER`` and more: the newest version of the key with that number less."""
 
-    GONE = 0  # no difference: the object is no more
+    GONE = 0  # the object is no more; in place of a difference, whether a list lacked it
     NOTHING = 1
     NEWEST = 2
     ANSWERED = 3

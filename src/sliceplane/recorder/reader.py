@@ -167,6 +167,7 @@ class _SegmentReader:
             rest = rest[2:]
         base, difference, writer = rest
         new = None
+        missing = base == Base.GONE and bool(difference)
         if base == Base.GONE:
             key.newest = None
         else:
@@ -174,7 +175,7 @@ class _SegmentReader:
             key.newest = new
             key.answered = None
         name = f"{key.namespace}/{key.name}" if key.namespace else key.name
-        change: Change[Object] = Change(key.resource.key, old, new)
+        change: Change[Object] = Change(key.resource.key, old, new, missing)
         step = Changed(at=0.0, step=self._step, key=name, change=change, writer=self._texts[writer])
         self._step += 1
         self._steps.append(step)

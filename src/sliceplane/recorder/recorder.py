@@ -300,7 +300,7 @@ class Recorder:
             row += (Old.TOLD.value, *self._difference(key, resource, old))
             key.newest = old
         if new is None:
-            row += (Base.GONE.value, None)
+            row += (Base.GONE.value, change.missing or None)
             self._keys.pop((resource, meta.namespace, meta.name), None)
             if self._last_of.get(resource) is key:
                 del self._last_of[resource]

@@ -45,6 +45,7 @@ class Setup:
     defragment: bool = False
     instances: int = 1
     max_endpoints: int = MAX_ENDPOINTS
+    hold: bool = False
 
 
 def draw_setup(workload: str, seed: int) -> Setup:
@@ -57,6 +58,7 @@ def draw_setup(workload: str, seed: int) -> Setup:
         subsetting=tuple(Subsetting)[rng.below(len(Subsetting))],
         defragment=rng.below(2) == 0,
         instances=1 + rng.below(2),
+        hold=rng.below(2) == 0,
     )
 
 
@@ -72,6 +74,7 @@ class RosterEntry:
 def _endpointslice(setup: Setup) -> Controller:
     config = EndpointSliceConfig(
         max_endpoints_per_slice=setup.max_endpoints,
+        hold_mass_removals=setup.hold,
         subsetting=None if setup.subsetting is Subsetting.OFF else setup.subsetting,
         defragment=setup.defragment,
     )

@@ -20,7 +20,8 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.own_writes import Unseen
 from sliceplane.heuristics.asking import Find
 from sliceplane.heuristics.shipped import find_shipped
-from sliceplane.slices.facts import NodeFacts
+from sliceplane.slices.facts import NodeFacts, PodFacts
+from sliceplane.slices.guard import Hold, Storm
 from sliceplane.slices.members import Effect, SliceMembers
 from sliceplane.slices.pod_routes import UNTOUCHED, PodRoutes, Touched, touched
 from sliceplane.slices.service import ServiceState, Sight, SliceTotals
@@ -51,9 +52,11 @@ class SliceEngine:
         subsetting: Subsetting = Subsetting.OFF,
         claim_unlabelled: bool = False,
         changes: SelectorChanges = SelectorChanges.HAND_OVER,
+        holds: bool = False,
     ) -> None:
-        """*subsetting* is for services that ask for nothing; ``OFF``: for none.  *claim_unlabelled*: slices that no
-        label gives a manager are ours if a Service controls them (KEP-0752 as of 2019, upgrade from 1.16)."""
+        """*subsetting* is for services that ask for nothing; ``OFF``: for none.  *holds*: mass removals are held for
+        services that do not say.  *claim_unlabelled*: slices that no label gives a manager are ours if a Service
+        controls them (KEP-0752 as of 2019, upgrade from 1.16)."""
         assert 1 <= max_endpoints_per_slice <= MAX_ENDPOINTS_LIMIT, f"max endpoints {max_endpoints_per_slice}"
         self._max = max_endpoints_per_slice
         self._gates = gates or Gates()
@@ -61,6 +64,10 @@ class SliceEngine:
         self._subsetting = subsetting
         self._claim_unlabelled = claim_unlabelled
         self._find = find
+        self._holds = holds
+        self._storm = Storm()
+        #: services with endpoints that are held
+        self._holding: dict[str, ServiceState] = {}
         self._services: dict[str, ServiceState] = {}
         self._unseen = Unseen()
         self._routes: PodRoutes[ServiceState] = PodRoutes()
@@ -81,10 +88,35 @@ class SliceEngine:
 
     # -- events -----------------------------------------------------------------------------------------
 
-    def on_pod(self, old: Pod | None, new: Pod | None) -> Touched:
-        return self._routes.on_pod(old, new)
+    def on_pod(self, old: Pod | None, new: Pod | None, *, missing: bool = False) -> Touched:
+        """*missing*: a list lacks it."""
+        if missing and old is not None:
+            known = self._routes.pod(old.metadata.namespace, old.metadata.name) or old
+            if known.metadata.deletion_timestamp is None:
+                labels = known.metadata.labels or {}
+                for service in self._routes.matching(known.metadata.namespace, labels).values():
+                    _members(service).lack(known.metadata.name)
+        result = self._routes.on_pod(old, new)
+        if new is None or not self._holding:
+            return result
+        return Touched(result.later, tuple(dict.fromkeys((*result.urgent, *self._yield_addresses(new)))))
 
-    def on_node(self, old: Node | None, new: Node | None) -> Touched:
+    def _yield_addresses(self, pod: Pod) -> Keys:
+        """Endpoints that are held have no address that another pod has.  Costs O(services that hold)."""
+        if pod.spec.host_network or PodFacts(pod).excluded:
+            return ()
+        addresses = [entry.ip for entry in pod.status.pod_ips or ()]
+        keys: list[str] = []
+        for key, service in self._holding.items():
+            members = _members(service)
+            own = pod.metadata.name if service.shape and service.shape.namespace == pod.metadata.namespace else ""
+            for name in members.held_at(addresses):
+                if name != own:
+                    members.let_go(name)
+                    keys.append(key)
+        return tuple(keys)
+
+    def on_node(self, old: Node | None, new: Node | None, *, missing: bool = False) -> Touched:
         """Pods of a node whose zone changed get it at once; so do pods whose node comes after them."""
         name = (new or old or Node()).metadata.name
         known = self._nodes.get(name)
@@ -99,7 +131,7 @@ class SliceEngine:
             return UNTOUCHED
         effects: dict[str, Effect] = {}
         for pod, service in self._routes.on_node(name):
-            effect = _members(service).refresh(pod.name)
+            effect = _members(service).refresh(pod.name, lacked=missing)
             effects[service.key] = max(effect, effects.get(service.key, Effect.NONE))
         return touched(effects)
 
@@ -164,6 +196,7 @@ class SliceEngine:
         if service is None or service.members is None:
             return
         self._zonal.pop(service.key, None)
+        self._holding.pop(service.key, None)
         self._preferring.pop(service.key, None)
         self._routes.unselect(namespace, name)
 
@@ -200,6 +233,10 @@ class SliceEngine:
         if service is None:
             return SlicePlan()
         plan = service.plan(now)
+        if service.members is not None and service.members.held:
+            self._holding[key] = service
+        else:
+            self._holding.pop(key, None)
         self._uncounted[key] = None
         self._drop_if_empty(service)
         return plan
@@ -241,6 +278,16 @@ class SliceEngine:
         """When *key* has to be planned again although nothing happens."""
         service = self._services.get(key)
         return None if service is None else service.deadline()
+
+    def hold(self, key: str) -> Hold | None:
+        """What is held of *key* since when."""
+        service = self._services.get(key)
+        return None if service is None else service.guard.hold
+
+    @property
+    def held(self) -> int:
+        """Endpoints that are held, of all services.  Costs O(services that hold)."""
+        return sum(_members(service).held for service in self._holding.values())
 
     # -- for metrics ------------------------------------------------------------------------------------
 
@@ -285,6 +332,8 @@ class SliceEngine:
                 unseen=self._unseen,
                 find=self._find,
                 changes=self._changes,
+                storm=self._storm,
+                holds=self._holds,
             )
         return service
 

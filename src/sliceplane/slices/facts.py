@@ -94,6 +94,15 @@ class PodFacts:
         return 0 if not self.serving else 1 if self.terminating else 2
 
     @property
+    def is_silenced(self) -> bool:
+        """It is not ready, and not by its own word: containers and gates are.  So its Node's silence leaves it."""
+        if self.serving or self.terminating or self.excluded:
+            return False
+        true = {condition.type for condition in self.pod.status.conditions or () if condition.status == "True"}
+        gates = self.pod.spec.readiness_gates or ()
+        return "ContainersReady" in true and all(gate.condition_type in true for gate in gates)
+
+    @property
     def topology_keys(self) -> tuple[str, ...]:
         """Over what the pod was spread, for heuristics."""
         return tuple(constraint.topology_key for constraint in self.pod.spec.topology_spread_constraints or ())

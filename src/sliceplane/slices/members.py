@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import IntEnum
 from itertools import product
@@ -15,6 +15,7 @@ from sliceplane.heuristics.types import EndpointPlace
 from sliceplane.kit.ip import Family
 from sliceplane.slices.content import PortResolver
 from sliceplane.slices.facts import Addresses, NodeFacts, PodFacts, node_place
+from sliceplane.slices.guard import Storm
 from sliceplane.slices.hint_policy import HintPolicy, Notice
 from sliceplane.slices.hints import ZoneHints
 from sliceplane.slices.packer import Desired, SlicePacker
@@ -24,6 +25,8 @@ from sliceplane.slices.subsets import NodeZones, ZoneSubsets
 from sliceplane.slices.topology import ZoneShares
 from sliceplane.slices.writes import MemberChanges
 
+#: ``PodFacts.answers`` of an endpoint for new traffic
+READY: Final = 2
 _BOOLEANS = (False, True)
 _CONDITIONS: Final = {
     (ready, serving, terminating): encode(EndpointConditions(ready=ready, serving=serving, terminating=terminating))
@@ -59,6 +62,7 @@ class SliceMembers:
         zones: ZoneShares,
         node_zones: NodeZones,
         find: Find,
+        storm: Storm,
         earlier: SliceMembers | None,
     ) -> None:
         self._shape = shape
@@ -87,6 +91,16 @@ class SliceMembers:
         #: pods that terminate are endpoints
         self._terminating = shape.all_conditions or shape.publish_not_ready
         self._pods: dict[str, PodFacts] = {}
+        #: how many of them take traffic by their own word
+        self.ready = 0
+        #: endpoints that were lost although no Pod said so, as they were; a guard says how many of them stay
+        self.missed: dict[str, PodFacts] = {}
+        #: address -> Pod, of those that stay
+        self._held_at: dict[str, str] = {}
+        self._held: set[str] = set()
+        #: the Pod that is dropped next is dropped because a list lacks it
+        self._lacked = ""
+        self._storm = storm
         self._skipped: dict[str, str] = {}
         #: skipped pods that were already told of
         self._told: dict[str, str] = {}
@@ -95,6 +109,8 @@ class SliceMembers:
         if earlier is not None:
             self._changes = MemberChanges(earlier._changes, earlier._pods.items())
             self._told = earlier._told
+            if earlier._shape.selector == shape.selector:
+                self.missed = dict(earlier.missed)
             for family, policy in earlier._policies.items():
                 if earlier._hints is not shape.hints:
                     self._notices += policy.farewell()
@@ -111,11 +127,21 @@ class SliceMembers:
         """The pod is a member in this version."""
         name = facts.name
         old = self._pods.get(name)
+        was_ready = self._is_ready(name)
+        was_held = name in self._held
         self._changes.note(name, old)
         self._pods[name] = facts
+        if not facts.is_silenced:
+            self._forget(name)
+        elif old is not None and was_ready:
+            self._miss(name, old)
         was_left_out = name in self._skipped
-        if not self._place(facts):
+        changed = self._place(self.missed[name] if name in self._held else facts)
+        self._count(name, was_ready=was_ready)
+        if not changed:
             return Effect.NONE
+        if was_held:
+            return Effect.REMOVAL
         if old is None or was_left_out:
             return Effect.CHANGE
         return Effect.REMOVAL if name in self._skipped or self._loses(old, facts) else Effect.CHANGE
@@ -135,20 +161,36 @@ class SliceMembers:
 
     def drop(self, pod: str) -> Effect:
         """The pod is no member any more."""
+        was_ready = self._is_ready(pod)
         old = self._pods.pop(pod, None)
         if old is None:
             return Effect.NONE
+        if pod != self._lacked:
+            self._forget(pod)
+        elif was_ready:
+            self._miss(pod, old)
+        self._lacked = ""
         self._changes.note(pod, old)
         self._skipped.pop(pod, None)
+        self._count(pod, was_ready=was_ready)
+        if pod in self._held:
+            return Effect.NONE
         return Effect.REMOVAL if self._want(pod, None) else Effect.NONE
 
-    def refresh(self, pod: str) -> Effect:
-        """The node of *pod* changed."""
-        facts = self._pods.get(pod)
+    def refresh(self, pod: str, *, lacked: bool = False) -> Effect:
+        """The node of *pod* changed; *lacked*: it is gone because a list lacks it."""
+        facts = self.missed[pod] if pod in self._held else self._pods.get(pod)
         if facts is None:
             return Effect.NONE
+        was_ready = self._is_ready(pod)
         skipped = pod in self._skipped
-        if not self._place(facts):
+        changed = self._place(facts)
+        self._count(pod, was_ready=was_ready)
+        if lacked and was_ready and pod in self._skipped:
+            self._miss(pod, facts)
+        elif pod in self.missed and self._is_back(pod):
+            self.let_go(pod)
+        if not changed:
             return Effect.NONE
         return Effect.REMOVAL if pod in self._skipped and not skipped else Effect.CHANGE
 
@@ -162,7 +204,7 @@ class SliceMembers:
             return self._want(name, Desired(self._ports.group_of(facts), "", b""))
         group = self._ports.group_of(facts)
         node = self._nodes.get(facts.node_name)
-        if node is None and not self._publish_not_ready:
+        if node is None and not self._publish_not_ready and name not in self._held:
             news = self._skipped.get(name) != facts.node_name
             self._skipped[name] = facts.node_name
             return self._want(name, Desired(group, "", b"")) or news
@@ -219,6 +261,69 @@ class SliceMembers:
             hint = self._policies[family].set(facts.name, _view(facts, node) if ready else None)
         conditions = self._conditions[ready, serving, terminating]
         return b"".join((addresses.head, conditions, hostname, facts.target, place, hint, b"}"))
+
+    # -- removals that no Pod told -----------------------------------------------------------------------
+
+    def lack(self, pod: str) -> None:
+        """What is told next of *pod* is that it is gone; a list lacks it."""
+        self._lacked = pod if pod in self._pods else ""
+
+    def hold(self, keep: int) -> None:
+        """So many of the missed stay endpoints as they were.  Costs O(missed)."""
+        for name in sorted(self.missed)[keep:]:
+            self.let_go(name)
+        for name, facts in self.missed.items():
+            if name not in self._held:
+                self._held.add(name)
+                self._held_at.update((entry.ip, name) for entry in facts.pod.status.pod_ips or ())
+                self._place(facts)
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+    def held_at(self, addresses: Iterable[str]) -> tuple[str, ...]:
+        """Pods that stay, and have one of *addresses*."""
+        return tuple(dict.fromkeys(self._held_at[address] for address in addresses if address in self._held_at))
+
+    def let_go(self, pod: str) -> None:
+        """It is what its Pod, or the lack of it, says."""
+        was_ready = self._is_ready(pod)
+        self._forget(pod)
+        facts = self._pods.get(pod)
+        if facts is None:
+            self._want(pod, None)
+        else:
+            self._place(facts)
+        self._count(pod, was_ready=was_ready)
+
+    def _miss(self, pod: str, facts: PodFacts) -> None:
+        if pod not in self.missed:
+            self.missed[pod] = facts
+            self._storm.lost()
+
+    def _forget(self, pod: str) -> None:
+        facts = self.missed.pop(pod, None)
+        if facts is not None and pod in self._held:
+            self._held.discard(pod)
+            for entry in facts.pod.status.pod_ips or ():
+                if self._held_at.get(entry.ip) == pod:
+                    del self._held_at[entry.ip]
+
+    def _is_back(self, pod: str) -> bool:
+        facts = self._pods.get(pod)
+        return facts is not None and facts.answers == READY and facts.node_name in self._nodes
+
+    def _is_ready(self, pod: str) -> bool:
+        facts = self._pods.get(pod)
+        if facts is None or facts.answers != READY or facts.excluded:
+            return False
+        return pod not in self._skipped and pod not in self._held
+
+    def _count(self, pod: str, *, was_ready: bool) -> None:
+        step = self._is_ready(pod) - was_ready
+        self.ready += step
+        self._storm.ready += step
 
     # -- subsets ----------------------------------------------------------------------------------------
 
@@ -278,12 +383,15 @@ class SliceMembers:
     def check(self) -> None:
         """Every packer was told what follows from each member's newest version."""
         for _, packer in self._packers:
-            expected = {name for name, facts in self._pods.items() if not facts.excluded}
+            expected = {name for name, facts in self._pods.items() if not facts.excluded} | self._held
             assert set(packer.desired) == expected, f"{self._shape.key}: {set(packer.desired) ^ expected} differ"
         for policy in self._policies.values():
             policy.check()
         for subsets in self._subsets.values():
             subsets.check()
+        assert self._held <= self.missed.keys(), f"{self._shape.key}: {self._held - self.missed.keys()} were not missed"
+        ready = sum(map(self._is_ready, self._pods))
+        assert self.ready == ready, f"{self._shape.key}: {ready} are ready, counted {self.ready}"
         for name in self._pods:
             assert not self.refresh(name), f"{self._shape.key}: the endpoint of {name} was out of date"
 

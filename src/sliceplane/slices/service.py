@@ -23,6 +23,7 @@ from sliceplane.heuristics.asking import Find
 from sliceplane.kit.ip import Family
 from sliceplane.slices.content import Content, PortResolver, Stored, read_slice
 from sliceplane.slices.facts import NodeFacts, PodFacts
+from sliceplane.slices.guard import REASON_EXPIRED, REASON_HELD, Losses, ServiceGuard, Storm
 from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.members import SliceMembers
 from sliceplane.slices.packer import Desired, SlicePacker
@@ -82,6 +83,8 @@ class ServiceState:
         unseen: Unseen,
         find: Find,
         changes: SelectorChanges,
+        storm: Storm,
+        holds: bool,
     ) -> None:
         self.key: Final = key
         self._nodes = nodes
@@ -90,6 +93,11 @@ class ServiceState:
         self._find = find
         self._max = max_endpoints
         self._changes = changes
+        self._storm = storm
+        self._holds = holds
+        self.guard: Final = ServiceGuard()
+        #: when the guard has to be asked again
+        self._guard_at: float | None = None
         #: address types of which another controller has endpoints, noted while the service makes none itself
         self._covered: set[str] = set()
         self._hold_until: float | None = None
@@ -138,6 +146,8 @@ class ServiceState:
         if self.shape is None or shape is None or self.shape.uid != shape.uid:
             self._trigger.restart()
         earlier = self.members
+        if earlier is not None:
+            self._storm.ready -= earlier.ready
         self.shape = shape
         self._covered.clear()
         self._hold_until = None
@@ -157,6 +167,7 @@ class ServiceState:
             zones=self._zones,
             node_zones=self._node_zones,
             find=self._find,
+            storm=self._storm,
             earlier=earlier,
         )
         for facts in pods:
@@ -238,6 +249,7 @@ class ServiceState:
         if self.members is None:
             return self._plan_farewell(self.shape, now)
         self._trigger.note(self.members.take_trigger_time(), self.shape.created)
+        guarded = self._guard(self.members, self.shape, now)
         self.members.settle(now)
         writes: list[SliceWrite] = []
         families = [self._plan_family(self.shape, family, writes) for family in self._order]
@@ -252,10 +264,27 @@ class ServiceState:
         return SlicePlan(
             tuple(writes),
             self.members.take_problems(),
-            notices=self._take_notices(self.shape, self.members.take_notices()),
+            notices=(*guarded, *self._take_notices(self.shape, self.members.take_notices())),
             families=tuple(families),
             hint_problems=self.members.hint_problems,
         )
+
+    def _guard(self, members: SliceMembers, shape: ServiceShape, now: float) -> tuple[Notice, ...]:
+        """Removals that no Pod told are held, or are what they seem."""
+        guard = self.guard
+        losses = Losses(
+            ready=members.ready,
+            missed=len(members.missed),
+            asks=self._holds if shape.holds is None else shape.holds,
+            released_at=shape.released_at,
+            storm=bool(members.missed) and self._storm.blows(now),
+        )
+        keep = guard.weigh(losses, now)
+        if members.missed:
+            members.hold(keep)
+        self._guard_at = guard.deadline(now)
+        news, guard.news = guard.news, []
+        return tuple(Notice(reason in (REASON_HELD, REASON_EXPIRED), reason, text) for reason, text in news)
 
     def _plan_farewell(self, shape: ServiceShape, now: float) -> SlicePlan:
         """The service has no selector any more, or is a name elsewhere; see ``slices.succession``.
@@ -279,6 +308,8 @@ class ServiceState:
         if self.shape is None:
             return None
         if self.members is not None:
+            if self.members.missed:
+                self.members.hold(0)
             self.members.settle(now)
             self.members.take_notices()
         desired = {family: packer.desired for family, packer in self._packers.items()}
@@ -352,9 +383,8 @@ class ServiceState:
         ``AT_ONCE`` for what the last plan left."""
         if self._again:
             return AT_ONCE
-        unseen = self._own.deadline()
         waiting = self._hold_until if self._held and self.slices else None
-        return waiting if unseen is None else unseen if waiting is None else min(unseen, waiting)
+        return min((due for due in (self._own.deadline(), waiting, self._guard_at) if due is not None), default=None)
 
     def succeeded(self, write: SliceWrite, answer: bytes, now: float) -> None:
         """The server performed *write* and answered with the object (anything, for a delete)."""

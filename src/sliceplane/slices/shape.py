@@ -32,6 +32,8 @@ from sliceplane.api.meta import OwnerReference
 from sliceplane.heuristics.types import ServiceView
 from sliceplane.kit.ip import FAMILIES, Family, family, parse_lenient
 from sliceplane.kit.names import is_domain_qualified
+from sliceplane.kit.times import parse_time
+from sliceplane.slices.guard import ANNOTATION_MASS_REMOVAL, ANNOTATION_RELEASE, HOLD
 from sliceplane.slices.subsets import ANNOTATION_SUBSETTING, APPROACHES, Subsetting
 
 ANNOTATION_TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"
@@ -95,6 +97,10 @@ class ServiceShape:
     all_conditions: bool = True
     subsetting: Subsetting = Subsetting.OFF
     subsetting_problem: str = ""
+    #: mass removals are held; ``None``: it is not said
+    holds: bool | None = None
+    #: holds that began before are over
+    released_at: float = 0.0
     #: what a heuristic may read; empty without one
     annotations: Mapping[str, str] = field(default_factory=dict)
 
@@ -162,8 +168,23 @@ def shape_of(service: Service, gates: Gates = _NEWEST, subsetting: Subsetting = 
         all_conditions=gates.enabled(ENDPOINT_SLICE_TERMINATING_CONDITION),
         subsetting=approach,
         subsetting_problem=problem,
+        holds=_holds(service),
+        released_at=_released_at(service),
         annotations=_parameters(service) if hints is HintMode.PLUGIN else {},
     )
+
+
+def _holds(service: Service) -> bool | None:
+    asked = (service.metadata.annotations or {}).get(ANNOTATION_MASS_REMOVAL)
+    return None if asked is None else asked == HOLD
+
+
+def _released_at(service: Service) -> float:
+    """0 for no time, or one that cannot be read."""
+    try:
+        return parse_time((service.metadata.annotations or {}).get(ANNOTATION_RELEASE, ""))
+    except ValueError:
+        return 0.0
 
 
 def subsetting_of(service: Service, default: Subsetting) -> tuple[Subsetting, str]:

@@ -1,0 +1,207 @@
+"""Which endpoints stay although the controller's inputs say that they are gone: a mass removal is held, for a while.
+
+A removal is *told* when somebody says so of the Pod itself: it is being deleted, it is over, its containers or gates
+are not ready, or a user changed the selector.  It is *inferred* when nobody does: the Pod is missing in a new list, its
+Node is, or its Node fell silent, whereupon the node life cycle controller takes ``Ready`` from the Pod and leaves
+``ContainersReady`` as it was (kubernetes/kubernetes#77864).  What is told is never held.
+
+Where a Service (or a flag) asks for it, inferred removals are held when they are many: fewer than half would stay of
+the greatest number of endpoints that stood for a minute in the last ten, which must have been four or more; or over 30%
+of all endpoints were lost within 30 s.  To know how many they are, each waits ``GATHER_S``.  They are held for
+``HOLD_S``, and then let go at 10% of that number a minute.  The number is counted of endpoints that are there, never of
+those that are held: a guard must not follow its own output.  A controller that starts knows of no earlier number.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from math import ceil
+from typing import Final
+
+from sliceplane.kit.times import format_time
+
+ANNOTATION_MASS_REMOVAL: Final = "sliceplane.dev/mass-removal"
+#: RFC 3339: holds that began before it are over
+ANNOTATION_RELEASE: Final = "sliceplane.dev/mass-removal-release"
+HOLD: Final = "hold"
+
+#: a loss by inference waits so long for others: Nodes that fell silent together are found so within a renewal (10 s)
+GATHER_S: Final = 15.0
+HOLD_S: Final = 300.0
+#: then so much of the peak is let go in each of these periods
+STEP_S: Final = 60.0
+STEP_SHARE: Final = 0.1
+PEAK_MIN: Final = 4
+STAY_SHARE: Final = 0.5
+PEAK_MINUTES: Final = 10
+STORM_S: Final = 30.0
+STORM_SHARE: Final = 0.3
+_MINUTE_S: Final = 60.0
+
+REASON_HELD: Final = "MassRemovalHeld"
+REASON_RELEASED: Final = "MassRemovalReleased"
+REASON_EXPIRED: Final = "MassRemovalExpired"
+REASON_OVER: Final = "MassRemovalOver"
+
+
+class Peak:
+    """The greatest number of the last ten minutes that stood through a whole minute of the clock.  O(1) a note."""
+
+    __slots__ = ("_floor", "_floors", "_last", "_minute")
+
+    def __init__(self) -> None:
+        self._floors: tuple[int, ...] = ()
+        self._minute: int | None = None
+        self._floor = 0
+        self._last = 0
+
+    def note(self, count: int, now: float) -> None:
+        self._roll(now)
+        self._floor = min(self._floor, count)
+        self._last = count
+
+    def standing(self, now: float) -> int:
+        self._roll(now)
+        return max(self._floors, default=0)
+
+    def _roll(self, now: float) -> None:
+        minute = int(now // _MINUTE_S)
+        if self._minute is None:
+            self._minute = minute  # the first minute has begun before: its floor is 0
+        if minute <= self._minute:
+            return
+        between = min(minute - self._minute - 1, PEAK_MINUTES)
+        self._floors = (*self._floors, self._floor, *[self._last] * between)[-PEAK_MINUTES:]
+        self._minute = minute
+        self._floor = self._last
+
+
+class Storm:
+    """How many endpoints of all Services are ready, and how many were lost by inference within ``STORM_S``."""
+
+    def __init__(self) -> None:
+        self.ready = 0
+        self._pending = 0
+        #: (when, how many), the oldest first
+        self._lost: deque[tuple[float, int]] = deque()
+        self._sum = 0
+
+    def lost(self) -> None:
+        self._pending += 1
+
+    def blows(self, now: float) -> bool:
+        if self._pending:
+            self._lost.append((now, self._pending))
+            self._sum += self._pending
+            self._pending = 0
+        while self._lost and self._lost[0][0] < now - STORM_S:
+            self._sum -= self._lost.popleft()[1]
+        return self._sum >= PEAK_MIN and self._sum > STORM_SHARE * (self.ready + self._sum)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """``count``: the most that were held at a time, of which some go at every step once the time is over."""
+
+    since: float
+    peak: int
+    count: int
+
+    @property
+    def until(self) -> float:
+        return self.since + HOLD_S
+
+    def keeps(self, now: float) -> int:
+        if now < self.until:
+            return self.count
+        steps = 1 + int((now - self.until) // STEP_S)
+        return max(0, self.count - steps * ceil(STEP_SHARE * self.peak))
+
+    def next_step(self, now: float) -> float:
+        if now < self.until:
+            return self.until
+        return self.until + STEP_S * (1 + (now - self.until) // STEP_S)
+
+    def __str__(self) -> str:
+        step = ceil(STEP_SHARE * self.peak)
+        return (
+            f"the removal of {self.count} of {self.peak} endpoints is held until {format_time(self.until)}, "
+            f"then {step} go each minute: no Pod said that it goes"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """``missed``: endpoints beside the *ready* ones that were lost by inference.  ``asks``: to hold them;
+    ``released_at``: holds that began before are over.  ``storm``: see ``Storm``."""
+
+    ready: int
+    missed: int
+    asks: bool
+    released_at: float
+    storm: bool
+
+
+class ServiceGuard:
+    """Of one Service.  ``news``: reasons and texts of what began or ended, for its reader to take."""
+
+    def __init__(self) -> None:
+        self.hold: Hold | None = None
+        self.news: list[tuple[str, str]] = []
+        self._peak = Peak()
+        #: when the first of the losses came that wait for others
+        self._gathers: float | None = None
+
+    def weigh(self, losses: Losses, now: float) -> int:
+        """How many of the missed endpoints stay.  O(1)."""
+        if losses.missed:
+            keep = self._begin(losses, now) if self.hold is None else self._go_on(self.hold, losses, now)
+        else:
+            keep = 0
+            self._gathers = None
+            if self.hold is not None:
+                self._end(REASON_OVER, "every endpoint that was held is back, or its Pod said that it goes")
+        self._peak.note(losses.ready, now)
+        return keep
+
+    def _begin(self, losses: Losses, now: float) -> int:
+        peak = self._peak.standing(now)
+        if not losses.asks or peak < PEAK_MIN:
+            self._gathers = None
+            return 0
+        if not losses.storm and losses.ready >= max(1.0, STAY_SHARE * peak):
+            return self._gather(losses.missed, now)
+        self._gathers = None
+        self.hold = Hold(now, peak, losses.missed)
+        self.news.append((REASON_HELD, str(self.hold)))
+        return losses.missed
+
+    def _go_on(self, hold: Hold, losses: Losses, now: float) -> int:
+        if not losses.asks or losses.released_at >= hold.since:
+            self._end(REASON_RELEASED, f"{losses.missed} endpoints that were held are let go: that was asked for")
+            return 0
+        if losses.missed > hold.count and now < hold.until:
+            hold = self.hold = Hold(hold.since, hold.peak, losses.missed)
+        keep = min(losses.missed, hold.keeps(now))
+        if not keep:
+            self._end(REASON_EXPIRED, "the last endpoints that were held are let go: their time is over")
+        return keep
+
+    def _gather(self, missed: int, now: float) -> int:
+        if self._gathers is None:
+            self._gathers = now
+        if now < self._gathers + GATHER_S:
+            return missed
+        self._gathers = None
+        return 0
+
+    def _end(self, reason: str, text: str) -> None:
+        self.hold = None
+        self.news.append((reason, text))
+
+    def deadline(self, now: float) -> float | None:
+        """When the same question has another answer."""
+        if self.hold is not None:
+            return self.hold.next_step(now)
+        return None if self._gathers is None else self._gathers + GATHER_S

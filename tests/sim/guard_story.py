@@ -34,8 +34,12 @@ class GuardStory:
     def __init__(self, seed: int, *, hold: bool = True) -> None:
         self.rng = Rng(seed)
         self.story = STORIES[seed % len(STORIES)]
+        self.lines: list[str] = []
         self.sim = Simulation(
-            Options(seed=seed, steps=0, faults=parse_faults("none"), controllers=("endpointslice",), workload="classic")
+            Options(
+                seed=seed, steps=0, faults=parse_faults("none"), controllers=("endpointslice",), workload="classic"
+            ),
+            sink=self.lines.append,
         )
         self.hold = hold
         self.alive: dict[str, str] = {}
@@ -121,7 +125,8 @@ class GuardStory:
 
     # The story
 
-    def run(self) -> None:
+    def begin(self) -> None:
+        """A Service whose endpoints have stood for two minutes."""
         for number in range(NODES):
             self._write("create", Nodes, "", {"metadata": {"name": f"node-{number}"}})
         annotations = {ANNOTATION_MASS_REMOVAL: HOLD} if self.hold else {}
@@ -132,6 +137,14 @@ class GuardStory:
         self.sim.start("endpointslice")
         self._pass(130.0 + self.rng.uniform(0.0, 60.0))
         assert self.published() == self.alive.keys(), "the story begins with all that is alive"
+
+    def silence(self) -> None:
+        """All Nodes, at once."""
+        for name in sorted(self.alive):
+            self._status(name, ready=False, containers=True)
+
+    def run(self) -> None:
+        self.begin()
         self._known_alive = set(self.alive)
         self._watched = True
         if self.story == STORIES[1]:

@@ -28,6 +28,7 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "explain": ("sliceplane.cli.explain", "Tell why a Service, Pod, Node or zone does not work."),
         "lint": ("sliceplane.cli.lint", "Look at every Service, and say what is wrong."),
         "drift": ("sliceplane.cli.drift", "Tell which nodes do not hold what the API server says."),
+        "guard": ("sliceplane.cli.guard", "Mass removals of endpoints that are held: show them, let go."),
         "trace": ("sliceplane.cli.trace", "Tell where a packet goes on a node, and why."),
         "timeline": ("sliceplane.cli.timeline", "Tell what happened to a Service, who did it, and what followed."),
         "recorder": ("sliceplane.cli.recorder", "Save what controllers were told; show it, and tell it again."),

@@ -233,3 +233,18 @@ def one_manager_moves_an_endpoint(world: World) -> None:
 def _twice(world: World, manager: str) -> None:
     endpoint = endpoint_of(world.get("Pod", "shop", "cart-1"), {})
     _slice(world, "cart-2", manager, endpoints=[endpoint])
+
+
+def _guard(world: World, status: str, message: str) -> None:
+    condition = {"type": "MassRemovalHeld", "status": status, "reason": "MassRemovalHeld", "message": message}
+    world.get("Service", "shop", "cart").setdefault("status", {})["conditions"] = [condition]
+
+
+@planted("E14")
+def a_removal_is_held(world: World) -> None:
+    _guard(world, "True", "the removal of 40 of 60 endpoints is held until 2026-11-22T02:31:00Z, then 6 go each minute")
+
+
+@near_miss("E14")
+def what_was_held_is_over(world: World) -> None:
+    _guard(world, "False", "nothing is held")

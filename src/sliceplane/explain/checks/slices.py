@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from sliceplane.api.core import Lease
+from sliceplane.api.core import Lease, ServiceCondition
 from sliceplane.api.discovery import (
     LABEL_SERVICE_NAME,
 )
@@ -19,6 +19,7 @@ from sliceplane.explain.case import ServiceCase, pod_name, seen
 from sliceplane.explain.objects import LEASES, NODES, QUOTAS, SLICES, FullPod
 from sliceplane.explain.wording import count, lasting, since
 from sliceplane.findings.finding import Evidence, Finding
+from sliceplane.slices.guard import REASON_HELD
 
 #: a controller that is well has written long before; upstream batches changes for at most a second or so
 STALE_AFTER_S: Final = 15.0
@@ -82,7 +83,7 @@ def stale(case: ServiceCase) -> Iterable[Finding]:
 def _stale(case: ServiceCase) -> Iterator[tuple[FullPod, str]]:
     """Pods of which slices say, for longer than a controller needs, what is not so; with a sentence each."""
     service = case.service
-    if service is None or not case.selector or service.spec.publish_not_ready_addresses:
+    if service is None or not case.selector or service.spec.publish_not_ready_addresses or _holds(case):
         return
     shown: dict[str, bool] = {}
     for _, endpoint in case.endpoints:
@@ -144,6 +145,25 @@ def _silent_for(lease: Lease, now: float) -> float | None:
     return age - duration if age > duration + STALE_AFTER_S else None
 
 
+def held(case: ServiceCase) -> Iterable[Finding]:
+    """E14"""
+    for condition in _holds(case):
+        field = f"status.conditions[{REASON_HELD}]"
+        yield Finding(
+            code="E14",
+            subject=case.subject,
+            sentence=condition.message,
+            evidence=(Evidence(subject=case.subject, field=field, value=condition.status),),
+            effect="slices list endpoints whose Pods are missing, or are not ready by their Node's silence",
+            remedy=f"sliceplane guard release {case.name} -n {case.namespace}",
+        )
+
+
+def _holds(case: ServiceCase) -> list[ServiceCondition]:
+    conditions = (case.service.status.conditions or ()) if case.service is not None else ()
+    return [condition for condition in conditions if condition.type == REASON_HELD and condition.status == "True"]
+
+
 def unknown_node(case: ServiceCase) -> Iterable[Finding]:
     """E11"""
     for pod in case.live:
@@ -164,4 +184,4 @@ def _on_unknown_node(case: ServiceCase, pod: FullPod) -> bool:
     return bool(node) and case.was_read(NODES.named("", node)) and case.facts.get(NODES, "", node) is None
 
 
-CHECKS = (stale, unknown_node)
+CHECKS = (stale, held, unknown_node)

@@ -1,0 +1,82 @@
+"""``sliceplane guard``: mass removals that a controller holds, seen by conditions of Services, and their release."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sliceplane.cli.answers import BAD, NO_ANSWER, Form, fail, output_option, rendered, screen_width, show
+from sliceplane.cli.cluster import ask, cluster_options
+from sliceplane.cli.options import CommandGroup
+from sliceplane.cli.process import say
+
+if TYPE_CHECKING:
+    from sliceplane.shell.tools.guarding import Held
+    from sliceplane.shell.transport.base import Client
+
+
+@click.group("guard", cls=CommandGroup)
+def command() -> None:
+    """Show which removals of endpoints are held because no Pod said that it goes, and let them go."""
+
+
+@command.command("status", short_help="Say which Services have endpoints that are held.")
+@click.option("-n", "--namespace", default="", metavar="NAME", help="Only its Services.  [default: all namespaces]")
+@output_option
+@cluster_options
+def status(*, namespace: str, output: Form, kubeconfig: Path | None, context: str | None) -> None:
+    """Say which Services have endpoints that are held, since when and until when.
+
+    Reads the conditions of Services (one list), on any cluster.
+
+    Exit code 0: nothing is held; 1: something is; 2: cannot tell, stderr says why.
+    """
+    from sliceplane.kit.columns import table
+    from sliceplane.shell.tools.guarding import read_held
+
+    async def work(client: Client, _: str) -> tuple[Held, ...]:
+        return await read_held(client, namespace)
+
+    held = ask(kubeconfig, context, work, exit_code=NO_ANSWER)
+
+    def text() -> str:
+        rows = [(row.service, row.since, row.message) for row in held]
+        return "\n".join(table(("SERVICE", "SINCE", "HELD"), rows, width=screen_width())) if rows else "nothing is held"
+
+    show(rendered(output, lambda: {"held": [row.as_document() for row in held]}, text), exit_code=NO_ANSWER)
+    if held:
+        raise SystemExit(BAD)
+
+
+@command.command("release", short_help="Let go what is held of Services.")
+@click.argument("names", nargs=-1, metavar="[SERVICE]...")
+@click.option("-n", "--namespace", default="", metavar="NAME", help="Where they are.  [default: the kubeconfig's]")
+@click.option("--all", "everything", is_flag=True, help="All Services of the namespace that hold something.")
+@cluster_options
+def release(*, names: tuple[str, ...], namespace: str, everything: bool, kubeconfig: Path | None, context: str | None
+) -> None:  # fmt: skip
+    """Let go what is held of SERVICEs, now.
+
+    Writes the annotation sliceplane.dev/mass-removal-release with the time of now: holds that began before are over,
+    the next mass removal is held again.  Needs the right to patch Services.
+    """
+    from sliceplane.shell.tools.guarding import read_held, release_holds
+
+    if bool(names) == everything:
+        raise click.UsageError("name Services, or say --all")
+
+    async def work(client: Client, default: str) -> tuple[str, ...]:
+        space = namespace or default
+        chosen = names
+        if everything:
+            chosen = tuple(row.service.partition("/")[2] for row in await read_held(client, space))
+        await release_holds(client, space, chosen, time.time())
+        return chosen
+
+    released = ask(kubeconfig, context, work)
+    if not released:
+        fail("nothing is held there")
+    say(f"released: {', '.join(released)}")

@@ -79,6 +79,8 @@ def refused(case: ServiceCase) -> Iterable[Finding]:
     yield Finding(
         code="T6",
         subject=case.subject,
+        # Where nothing at all was open, another network may have answered in the Pods' place.
+        certainty="certain" if "open" in tried.values() else "likely",
         sentence=f"{len(refusing)} of {count(len(tried), 'ready endpoint')} refused a connection from here: "
         f"{some([str(target) for target in refusing])}",
         evidence=(seen(SLICES, item, "endpoints", f"{first}, ready"),),

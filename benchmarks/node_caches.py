@@ -27,7 +27,7 @@ from sliceplane.proxy.progress import (
     LABEL_COMPONENT,
     LEASE_DURATION_S,
     Held,
-    Report,
+    ProgressReport,
 )
 
 SLICES = 20_000
@@ -46,7 +46,7 @@ def slice_of(number: int, version: int, zone: str = "") -> EndpointSlice:
     return EndpointSlice(metadata=meta)
 
 
-def lease(node: str, report: Report) -> Lease:
+def lease(node: str, report: ProgressReport) -> Lease:
     meta = ObjectMeta(
         name=f"sliceplane-proxy-{node}",
         labels={LABEL_COMPONENT: COMPONENT},
@@ -99,7 +99,8 @@ def fleet(small: bool) -> list[Result]:
     version = slices + changes
     zone = digest_of(held[number] for number in range(1, slices, ZONES))
     reports = [
-        Report(endpointslices={"shared": Held(version, shared), "zone=z1": Held(version, zone)}) for _ in range(nodes)
+        ProgressReport(endpointslices={"shared": Held(version, shared), "zone=z1": Held(version, zone)})
+        for _ in range(nodes)
     ]
     leases = [lease(f"node-{number:04}", reports[number]) for number in range(nodes)]
     best = float("inf")

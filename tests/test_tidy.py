@@ -108,3 +108,14 @@ def test_nothing_left_over() -> None:
     for path in [*SOURCES, *TESTS]:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             assert not any(mark in line for mark in marks), f"{path}:{number}: {line.strip()}"
+
+
+def test_a_public_class_name_stands_once() -> None:
+    """So that a name found anywhere leads to one place."""
+    named: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                named.setdefault(node.name, []).append(str(path.relative_to(ROOT / "src")))
+    doubled = {name: paths for name, paths in named.items() if len(paths) > 1}
+    assert doubled == {}, "say of what it is: NftPlane, ServerPlane"

@@ -16,7 +16,14 @@ from sliceplane.controllers.node_progress import BEHIND_S, NodeProgress
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.informer.digest import digest_of
 from sliceplane.kit.rng import Rng
-from sliceplane.proxy.progress import ANNOTATION_PROGRESS, COMPONENT, LABEL_COMPONENT, LEASE_DURATION_S, Held, Report
+from sliceplane.proxy.progress import (
+    ANNOTATION_PROGRESS,
+    COMPONENT,
+    LABEL_COMPONENT,
+    LEASE_DURATION_S,
+    Held,
+    ProgressReport,
+)
 from sliceplane.proxy.selections import ALL, readings_of_slice
 
 KEY = EndpointSlices.key
@@ -52,7 +59,7 @@ class History:
     def state(self, revision: int) -> dict[str, EndpointSlice]:
         return self.states[max(at for at in self.states if at <= revision)]
 
-    def report(self, revision: int, *readings: str, lost: str = "") -> Report:
+    def report(self, revision: int, *readings: str, lost: str = "") -> ProgressReport:
         state = self.state(revision)
         held = {
             reading: Held(
@@ -61,7 +68,7 @@ class History:
             )
             for reading in readings
         }
-        return Report(endpointslices=held)
+        return ProgressReport(endpointslices=held)
 
 
 @pytest.mark.parametrize("seed", range(scaled(20, 3)))
@@ -106,9 +113,9 @@ def test_what_was_before_a_list_is_not_judged() -> None:
     for item in history.held.values():
         caches.on_change(Change(KEY, None, item))
     caches.on_mark(Mark(KEY, str(history.revision), listed=True), 0.0)
-    caches.on_report("n", Report(endpointslices={ALL: Held(history.revision - 1, "0" * 16)}), 1.0)
+    caches.on_report("n", ProgressReport(endpointslices={ALL: Held(history.revision - 1, "0" * 16)}), 1.0)
     assert caches.verdict("n").kind == ""
-    caches.on_report("n", Report(endpointslices={ALL: Held(history.revision, "0" * 16)}), 1.0)
+    caches.on_report("n", ProgressReport(endpointslices={ALL: Held(history.revision, "0" * 16)}), 1.0)
     assert caches.verdict("n").kind == "differ"
 
 
@@ -123,14 +130,14 @@ def test_the_past_is_forgotten_and_memory_stays_bounded() -> None:
         old = new
     (history,) = (held for place, held in caches._histories.items() if place[1] == ALL)
     assert 10 * KEPT_S <= len(history._times) <= 20 * KEPT_S + 64
-    caches.on_report("n", Report(endpointslices={ALL: Held(5, "0" * 16)}), 2000.0)
+    caches.on_report("n", ProgressReport(endpointslices={ALL: Held(5, "0" * 16)}), 2000.0)
     assert caches.verdict("n").kind == ""
 
 
 # Nodes in numbers
 
 
-def lease(node: str, report: Report) -> Lease:
+def lease(node: str, report: ProgressReport) -> Lease:
     from sliceplane.api.codec import encode
 
     return Lease(
@@ -154,7 +161,7 @@ def test_monitoring_is_told_of_every_state() -> None:
     progress = NodeProgress()
     progress.on_change(Change(KEY, None, slice_of("a", 5)))
     progress.on_mark(Mark(KEY, "5", listed=True), 0.0)
-    good = Report(endpointslices={"shared": Held(5, digest_of([slice_of("a", 5)]))})
+    good = ProgressReport(endpointslices={"shared": Held(5, digest_of([slice_of("a", 5)]))})
     for node in ("n1", "n2", "n3", "n4"):
         progress.on_lease(f"sliceplane-proxy-{node}", lease(node, good), 0.0)
     assert figures(progress, 1.0) == ({"current": 4}, 0)
@@ -162,9 +169,9 @@ def test_monitoring_is_told_of_every_state() -> None:
     progress.on_mark(Mark(KEY, "9"), 10.0)
     assert figures(progress, 10.0 + BEHIND_S - 1) == ({"current": 4}, 0), "they have time"
     assert figures(progress, 10.0 + BEHIND_S) == ({"behind": 4}, BEHIND_S)
-    lost = Report(endpointslices={"shared": Held(9, good.endpointslices["shared"].digest)})
-    told = Report(endpointslices={"shared": Held(9, digest_of([slice_of("a", 9)]))})
-    bad = Report(endpointslices=told.endpointslices, problems=("IPv4 rules are not written: no buffer space",))
+    lost = ProgressReport(endpointslices={"shared": Held(9, good.endpointslices["shared"].digest)})
+    told = ProgressReport(endpointslices={"shared": Held(9, digest_of([slice_of("a", 9)]))})
+    bad = ProgressReport(endpointslices=told.endpointslices, problems=("IPv4 rules are not written: no buffer space",))
     (differing,) = progress.on_lease("sliceplane-proxy-n1", lease("n1", lost), 30.0)[1]
     assert (differing.node, differing.verdict.revision) == ("n1", 9)
     progress.on_lease("sliceplane-proxy-n2", lease("n2", bad), 30.0)
@@ -191,7 +198,7 @@ def test_a_node_that_is_behind_in_several_readings_counts_once() -> None:
         "n5": {"all": 8},
     }
     for node, held in versions.items():
-        report = Report(endpointslices={reading: Held(version, "") for reading, version in held.items()})
+        report = ProgressReport(endpointslices={reading: Held(version, "") for reading, version in held.items()})
         progress.on_lease(f"sliceplane-proxy-{node}", lease(node, report), 0.0)
     lag = progress.lag({"all": 9, "shared": 9, "zone=a": 9}, 1.0)
     assert (lag.behind, lag.nodes, lag.text) == (4, 5, "n3, n2, n4 and 1 more")

@@ -11,10 +11,10 @@ import pytest
 from sliceplane.api.core import Node
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.drift.answer import Drift, as_text
-from sliceplane.drift.facts import DriftFacts, Listed, Look, Told
+from sliceplane.drift.facts import DriftFacts, Listed, Look, ToldNode
 from sliceplane.drift.judge import judge, wanted_past
 from sliceplane.informer.digest import digest_of_versions
-from sliceplane.proxy.progress import LEASE_DURATION_S, Held, Report
+from sliceplane.proxy.progress import LEASE_DURATION_S, Held, ProgressReport
 
 NOW = 1_800_000_000.0
 
@@ -30,12 +30,12 @@ def held(revision: int, *items: Listed) -> Held:
     return Held(revision, digest_of_versions((each.key, each.version) for each in items))
 
 
-def told(node: str, revision: int = 60, *items: Listed, ago_s: float = 5.0, **rest: Any) -> Told:
-    report = Report(endpointslices={"all": held(revision, *(items or (CART, WEB)))}, **rest)
-    return Told(node, report, revision, NOW - ago_s, LEASE_DURATION_S, node)
+def told(node: str, revision: int = 60, *items: Listed, ago_s: float = 5.0, **rest: Any) -> ToldNode:
+    report = ProgressReport(endpointslices={"all": held(revision, *(items or (CART, WEB)))}, **rest)
+    return ToldNode(node, report, revision, NOW - ago_s, LEASE_DURATION_S, node)
 
 
-def facts(*reports: Told, slices: tuple[Listed, ...] = (CART, WEB), **rest: Any) -> DriftFacts:
+def facts(*reports: ToldNode, slices: tuple[Listed, ...] = (CART, WEB), **rest: Any) -> DriftFacts:
     nodes = tuple(Node(metadata=ObjectMeta(name=report.node)) for report in reports)
     return DriftFacts(now=NOW, told=reports, **{"nodes": nodes, "now_of": {"endpointslices": (70, slices)}, **rest})
 
@@ -81,8 +81,8 @@ def test_behind_is_asked_of_one_service() -> None:
 
 def test_what_a_node_does_not_read_is_no_concern_of_it() -> None:
     other = item("cart", 65, readings=("all", "zone=b"), age_s=34.0)
-    report = Report(endpointslices={"shared": held(60, WEB), "zone=a": held(60)})
-    told_of = Told("n1", report, 60, NOW, LEASE_DURATION_S, "n1")
+    report = ProgressReport(endpointslices={"shared": held(60, WEB), "zone=a": held(60)})
+    told_of = ToldNode("n1", report, 60, NOW, LEASE_DURATION_S, "n1")
     assert states(judge(facts(told_of, slices=(other, WEB)))) == {"n1": "in step"}
 
 
@@ -154,7 +154,7 @@ def test_a_proxy_that_is_no_node_and_a_node_that_never_told() -> None:
 
 
 def test_an_older_proxy_tells_no_digest() -> None:
-    older = Told("n1", None, 40, NOW, LEASE_DURATION_S, "n1")
+    older = ToldNode("n1", None, 40, NOW, LEASE_DURATION_S, "n1")
     drift = judge(facts(older, slices=(CART, item("web", 50, age_s=34.0))))
     assert states(drift) == {"n1": "behind"}
     assert drift.not_looked_at == ("n1: its cache (its proxy tells no digest)",)

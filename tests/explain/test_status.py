@@ -15,7 +15,7 @@ from sliceplane.explain.investigation import FORBIDDEN, Investigation
 from sliceplane.explain.objects import LEASES, NODES
 from sliceplane.explain.question import ExplainQuestion
 from sliceplane.explain.scrape import samples
-from sliceplane.explain.status import Page, Part, Status, StatusFacts
+from sliceplane.explain.status import Part, PlaneStatus, ReadPage, StatusFacts
 from sliceplane.explain.status_parts import status
 from sliceplane.explain.status_text import as_text
 
@@ -34,8 +34,8 @@ apiserver_longrunning_requests{verb="WATCH",resource="pods"} 4
 """
 LEADER = {"holderIdentity": "master-1_7f", "leaseDurationSeconds": 15}
 PAGES = StatusFacts(
-    "https://10.0.0.1:6443", 0, Page('{"gitVersion":"v1.36.2"}'), Page("[+]ping ok\n[+]etcd ok\nreadyz check passed"),
-    Page(METRICS), {}, (), None,  # type: ignore[arg-type]  # ``look`` fills them in
+    "https://10.0.0.1:6443", 0, ReadPage('{"gitVersion":"v1.36.2"}'), ReadPage("[+]ping ok\n[+]etcd ok\nreadyz check passed"),
+    ReadPage(METRICS), {}, (), None,  # type: ignore[arg-type]  # ``look`` fills them in
 )  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def cluster() -> World:
     return world
 
 
-def look(world: World, pages: StatusFacts = PAGES) -> Status:
+def look(world: World, pages: StatusFacts = PAGES) -> PlaneStatus:
     investigation = Investigation(ExplainQuestion("everything"), 1_790_000_000.0)
     for _ in range(READINGS_MAX):
         for selection in investigation.wanted():
@@ -67,7 +67,7 @@ def look(world: World, pages: StatusFacts = PAGES) -> Status:
     return status(replace(pages, now=facts.now, leases=leases, nodes=nodes, lint=investigation.answer()))
 
 
-def part(found: Status, name: str) -> Part:
+def part(found: PlaneStatus, name: str) -> Part:
     return next(part for part in found.parts if part.name == name)
 
 
@@ -156,12 +156,12 @@ def test_a_proxy_that_holds_less_is_named_and_may_be_on_its_way() -> None:
 )
 def test_figures_of_the_server_that_are_too_large_need_attention(old: str, new: str, name: str, line: str) -> None:
     assert old in METRICS
-    found = look(cluster(), replace(PAGES, metrics=Page(METRICS.replace(old, new, 1))))
+    found = look(cluster(), replace(PAGES, metrics=ReadPage(METRICS.replace(old, new, 1))))
     assert (part(found, name).lines, part(found, name).state) == ((line,), "attention")
 
 
 def test_a_server_that_is_not_ready_says_which_check_fails() -> None:
-    readyz = Page("[+]ping ok\n[-]etcd failed: reason withheld\nreadyz check failed", "the server answers 500", 500)
+    readyz = ReadPage("[+]ping ok\n[-]etcd failed: reason withheld\nreadyz check failed", "the server answers 500", 500)
     found = look(cluster(), replace(PAGES, readyz=readyz))
     assert part(found, "servers").lines[0].endswith(": not ready: etcd")
     assert found.state == "attention"
@@ -170,7 +170,7 @@ def test_a_server_that_is_not_ready_says_which_check_fails() -> None:
 def test_controllers_without_a_leader_need_attention_only_if_nobody_else_does_their_work() -> None:
     world = cluster()
     renew(world, "kube-system", "kube-controller-manager", 180)
-    elsewhere = replace(PAGES, metrics=Page(why="no right to"))
+    elsewhere = replace(PAGES, metrics=ReadPage(why="no right to"))
     found = part(look(world, elsewhere), "controllers")
     assert found.state == "attention"
     assert found.lines[0].startswith("nobody leads those of EndpointSlices")
@@ -193,7 +193,7 @@ def test_servers_are_counted_by_their_leases_and_are_no_leaders() -> None:
 def test_what_may_not_be_read_is_said_and_is_not_well() -> None:
     world = cluster()
     world.refuse |= {"leases", "nodes"}
-    found = look(world, replace(PAGES, metrics=Page(why="no right to get /metrics", status=403)))
+    found = look(world, replace(PAGES, metrics=ReadPage(why="no right to get /metrics", status=403)))
     assert [part.name for part in found.parts if part.state == "unknown"] == [
         "storage", "controllers", "queues", "nodes", "consumers",
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 from tests.recorder.test_encoding import Told
 from tests.recorder.test_timeline import rollout
 
-from sliceplane.recorder.chrome import Trace
+from sliceplane.recorder.chrome import ChromeTrace
 from sliceplane.recorder.delta import schema
 from sliceplane.recorder.file import Header, recording_of
 from sliceplane.recorder.reader import entries
@@ -18,7 +18,7 @@ from sliceplane.recorder.recorder import Recorder
 
 
 def exported(recorder: Recorder, segment: int = 0) -> list[dict[str, Any]]:
-    trace = Trace()
+    trace = ChromeTrace()
     trace.add_all(entries(recording_of(Header(schema=schema()), recorder.segments()), segment))
     events: list[dict[str, Any]] = json.loads(json.dumps(trace.events))
     return events

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sliceplane.controllers.election import ElectionConfig
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
     from sliceplane.shell.hosting.host import ControllerEntry
-    from sliceplane.shell.hosting.standalone import OnceSummary, Recording
+    from sliceplane.shell.hosting.standalone import OnceSummary, RecordingHere
     from sliceplane.shell.transport.kubeconfig import Connection
 
 #: what KEP-0752 describes; the others are for an API server that runs without controllers
@@ -183,14 +183,14 @@ async def _serve(
             await asyncio.gather(running, saying, stopping, return_exceptions=True)
 
 
-def _recording(flags: dict[str, Any]) -> Recording | None:
+def _recording(flags: dict[str, Any]) -> RecordingHere | None:
     from sliceplane.shell.hosting.heuristics import InstalledHeuristics
     from sliceplane.shell.hosting.settings import settings_of
-    from sliceplane.shell.hosting.standalone import Recording
+    from sliceplane.shell.hosting.standalone import RecordingHere
 
     flight = flight_config(flags)
     config = discovery_config(flags, gates_of(flags["feature_gates"], ""), InstalledHeuristics().find)
-    return Recording(flight, settings_of(config)) if flight.size_bytes else None
+    return RecordingHere(flight, settings_of(config)) if flight.size_bytes else None
 
 
 async def _say_ready(waiting: Any) -> None:

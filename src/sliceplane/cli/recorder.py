@@ -136,13 +136,13 @@ def export(*, file: Path, form: str) -> None:
     Spans are changes, jobs and slices on their way to nodes, with arrows between them. What the recording has only
     half of is closed and marked.
     """
-    from sliceplane.recorder.chrome import Trace
+    from sliceplane.recorder.chrome import ChromeTrace
     from sliceplane.recorder.file import RecordingError
     from sliceplane.recorder.reader import entries
 
     assert form == "chrome", f"form {form!r}"
     recording = read(file)
-    trace = Trace()
+    trace = ChromeTrace()
     try:
         trace.add_all(entries(recording))
     except RecordingError as error:

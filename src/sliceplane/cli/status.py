@@ -11,7 +11,7 @@ from sliceplane.cli.cluster import ask, cluster_options
 from sliceplane.cli.options import Command
 
 if TYPE_CHECKING:
-    from sliceplane.explain.status import Status
+    from sliceplane.explain.status import PlaneStatus
     from sliceplane.shell.transport.http import HttpClient
 
 _EXIT_CODES = {"well": GOOD, "attention": BAD, "unknown": NO_ANSWER}
@@ -35,7 +35,7 @@ def command(*, namespace: str, output: Form, **flags: Any) -> None:
     says why.
     """
 
-    async def work(client: HttpClient, _: str) -> Status:
+    async def work(client: HttpClient, _: str) -> PlaneStatus:
         import time
 
         from sliceplane.shell.tools.status import read_status

@@ -19,7 +19,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.informer.digest import Terms, digest_text
-from sliceplane.proxy.progress import FOLLOWED, Held, Place, Report
+from sliceplane.proxy.progress import FOLLOWED, Held, Place, ProgressReport
 from sliceplane.proxy.selections import readings_of_service, readings_of_slice
 
 #: how long it is remembered what a digest was; more than two reports of a proxy
@@ -138,7 +138,7 @@ class NodeCaches:
 
     # Reports
 
-    def on_report(self, node: str, report: Report | None, now: float) -> bool:
+    def on_report(self, node: str, report: ProgressReport | None, now: float) -> bool:
         """*report* ``None``: the node tells nothing, or is gone.  True: its cache turns out to differ."""
         if report is None:
             self._reports.pop(node, None)

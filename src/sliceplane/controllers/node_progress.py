@@ -33,7 +33,7 @@ from sliceplane.proxy.progress import (
     LABEL_COMPONENT,
     LEASE_DURATION_S,
     LEASE_PREFIX,
-    Report,
+    ProgressReport,
     read_report,
 )
 from sliceplane.proxy.selections import ALL, SHARED
@@ -218,7 +218,7 @@ class NodeProgress:
         self._caches.check()
 
 
-def _node_of(name: str, lease: Lease, report: Report | None, revision: str, now: float) -> _Node:
+def _node_of(name: str, lease: Lease, report: ProgressReport | None, revision: str, now: float) -> _Node:
     until = now + (lease.spec.lease_duration_seconds or LEASE_DURATION_S)
     owner = next((owner for owner in lease.metadata.owner_references or () if owner.kind == "Node"), None)
     revisions = {_EVERY: revision_of(revision)}

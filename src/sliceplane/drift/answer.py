@@ -23,7 +23,7 @@ ORDER: Final[tuple[State, ...]] = (
 )  # fmt: skip
 
 
-class Row(NamedTuple):
+class DriftRow(NamedTuple):
     """``cache`` and ``kernel`` are words; ``behind_s`` is 0 where nothing is missing, or its age is not known."""
 
     node: str
@@ -40,7 +40,7 @@ class Row(NamedTuple):
 class Drift:
     """``rows``: the worst first, then by name."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[DriftRow, ...]
     findings: tuple[Finding, ...]
     not_looked_at: tuple[str, ...]
 
@@ -90,7 +90,7 @@ def _lines(drift: Drift, width: int | None) -> Iterator[str]:
         yield from fact("not seen", phrase, width)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: DriftRow) -> tuple[str, ...]:
     told = "never" if row.told_s is None else f"{row.told_s:.0f} s ago"
     behind = f"{row.behind}, {row.behind_s:.0f} s" if row.behind else "-"
     return (row.node, row.state, str(row.revision or "-"), told, behind, row.cache, row.kernel)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object, revision_of
-from sliceplane.proxy.progress import Place, Report
+from sliceplane.proxy.progress import Place, ProgressReport
 from sliceplane.proxy.selections import readings_of_service, readings_of_slice
 
 
@@ -39,12 +39,12 @@ def listed(seen: Object, written: float = 0.0) -> Listed:
     return Listed(meta.key, meta.resource_version, readings_of_service(seen), meta.key, written)
 
 
-class Told(NamedTuple):
+class ToldNode(NamedTuple):
     """What the Lease of one node proxy says.  ``report`` ``None``: a proxy of an older release, which tells
     ``revision`` alone."""
 
     node: str
-    report: Report | None
+    report: ProgressReport | None
     revision: int
     renewed: float
     duration_s: float
@@ -73,7 +73,7 @@ class DriftFacts:
     a sentence why."""
 
     now: float
-    told: tuple[Told, ...]
+    told: tuple[ToldNode, ...]
     nodes: tuple[Node, ...] | None
     now_of: Mapping[str, tuple[int, tuple[Listed, ...]]]
     past: Mapping[tuple[str, int], tuple[Listed, ...] | str] = field(default_factory=dict)

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from sliceplane.api.meta import revision_of
-from sliceplane.drift.answer import ORDER, Drift, Row, State
-from sliceplane.drift.facts import DriftFacts, Listed, Look, Told
+from sliceplane.drift.answer import ORDER, Drift, DriftRow, State
+from sliceplane.drift.facts import DriftFacts, Listed, Look, ToldNode
 from sliceplane.findings.finding import Evidence, Finding, ObjectName, rank
 from sliceplane.informer.digest import digest_of_versions
 from sliceplane.kit.times import format_time
@@ -44,7 +44,7 @@ def wanted_past(facts: DriftFacts) -> tuple[tuple[str, int], ...]:
 
 
 def judge(facts: DriftFacts) -> Drift:
-    rows: list[Row] = []
+    rows: list[DriftRow] = []
     findings: list[Finding] = []
     unseen: list[str] = list(facts.unread)
     names = {node.metadata.name for node in facts.nodes} if facts.nodes is not None else None
@@ -58,13 +58,13 @@ def judge(facts: DriftFacts) -> Drift:
     told_of = {told.node for told in facts.told} | {told.owner for told in facts.told}
     for name in sorted((names or set()) - told_of):
         if not facts.node or facts.node == name:
-            rows.append(Row(name, "never told", 0, 0, 0.0, None, "not looked at", "not looked at"))
+            rows.append(DriftRow(name, "never told", 0, 0, 0.0, None, "not looked at", "not looked at"))
             unseen.append(f"{name}: everything (no proxy of ours has ever told anything there)")
     rows.sort(key=lambda row: (ORDER.index(row.state), row.node))
     return Drift(tuple(rows), tuple(sorted(findings, key=rank)), tuple(dict.fromkeys(unseen)))
 
 
-def _judge_node(facts: DriftFacts, told: Told) -> tuple[Row, list[Finding], list[str]]:
+def _judge_node(facts: DriftFacts, told: ToldNode) -> tuple[DriftRow, list[Finding], list[str]]:
     look = facts.looks.get(told.node, Look())
     states: list[State] = []
     findings: list[Finding] = []
@@ -96,14 +96,14 @@ def _judge_node(facts: DriftFacts, told: Told) -> tuple[Row, list[Finding], list
     elif look.rules_why:
         unseen.append(f"{told.node}: rules ({look.rules_why})")
     state = next((known for known in ORDER if known in states), ORDER[-1])
-    return Row(told.node, state, told.revision, len(missing), behind_s, age_s, cache, kernel), findings, unseen
+    return DriftRow(told.node, state, told.revision, len(missing), behind_s, age_s, cache, kernel), findings, unseen
 
 
-def _places(told: Told) -> dict[Place, Held]:
+def _places(told: ToldNode) -> dict[Place, Held]:
     return told.report.places() if told.report is not None else {}
 
 
-def _behind(facts: DriftFacts, told: Told) -> tuple[Listed, ...]:
+def _behind(facts: DriftFacts, told: ToldNode) -> tuple[Listed, ...]:
     """What the node reads and has not told that it holds, as far as the objects that are there show it."""
     held = {reading: at.revision for (plural, reading), at in _places(told).items() if plural == "endpointslices"}
     _, slices = facts.now_of.get("endpointslices", (0, ()))
@@ -119,7 +119,7 @@ def _behind(facts: DriftFacts, told: Told) -> tuple[Listed, ...]:
     )
 
 
-def _cache(facts: DriftFacts, told: Told, look: Look) -> tuple[str, Finding | None, list[str]]:
+def _cache(facts: DriftFacts, told: ToldNode, look: Look) -> tuple[str, Finding | None, list[str]]:
     """A word, a finding, and why something was not looked at."""
     if told.report is None:
         return "not looked at", None, [f"{told.node}: its cache (its proxy tells no digest)"]
@@ -137,7 +137,7 @@ def _digest(objects: tuple[Listed, ...]) -> str:
     return digest_of_versions((item.key, item.version) for item in objects)
 
 
-def _kernel(told: Told, look: Look) -> tuple[str, Finding | None]:
+def _kernel(told: ToldNode, look: Look) -> tuple[str, Finding | None]:
     problems = told.report.problems if told.report is not None else ()
     if look.rules:
         more = f", and {len(look.rules) - 1} more" if len(look.rules) > 1 else ""
@@ -166,12 +166,12 @@ def _finding(
     )
 
 
-def _lease(told: Told, field: str, value: str) -> tuple[Evidence, ...]:
+def _lease(told: ToldNode, field: str, value: str) -> tuple[Evidence, ...]:
     name = ObjectName("leases.coordination.k8s.io", "Lease", LEASE_NAMESPACE, f"{LEASE_PREFIX}{told.node}")
     return (Evidence(subject=name, field=field, value=value),)
 
 
-def _stopped(told: Told, age_s: float) -> Finding:
+def _stopped(told: ToldNode, age_s: float) -> Finding:
     return _finding(
         "N1",
         told.node,
@@ -182,7 +182,7 @@ def _stopped(told: Told, age_s: float) -> Finding:
     )
 
 
-def _is_behind(told: Told, missing: tuple[Listed, ...], behind_s: float) -> Finding:
+def _is_behind(told: ToldNode, missing: tuple[Listed, ...], behind_s: float) -> Finding:
     services = list(dict.fromkeys(item.service or item.key for item in missing))
     more = f" and {len(services) - NAMED_MAX} more" if len(services) > NAMED_MAX else ""
     since = f"{_span(behind_s)} behind" if behind_s else "behind"
@@ -196,7 +196,7 @@ def _is_behind(told: Told, missing: tuple[Listed, ...], behind_s: float) -> Find
     )
 
 
-def _lost(told: Told, place: Place, held: Held, objects: tuple[Listed, ...], look: Look) -> Finding:
+def _lost(told: ToldNode, place: Place, held: Held, objects: tuple[Listed, ...], look: Look) -> Finding:
     plural, reading = place
     sentence = f"lost an event: it holds {plural} ({reading}) {held.revision} with another content"
     theirs = look.objects.get(f"{plural}/{reading}")
@@ -229,7 +229,7 @@ def _differences(ours: tuple[Listed, ...], theirs: Mapping[str, str], revision: 
     return (", ".join(words[:NAMED_MAX]) + more) if words else "by now it is equal"
 
 
-def _misnamed(told: Told, names: set[str]) -> Finding:
+def _misnamed(told: ToldNode, names: set[str]) -> Finding:
     near = [name for name in sorted(names) if told.node.startswith(f"{name}.")]
     near += difflib.get_close_matches(told.node, sorted(names), n=1)
     override = f"--hostname-override={near[0]}" if near else "--hostname-override"

@@ -10,26 +10,26 @@ _SAMPLE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})?\s+(?P<v
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
-class Sample(NamedTuple):
+class ScrapedSample(NamedTuple):
     labels: Mapping[str, str]
     value: float
 
 
-def samples(page: str, names: frozenset[str]) -> dict[str, list[Sample]]:
+def samples(page: str, names: frozenset[str]) -> dict[str, list[ScrapedSample]]:
     """Those of *names*, in the page's order; a line that is none is passed over."""
-    found: dict[str, list[Sample]] = {}
+    found: dict[str, list[ScrapedSample]] = {}
     for name, sample in _lines(page, names):
         found.setdefault(name, []).append(sample)
     return found
 
 
-def total(found: Mapping[str, list[Sample]], name: str) -> float | None:
+def total(found: Mapping[str, list[ScrapedSample]], name: str) -> float | None:
     """The sum of its series; ``None``: there is none."""
     of_name = found.get(name)
     return sum(sample.value for sample in of_name) if of_name else None
 
 
-def _lines(page: str, names: frozenset[str]) -> Iterator[tuple[str, Sample]]:
+def _lines(page: str, names: frozenset[str]) -> Iterator[tuple[str, ScrapedSample]]:
     for line in page.splitlines():
         # Most of a large page is of other names: the pattern is not for them.
         if line.partition("{")[0].partition(" ")[0] not in names:
@@ -40,4 +40,4 @@ def _lines(page: str, names: frozenset[str]) -> Iterator[tuple[str, Sample]]:
                 value = float(match["value"])
             except ValueError:
                 continue
-            yield match["name"], Sample(dict(_LABEL.findall(match["labels"] or "")), value)
+            yield match["name"], ScrapedSample(dict(_LABEL.findall(match["labels"] or "")), value)

@@ -19,7 +19,7 @@ State = Literal["well", "attention", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ReadPage:
     """``why``: it was not to be had, and why; ``status``: the HTTP status of the answer, 0 for none."""
 
     text: str = ""
@@ -33,9 +33,9 @@ class StatusFacts:
 
     server: str
     now: float
-    version: Page
-    readyz: Page
-    metrics: Page
+    version: ReadPage
+    readyz: ReadPage
+    metrics: ReadPage
     leases: Mapping[str, tuple[Lease, ...] | str]
     nodes: tuple[Node, ...] | str
     lint: Explanation
@@ -53,7 +53,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class PlaneStatus:
     """``parts`` are in the order of the screen.  ``findings``: the worst; ``more``: how many others there are."""
 
     parts: tuple[Part, ...]

@@ -9,8 +9,8 @@ import msgspec
 
 from sliceplane.api.core import Lease, Node
 from sliceplane.explain.checks.slices import LEADERS
-from sliceplane.explain.scrape import Sample, samples, total
-from sliceplane.explain.status import Part, State, Status, StatusFacts
+from sliceplane.explain.scrape import ScrapedSample, samples, total
+from sliceplane.explain.status import Part, PlaneStatus, State, StatusFacts
 from sliceplane.explain.wording import clipped, count, lasting, since, some
 from sliceplane.proxy.progress import ANNOTATION_REVISION, LEASE_PREFIX
 
@@ -43,7 +43,7 @@ _NAMES: Final = frozenset(
 )
 
 
-def status(facts: StatusFacts) -> Status:
+def status(facts: StatusFacts) -> PlaneStatus:
     metrics = samples(facts.metrics.text, _NAMES)
     parts = (
         _servers(facts),
@@ -55,7 +55,7 @@ def status(facts: StatusFacts) -> Status:
     )
     bad = [finding for finding in facts.lint.findings if finding.severity != "note"]
     unseen = [phrase for part in parts for phrase in part.unseen]
-    return Status(
+    return PlaneStatus(
         parts=parts,
         findings=tuple(bad[:FINDINGS_MAX]),
         more=len(bad) - len(bad[:FINDINGS_MAX]),
@@ -106,7 +106,7 @@ def _servers(facts: StatusFacts) -> Part:
     return Part("servers", state, tuple(lines), figures, tuple(unseen))
 
 
-def _storage(facts: StatusFacts, metrics: Mapping[str, list[Sample]]) -> Part:
+def _storage(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> Part:
     size = total(metrics, "apiserver_storage_size_bytes")
     if facts.metrics.why or size is None:
         return _unseen("storage", facts.metrics.why or "the server's metrics do not tell of it")
@@ -132,7 +132,7 @@ def _storage(facts: StatusFacts, metrics: Mapping[str, list[Sample]]) -> Part:
     return Part("storage", "attention" if stale_s > STORAGE_STALE_S else "well", (", ".join(told),), figures)
 
 
-def _controllers(facts: StatusFacts, metrics: Mapping[str, list[Sample]]) -> Part:
+def _controllers(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> Part:
     why = facts.leases[LEADER_NAMESPACE]
     leases = [
         lease for lease in _leases(facts, LEADER_NAMESPACE) if LABEL_IDENTITY not in (lease.metadata.labels or {})
@@ -172,7 +172,7 @@ def _leader_text(row: Mapping[str, Any]) -> str:
     return f"{row['name']}: nobody leads" + (f", {row['holder']} did, {ago}" if row["holder"] else "")
 
 
-def _queues(facts: StatusFacts, metrics: Mapping[str, list[Sample]]) -> Part:
+def _queues(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> Part:
     depths = {sample.labels.get("name", ""): sample.value for sample in metrics.get("workqueue_depth", ())}
     if facts.metrics.why or not depths:
         return _unseen("queues", facts.metrics.why or "the server's metrics tell of none")
@@ -265,7 +265,7 @@ def _revisions(proxies: Mapping[str, Lease]) -> dict[str, int]:
     return {name: int(text) for name, text in told.items() if text.isascii() and text.isdecimal()}
 
 
-def _consumers(facts: StatusFacts, metrics: Mapping[str, list[Sample]]) -> Part:
+def _consumers(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> Part:
     watches = total(metrics, "apiserver_registered_watchers")
     of_slices = [
         sample

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from sliceplane.explain.status import Status
+from sliceplane.explain.status import PlaneStatus
 from sliceplane.explain.wording import count
 from sliceplane.findings.text import fact
 
@@ -15,12 +15,12 @@ _WORD_WIDTH: Final = 15
 _MARKS: Final = {"well": " ", "attention": "!", "unknown": "?"}
 
 
-def as_text(status: Status, width: int | None = None) -> str:
+def as_text(status: PlaneStatus, width: int | None = None) -> str:
     """*width*: columns of the screen; ``None``: lines are as long as they come."""
     return "\n".join(_lines(status, width))
 
 
-def _lines(status: Status, width: int | None) -> Iterator[str]:
+def _lines(status: PlaneStatus, width: int | None) -> Iterator[str]:
     for part in status.parts:
         shown = list(part.lines[:LINES_MAX]) or ["not looked at"]
         if len(part.lines) > LINES_MAX:

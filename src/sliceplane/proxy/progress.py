@@ -69,7 +69,7 @@ class Held(NamedTuple):
     digest: str
 
 
-class Report(msgspec.Struct, frozen=True, omit_defaults=True):
+class ProgressReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """The annotation ``progress``: ``[version, digest]`` by reading, and what is wrong with the rules."""
 
     endpointslices: dict[str, Held] = {}
@@ -81,10 +81,10 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
         return {(resource.plural, name): held for resource, of in readings for name, held in of.items()}
 
 
-_decoder = msgspec.json.Decoder(Report)
+_decoder = msgspec.json.Decoder(ProgressReport)
 
 
-def read_report(text: str) -> Report | None:
+def read_report(text: str) -> ProgressReport | None:
     """``None``: *text* is no such annotation."""
     try:
         return _decoder.decode(text)
@@ -93,7 +93,7 @@ def read_report(text: str) -> Report | None:
 
 
 class _Request(NamedTuple):
-    """Report when *place* is held at *revision*, but not before *due*."""
+    """ProgressReport when *place* is held at *revision*, but not before *due*."""
 
     place: Place
     revision: int
@@ -124,7 +124,7 @@ class Progress:
         self._held: dict[Family, dict[Place, Held]] = {family: {} for family in families}
         self._problems: tuple[str, ...] = ()
         self._requests: list[_Request] = []
-        self._told: Report | None = None
+        self._told: ProgressReport | None = None
         self._told_at: float | None = None
         #: of these, the last at the beat: a report on demand takes the place of none
         self._beat_at = 0.0
@@ -242,11 +242,11 @@ class Progress:
         }
         return encode({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec})
 
-    def _report(self) -> Report:
+    def _report(self) -> ProgressReport:
         by_resource: dict[str, dict[str, Held]] = {resource.plural: {} for resource in FOLLOWED}
         for (resource, reading), held in self.held.items():
             by_resource[resource][reading] = held
-        return Report(by_resource[EndpointSlices.plural], by_resource[Services.plural], self._problems)
+        return ProgressReport(by_resource[EndpointSlices.plural], by_resource[Services.plural], self._problems)
 
     def check(self) -> None:
         for digest in self._digests.values():
@@ -267,7 +267,7 @@ def _revision(held: dict[Place, Held], place: Place) -> int:
     return held[place].revision if place in held else 2**64
 
 
-def _content(report: Report) -> tuple[object, ...]:
+def _content(report: ProgressReport) -> tuple[object, ...]:
     """All but versions, which bookmarks raise every minute."""
     return ({place: held.digest for place, held in report.places().items() if held.revision}, report.problems)
 

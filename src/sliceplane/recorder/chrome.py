@@ -47,7 +47,7 @@ class _Life:
     jobs: dict[str, _Span] = field(default_factory=dict)
 
 
-class Trace:
+class ChromeTrace:
     """One export.  ``events`` is what ``traceEvents`` is to hold."""
 
     def __init__(self) -> None:

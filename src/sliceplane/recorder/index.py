@@ -26,7 +26,7 @@ class ObjectKey(NamedTuple):
     name: str
 
 
-class Step(NamedTuple):
+class RecordedStep(NamedTuple):
     """One change of one object.  ``old`` and ``new`` are numbers of versions, ``NONE`` where there is none.
 
     ``order`` tells those of one moment apart.
@@ -49,7 +49,7 @@ class Plan(NamedTuple):
     writes: tuple[tuple[str, str, int], ...]
 
 
-class Mark(NamedTuple):
+class IndexedMark(NamedTuple):
     at: float
     kind: str
     text: str
@@ -74,9 +74,9 @@ class Index:
     metadata: tuple[int, int]
     began: float = 0.0
     ended: float = 0.0
-    steps: dict[ObjectKey, list[Step]] = field(default_factory=dict)
+    steps: dict[ObjectKey, list[RecordedStep]] = field(default_factory=dict)
     plans: dict[str, list[Plan]] = field(default_factory=dict)
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[IndexedMark] = field(default_factory=list)
     #: versions that a checkpoint has, by key: what was there before the first step
     first: dict[ObjectKey, int] = field(default_factory=dict)
     #: how many steps there are
@@ -177,7 +177,7 @@ class _SegmentIndex:
                     pending = None
                     key = keys[number]
                     self._index.told += 1
-                    step = Step(at, self._index.told, key, old, new, writer)
+                    step = RecordedStep(at, self._index.told, key, old, new, writer)
                     known = steps.get(key)
                     if known is None:
                         steps[key] = [step]
@@ -210,7 +210,7 @@ class _SegmentIndex:
                 clock.read(row[1])
                 self._names[row[2]] = self._texts[row[3]]
             case Code.MARK:
-                self._index.marks.append(Mark(clock.read(row[1]), self._texts[row[2]], row[3]))
+                self._index.marks.append(IndexedMark(clock.read(row[1]), self._texts[row[2]], row[3]))
             case _:
                 clock.read(row[1])
 

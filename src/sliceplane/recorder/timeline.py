@@ -31,7 +31,7 @@ from sliceplane.api.scheme import (
 from sliceplane.informer.cache import Change
 from sliceplane.kit.times import format_micro_time
 from sliceplane.proxy.progress import ANNOTATION_REVISION, LEASE_PREFIX
-from sliceplane.recorder.index import NONE, Index, ObjectKey, Step
+from sliceplane.recorder.index import NONE, Index, ObjectKey, RecordedStep
 from sliceplane.recorder.words import change_text, field_changes
 
 #: changes of one owner's Pods that are further apart are two causes
@@ -54,7 +54,7 @@ class SubLine(NamedTuple):
     who: str
 
 
-class Effect(NamedTuple):
+class TimelineEffect(NamedTuple):
     """``nodes``: node -> seconds after the last of these writes at which it told that it holds them."""
 
     slices: int = 0
@@ -69,7 +69,7 @@ class Line:
     until: float
     who: str
     what: str
-    effect: Effect
+    effect: TimelineEffect
     opened: tuple[SubLine, ...]
 
 
@@ -83,7 +83,7 @@ class Membership(NamedTuple):
 @dataclass(slots=True)
 class _Cause:
     root: str
-    steps: list[Step] = field(default_factory=list)
+    steps: list[RecordedStep] = field(default_factory=list)
 
     @property
     def last(self) -> float:
@@ -176,10 +176,10 @@ class Timeline:
             cause.steps.append(step)
         return causes
 
-    def _rooted_steps(self, since: float) -> list[tuple[Step, str, bool]]:
+    def _rooted_steps(self, since: float) -> list[tuple[RecordedStep, str, bool]]:
         """Steps that may be causes or parts of them, with whose they are, and whether each is a cause by itself."""
         earliest = since - GAP_S
-        rooted: list[tuple[Step, str, bool]] = []
+        rooted: list[tuple[RecordedStep, str, bool]] = []
         owners: dict[ObjectKey, str] = {}
         for key in self._pods:
             steps = [step for step in self._index.steps.get(key, ()) if step.at >= earliest]
@@ -220,7 +220,7 @@ class Timeline:
             owners.setdefault(owner_key, root)
         return root
 
-    def _is_about_traffic(self, step: Step) -> bool:
+    def _is_about_traffic(self, step: RecordedStep) -> bool:
         """A Pod came or went, or something changed that slices show."""
         if NONE in (step.old, step.new):
             return True
@@ -233,7 +233,7 @@ class Timeline:
             or old.status.phase != new.status.phase
         )
 
-    def _is_wanted(self, step: Step) -> bool:
+    def _is_wanted(self, step: RecordedStep) -> bool:
         """Not the status of an object alone."""
         if NONE in (step.old, step.new):
             return True
@@ -257,7 +257,7 @@ class Timeline:
         effect = self._effect(head.at, min(ends, cause.last + _FOLLOW_S))
         return Line(at=head.at, until=cause.last, who=who, what=what, effect=effect, opened=opened)
 
-    def _what(self, step: Step) -> str:
+    def _what(self, step: RecordedStep) -> str:
         old, new = self._index.version(step.old), self._index.version(step.new)
         change: Change[Object] = Change(step.key.resource, old, new)
         if old is None or new is None:
@@ -265,11 +265,11 @@ class Timeline:
         changes = [found for found in field_changes(old, new) if not found.path.startswith("status")]
         return ", ".join(map(str, changes[:4])) if changes else change_text(change)
 
-    def _step_text(self, step: Step) -> str:
+    def _step_text(self, step: RecordedStep) -> str:
         what = self._pod_text(step) if step.key.resource == Pods.key else self._what(step)
         return f"{_kind(step.key)} {step.key.name}: {what}"
 
-    def _pod_text(self, step: Step) -> str:
+    def _pod_text(self, step: RecordedStep) -> str:
         old, new = self._index.version(step.old), self._index.version(step.new)
         if old is None:
             return "made"
@@ -281,7 +281,7 @@ class Timeline:
             return "ready" if _is_ready(new) else "not ready"
         return change_text(Change(step.key.resource, old, new))
 
-    def _pods_text(self, steps: list[Step]) -> str:
+    def _pods_text(self, steps: list[RecordedStep]) -> str:
         """What became of Pods, counted: ``3 Pods made, 2 ready``."""
         counts: dict[str, set[str]] = {}
         for step in steps:
@@ -293,7 +293,7 @@ class Timeline:
 
     # -- what followed ----------------------------------------------------------------------------------
 
-    def _effect(self, since: float, until: float) -> Effect:
+    def _effect(self, since: float, until: float) -> TimelineEffect:
         service = f"{self._service.namespace}/{self._service.name}"
         slices: set[str] = set()
         newest = 0
@@ -313,7 +313,7 @@ class Timeline:
             if write[1].startswith("endpointslices")
         )
         nodes, known = self._nodes(newest, last) if slices else ({}, 0)
-        return Effect(len(slices), size, nodes, known)
+        return TimelineEffect(len(slices), size, nodes, known)
 
     def _nodes(self, revision: int, since: float) -> tuple[dict[str, float], int]:
         """When each node proxy told that it holds *revision*; and how many there are."""
@@ -348,7 +348,7 @@ class Timeline:
         return dict(sorted(members.items()))
 
 
-def _is_echo(cause: _Cause, step: Step) -> bool:
+def _is_echo(cause: _Cause, step: RecordedStep) -> bool:
     """*cause* has just begun, and with what controllers do when others have changed something."""
     first = cause.steps[0]
     return step.at - first.at < _ECHO_S and all(_is_controller(part.writer) for part in cause.steps)
@@ -392,7 +392,7 @@ def membership_text(membership: Membership) -> str:
     return "\n".join(rows)
 
 
-def _effect_text(effect: Effect) -> str:
+def _effect_text(effect: TimelineEffect) -> str:
     if not effect.slices:
         return "; no slice changed"
     slices = f"{effect.slices} slice{'s' if effect.slices > 1 else ''}"

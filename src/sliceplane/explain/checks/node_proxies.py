@@ -27,7 +27,7 @@ from sliceplane.proxy.progress import (
     LABEL_COMPONENT,
     LEASE_DURATION_S,
     LEASE_NAMESPACE,
-    Report,
+    ProgressReport,
     read_report,
 )
 from sliceplane.proxy.selections import readings_of_slice
@@ -44,7 +44,7 @@ class _Proxy(NamedTuple):
 
     node: str
     lease: Lease
-    report: Report | None
+    report: ProgressReport | None
     revision: int
     owned: bool
 

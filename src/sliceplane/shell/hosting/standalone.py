@@ -34,7 +34,7 @@ _LOOK_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class RecordingHere:
     """``settings``: of the controllers (``hosting.settings``)."""
 
     config: FlightConfig
@@ -51,7 +51,7 @@ class Standalone:
         election: ElectionConfig | None,
         *,
         election_client: Client | None = None,
-        recording: Recording | None = None,
+        recording: RecordingHere | None = None,
     ) -> None:
         """*election_client*: where *client* keeps to a limit, one that does not: a Lease does not wait its turn."""
         self._client = client

@@ -22,7 +22,7 @@ from sliceplane.api.meta import Object, Projection, revision_of
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Resource, Services
 from sliceplane.drift.answer import Drift
-from sliceplane.drift.facts import DriftFacts, Listed, Look, Told, listed
+from sliceplane.drift.facts import DriftFacts, Listed, Look, ToldNode, listed
 from sliceplane.drift.judge import judge, wanted_past
 from sliceplane.kit.times import parse_time
 from sliceplane.proxy.progress import (
@@ -98,11 +98,11 @@ async def read_drift(
     return drift
 
 
-def _told(lease: Lease) -> Told:
+def _told(lease: Lease) -> ToldNode:
     annotations = lease.metadata.annotations or {}
     report = read_report(annotations.get(ANNOTATION_PROGRESS, ""))
     owner = next((owner.name for owner in lease.metadata.owner_references or () if owner.kind == "Node"), "")
-    return Told(
+    return ToldNode(
         lease.spec.holder_identity or lease.metadata.name.removeprefix(LEASE_PREFIX),
         report,
         revision_of(annotations.get(ANNOTATION_REVISION, "")),

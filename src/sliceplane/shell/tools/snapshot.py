@@ -113,7 +113,7 @@ def restore(path: Path, data_dir: str, *, bump: int = REVISIONS_BEYOND) -> Snaps
 
 def _make_database(folder: DataDir, database: Path, reader: SnapshotReader, revision: int) -> int:
     """The number of its objects.  Raises what the back end raises."""
-    from sliceplane.shell.server.storage.proof import Mark
+    from sliceplane.shell.server.storage.proof import AckedMark
     from sliceplane.shell.server.storage.sqlite import SqliteBackend
 
     part = folder.restoring
@@ -132,9 +132,9 @@ def _make_database(folder: DataDir, database: Path, reader: SnapshotReader, revi
         with part.open("rb") as file:
             os.fsync(file.fileno())
         # Killed in between, the database has no mark, and versions go on even further beyond.
-        Mark.path_of(database).unlink(missing_ok=True)
+        AckedMark.path_of(database).unlink(missing_ok=True)
         part.replace(database)
-        Mark.path_of(part).replace(Mark.path_of(database))
+        AckedMark.path_of(part).replace(AckedMark.path_of(database))
         _sync_folder(database.parent)
     return len(events)
 

@@ -18,7 +18,7 @@ from sliceplane.api.requests import Selection
 from sliceplane.explain.investigation import FORBIDDEN, Investigation
 from sliceplane.explain.objects import LEASES, NODES, Readable
 from sliceplane.explain.question import ExplainQuestion
-from sliceplane.explain.status import Page, Status, StatusFacts
+from sliceplane.explain.status import PlaneStatus, ReadPage, StatusFacts
 from sliceplane.explain.status_parts import LEADER_NAMESPACE, NODE_NAMESPACE, status
 from sliceplane.shell.tools.explaining import investigated
 from sliceplane.shell.tools.lists import list_whole
@@ -29,7 +29,7 @@ PAGE_BYTES_MAX: Final = 64 << 20
 T = TypeVar("T", bound=Object)
 
 
-async def read_status(client: HttpClient, namespace: str, wall_clock: Callable[[], float]) -> Status:
+async def read_status(client: HttpClient, namespace: str, wall_clock: Callable[[], float]) -> PlaneStatus:
     """*namespace*: whose Services are looked at; "": all.  *wall_clock*: seconds since the epoch.  Raises
     ``shell.transport.base.Unreachable``, ``msgspec.DecodeError``, and ``StatusError`` for what is neither a refusal nor
     a page that is not there."""
@@ -56,16 +56,16 @@ async def read_status(client: HttpClient, namespace: str, wall_clock: Callable[[
     )
 
 
-async def _page(client: HttpClient, path: str) -> Page:
+async def _page(client: HttpClient, path: str) -> ReadPage:
     body = bytearray()
     try:
         async for portion in client.download(path):
             body += portion
             if len(body) > PAGE_BYTES_MAX:
-                return Page(why=f"more than {PAGE_BYTES_MAX >> 20} MiB")
+                return ReadPage(why=f"more than {PAGE_BYTES_MAX >> 20} MiB")
     except StatusError as error:
-        return Page(error.message, _reason(error, f"get {path}"), error.code)
-    return Page(body.decode(errors="replace"))
+        return ReadPage(error.message, _reason(error, f"get {path}"), error.code)
+    return ReadPage(body.decode(errors="replace"))
 
 
 async def _objects(

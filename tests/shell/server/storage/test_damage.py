@@ -18,7 +18,7 @@ import pytest
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.server.storage import proof, rows
 from sliceplane.shell.server.storage.committing import StorageError
-from sliceplane.shell.server.storage.proof import Mark
+from sliceplane.shell.server.storage.proof import AckedMark
 from sliceplane.shell.server.storage.sqlite import SqliteBackend
 from sliceplane.store.backend import REVISIONS_BEYOND, OutcomeUnknown
 from sliceplane.store.mvcc import Store
@@ -347,13 +347,13 @@ def test_a_database_of_the_schema_before_is_brought_up(life: Life, tmp_path: Pat
 
 def test_the_mark_is_what_it_was_or_is_refused(tmp_path: Path) -> None:
     database = tmp_path / DATABASE
-    assert Mark.read(database) is None
-    Mark.begin(database, 77, 5).close()
-    mark = Mark.begin(database, 77, 6)
+    assert AckedMark.read(database) is None
+    AckedMark.begin(database, 77, 5).close()
+    mark = AckedMark.begin(database, 77, 6)
     mark.note(77, 1 << 40)
     mark.close()
     mark.close()
-    found = Mark.read(database)
+    found = AckedMark.read(database)
     assert found is not None
     assert (found.history, found.revision, found.copied) == (77, 1 << 40, False)
-    assert Mark.path_of(database).stat().st_mode & 0o777 == 0o600
+    assert AckedMark.path_of(database).stat().st_mode & 0o777 == 0o600

@@ -125,7 +125,7 @@ class MarkContent:
     copied: bool
 
 
-class Mark:
+class AckedMark:
     """The open file.  Owned by one back end; calls come from one thread at a time."""
 
     def __init__(self, descriptor: int) -> None:
@@ -149,7 +149,7 @@ class Mark:
             os.close(descriptor)
 
     @classmethod
-    def begin(cls, database: Path, history: int, revision: int) -> Mark:
+    def begin(cls, database: Path, history: int, revision: int) -> AckedMark:
         """Make it, or write it over, with its name on disk for good.  Raises ``OSError``."""
         path = cls.path_of(database)
         mark = cls(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))

@@ -33,7 +33,7 @@ from pathlib import Path
 
 from sliceplane.shell.server.storage import proof, rows, sqlite_file
 from sliceplane.shell.server.storage.committing import StorageError
-from sliceplane.shell.server.storage.proof import Mark
+from sliceplane.shell.server.storage.proof import AckedMark
 from sliceplane.shell.server.storage.sqlite_file import code_of, log_of, reason_of
 from sliceplane.store.backend import REVISIONS_BEYOND, Loaded, OutcomeUnknown, StoredRow, WriteFailed, chain
 from sliceplane.store.types import StoreEvent
@@ -68,7 +68,7 @@ class SqliteBackend:
         self._usable = True
         #: one sentence about how the start went; "": as ever
         self.told = told
-        self._mark = Mark.begin(path, self._history_number, self._tally.revision)
+        self._mark = AckedMark.begin(path, self._history_number, self._tally.revision)
 
     @classmethod
     def open(cls, path: Path) -> SqliteBackend:

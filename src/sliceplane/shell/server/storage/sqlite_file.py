@@ -22,7 +22,7 @@ from typing import Final
 
 from sliceplane.shell.server.storage import proof, rows
 from sliceplane.shell.server.storage.committing import StorageError
-from sliceplane.shell.server.storage.proof import BadMark, Mark, MarkContent, Tally
+from sliceplane.shell.server.storage.proof import AckedMark, BadMark, MarkContent, Tally
 
 SCHEMA: Final = 2
 #: without a tally and a mark
@@ -70,7 +70,7 @@ def prepare(path: Path) -> Found:
         raise StorageError(f"cannot use {path} for storage: it is a directory")
     if _size(path):
         return look_at(path)
-    for left in (log_of(path), Mark.path_of(path)):
+    for left in (log_of(path), AckedMark.path_of(path)):
         if _size(left):
             what = "it is empty" if path.exists() else "it is missing"
             raise StorageError(
@@ -112,10 +112,10 @@ def _compared(path: Path, connection: sqlite3.Connection) -> Found:
     """The file and its log with what was acknowledged."""
     schema = accept(path, connection)
     try:
-        marked = Mark.read(path)
+        marked = AckedMark.read(path)
     except BadMark as error:
         raise _refused(
-            path, f"{Mark.path_of(path).name} cannot be used to tell whether it is whole: {error}"
+            path, f"{AckedMark.path_of(path).name} cannot be used to tell whether it is whole: {error}"
         ) from error
     if not schema:
         if marked is not None and marked.revision > 1:
@@ -131,13 +131,13 @@ def _compared(path: Path, connection: sqlite3.Connection) -> Found:
         # It may be put together of two moments, and the log is copied into it when it is opened for writing.
         check_rows(stored, revision, *connection.execute(proof.COUNT_ROWS).fetchone())
     if marked is not None and marked.history != history:
-        raise _refused(path, f"{Mark.path_of(path).name} is of another database")
+        raise _refused(path, f"{AckedMark.path_of(path).name} is of another database")
     proved = proof.proved(log_of(path), history) if _size(log_of(path)) else 0
     return _judged(path, revision, marked, proved)
 
 
 def _judged(path: Path, revision: int, marked: MarkContent | None, proved: int) -> Found:
-    name = Mark.path_of(path).name
+    name = AckedMark.path_of(path).name
     if marked is None:
         if revision == 1:
             return Found()  # we were killed while making it
@@ -168,7 +168,7 @@ def _check_reaches(path: Path, revision: int, acknowledged: int) -> None:
 def _refused(path: Path, why: str) -> StorageError:
     return StorageError(
         f"cannot use {path} for storage: {why}; put the newest whole copy of the folder back or restore a snapshot "
-        f"elsewhere, or remove {Mark.path_of(path).name} to go on with what is there and lose the rest"
+        f"elsewhere, or remove {AckedMark.path_of(path).name} to go on with what is there and lose the rest"
     )
 
 
@@ -243,7 +243,7 @@ def _bring_up(path: Path, connection: sqlite3.Connection) -> None:
     """A file without a tally, of the schema before.  The mark comes first: who finds the tally wants the mark, too."""
     history = _new_history()
     revision = newest(connection)
-    Mark.begin(path, history, revision).close()
+    AckedMark.begin(path, history, revision).close()
     connection.execute(proof.CREATE_TALLY)
     count, total = connection.execute(proof.COUNT_ROWS).fetchone()
     connection.execute(proof.SET_TALLY, (Tally(revision, count, total, revision).encode(history),))

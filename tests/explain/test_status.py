@@ -34,7 +34,8 @@ apiserver_longrunning_requests{verb="WATCH",resource="pods"} 4
 """
 LEADER = {"holderIdentity": "master-1_7f", "leaseDurationSeconds": 15}
 PAGES = StatusFacts(
-    "https://10.0.0.1:6443", 0, ReadPage('{"gitVersion":"v1.36.2"}'), ReadPage("[+]ping ok\n[+]etcd ok\nreadyz check passed"),
+    "https://10.0.0.1:6443", 0, ReadPage('{"gitVersion":"v1.36.2"}'),
+    ReadPage("[+]ping ok\n[+]etcd ok\nreadyz check passed"),
     ReadPage(METRICS), {}, (), None,  # type: ignore[arg-type]  # ``look`` fills them in
 )  # fmt: skip
 

@@ -14,7 +14,7 @@ from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import say
 
 if TYPE_CHECKING:
-    from sliceplane.shell.tools.guarding import Held
+    from sliceplane.shell.tools.guarding import HeldService
     from sliceplane.shell.transport.base import Client
 
 
@@ -37,7 +37,7 @@ def status(*, namespace: str, output: Form, kubeconfig: Path | None, context: st
     from sliceplane.kit.columns import table
     from sliceplane.shell.tools.guarding import read_held
 
-    async def work(client: Client, _: str) -> tuple[Held, ...]:
+    async def work(client: Client, _: str) -> tuple[HeldService, ...]:
         return await read_held(client, namespace)
 
     held = ask(kubeconfig, context, work, exit_code=NO_ANSWER)

@@ -14,7 +14,7 @@ from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_ZONE, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
-from sliceplane.explain.facts import Facts, Outcome, Target
+from sliceplane.explain.facts import Facts, Outcome, ProbedAddress
 from sliceplane.explain.objects import NODES, PODS, SERVICES, FullPod, Readable
 from sliceplane.explain.question import ExplainQuestion
 from sliceplane.explain.wording import pairs_text
@@ -189,17 +189,17 @@ class ServiceCase(PodsCase):
         return tuple(pair for pair in self.endpoints if pair[1].conditions.ready is not False)
 
     @cached_property
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[ProbedAddress, ...]:
         """Where connections go: the TCP ports of its ready endpoints, the first ``TARGETS_MAX``."""
-        found: dict[Target, None] = {}
+        found: dict[ProbedAddress, None] = {}
         for item, endpoint in self.ready:
             for port in item.ports or () if item.address_type != "FQDN" else ():
                 if port.port and (port.protocol or "TCP") == "TCP" and endpoint.addresses:
-                    found[Target(endpoint.addresses[0], port.port)] = None
+                    found[ProbedAddress(endpoint.addresses[0], port.port)] = None
         return tuple(found)[:TARGETS_MAX]
 
     @cached_property
-    def tried(self) -> dict[Target, Outcome]:
+    def tried(self) -> dict[ProbedAddress, Outcome]:
         """How connections from here to its ready endpoints ended; empty: none were tried."""
         tried = self.facts.tried or {}
         return {target: tried[target] for target in self.targets if target in tried}

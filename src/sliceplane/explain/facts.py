@@ -37,7 +37,7 @@ class Unread:
         return f"{resource}{where} ({self.reason})"
 
 
-class Target(NamedTuple):
+class ProbedAddress(NamedTuple):
     """Where a TCP connection is tried."""
 
     ip: str
@@ -55,7 +55,7 @@ class Facts:
         #: of the machine that asks, which is a node then; ``None``: nobody asked for it
         self.kernel = kernel
         #: how connections from here ended; ``None``: none were tried
-        self.tried: dict[Target, Outcome] | None = None
+        self.tried: dict[ProbedAddress, Outcome] | None = None
         self._objects: dict[str, dict[str, Object]] = defaultdict(dict)
         self._read: set[Selection] = set()
         self._unread: dict[Selection, Unread] = {}

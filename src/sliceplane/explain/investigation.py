@@ -21,7 +21,7 @@ from sliceplane.api.requests import Selection
 from sliceplane.explain.case import Case, NodeCase, PodCase, ServiceCase, ZoneCase
 from sliceplane.explain.chain import CHAIN, KERNEL, Link
 from sliceplane.explain.checks.traffic_policies import backends_of
-from sliceplane.explain.facts import Facts, Outcome, Target, Unread
+from sliceplane.explain.facts import Facts, Outcome, ProbedAddress, Unread
 from sliceplane.explain.kernel import KernelFacts
 from sliceplane.explain.objects import (
     INGRESSES,
@@ -84,12 +84,12 @@ class Investigation:
             return
         self.facts.refuse(Unread(selection, verb, reason))
 
-    def to_try(self) -> tuple[Target, ...]:
+    def to_try(self) -> tuple[ProbedAddress, ...]:
         """Where ``--probe`` connects to, once nothing is wanted."""
         cases = [case for case in self._cases() if isinstance(case, ServiceCase)]
         return tuple(dict.fromkeys(target for case in cases for target in case.targets))
 
-    def on_tried(self, outcomes: dict[Target, Outcome]) -> None:
+    def on_tried(self, outcomes: dict[ProbedAddress, Outcome]) -> None:
         """How it ended; ask again what is wanted."""
         self.facts.tried = outcomes
         self._kept = self._findings = None

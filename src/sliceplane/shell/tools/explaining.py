@@ -13,7 +13,7 @@ from typing import Final
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import NOT_TO_BE_HAD
-from sliceplane.explain.facts import Outcome, Target
+from sliceplane.explain.facts import Outcome, ProbedAddress
 from sliceplane.explain.investigation import FORBIDDEN, Investigation
 from sliceplane.explain.kernel import KernelFacts
 from sliceplane.explain.question import ExplainQuestion, Explanation
@@ -44,7 +44,7 @@ async def explain(
     return investigation.answer()
 
 
-async def connect(target: Target) -> Outcome:
+async def connect(target: ProbedAddress) -> Outcome:
     """Opens a TCP connection and closes it at once; nothing is sent."""
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):

@@ -21,7 +21,7 @@ from sliceplane.slices.guard import ANNOTATION_RELEASE, REASON_HELD
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldService:
     """``service`` is ``namespace/name``, ``since`` RFC 3339."""
 
     service: str
@@ -32,11 +32,11 @@ class Held:
         return {"service": self.service, "since": self.since, "message": self.message}
 
 
-async def read_held(client: Reader, namespace: str) -> tuple[Held, ...]:
+async def read_held(client: Reader, namespace: str) -> tuple[HeldService, ...]:
     """By name.  *namespace* "": all.  Raises ``StatusError`` and ``Unreachable``."""
     services = [decode(body, Service) for body in await list_whole(client, Selection(Services, namespace))]
     return tuple(
-        Held(service.metadata.key, condition.last_transition_time or "", condition.message)
+        HeldService(service.metadata.key, condition.last_transition_time or "", condition.message)
         for service in sorted(services, key=lambda service: service.metadata.key)
         for condition in service.status.conditions or ()
         if condition.type == REASON_HELD and condition.status == "True"

@@ -13,6 +13,8 @@ from pathlib import Path
 from tests.e2e.symptoms import ROOT, STORY, Player
 from tests.ports import free_port
 
+from sliceplane.findings.codes import cause_of
+
 DOCUMENT = ROOT / "docs" / "symptoms.md"
 OPERATIONS = ROOT / "docs" / "operations.md"
 BEGIN = "<!-- symptoms -->\n"
@@ -22,7 +24,8 @@ LINES_MAX = 30
 HEAD = """\
 # What one sees, and what to do
 
-Fifteen troubles, each with its real output. Made by `tools/make_symptoms.py`, which makes each trouble;
+Fifteen troubles, each with its real output; what can be wrong with a Service is in [findings](findings/index.md), by
+what one sees, and `sliceplane explain` finds which it is. Made by `tools/make_symptoms.py`, which makes each trouble;
 `tests/e2e/test_symptoms.py` makes them again. What an alert says is in [alerts](alerts.md); which part keeps what, and
 what becomes of it, in [operations](operations.md).
 """
@@ -31,6 +34,13 @@ what becomes of it, in [operations](operations.md).
 def anchor(title: str) -> str:
     """As GitHub makes it."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def pages(codes: tuple[str, ...]) -> str:
+    links = [
+        f"[{code}](findings/{code}.md) ({cause_of(code).title[0].lower()}{cause_of(code).title[1:]})" for code in codes
+    ]
+    return f"\n**Findings.** {', '.join(links)}.\n" if links else ""
 
 
 def main() -> None:
@@ -43,7 +53,7 @@ def main() -> None:
                 blocks = []
                 for step in symptom.steps:
                     said, code = player.play(step)
-                    if code != step.code or not re.search(step.says, said):
+                    if code != step.code or not re.search(step.says, said, re.MULTILINE):
                         raise SystemExit(f"{symptom.title}: {step.line}: {code}\n{said}")
                     lines = said.splitlines()
                     cut = [*lines[:LINES_MAX], *(["..."] if len(lines) > LINES_MAX else [])]
@@ -51,7 +61,7 @@ def main() -> None:
                 console = "\n".join(blocks)
                 parts.append(
                     f"## {symptom.title}\n\n```console\n{console}\n```\n\n"
-                    f"**Why.** {symptom.why}\n\n**Do.** {symptom.do}\n"
+                    f"**Why.** {symptom.why}\n\n**Do.** {symptom.do}\n{pages(symptom.codes)}"
                 )
         finally:
             player.end()

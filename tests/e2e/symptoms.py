@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 STEP_S = 40
 #: a step that is asked for until it says what is expected
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Symptom:
     why: str
     do: str
     steps: tuple[Step, ...]
+    #: findings whose pages say more
+    codes: tuple[str, ...] = ()
 
 
 UP = "sliceplane up --data-dir data --secure-port $PORT --emulate --emulate-nodes 2 --zones zone-a,zone-b"
@@ -55,26 +57,28 @@ POD_IP = "$(kubectl get pods -l app=web -o jsonpath='{.items[0].status.podIP}')"
 
 STORY: tuple[Symptom, ...] = (
     Symptom("A client gets no answer from a Service: it has no endpoints",
-        "The Service's selector chooses no Pod, or the Pods that it chooses have another port. The addresses of "
-            "the Service then refuse connections.",
-        "Compare the selector with the labels (`kubectl get pods --show-labels`); `sliceplane trace` says what "
-            "the rules do with a packet, and which slices do not count.",
+        "The Service's selector chooses no Pod. The addresses of the Service then refuse connections.",
+        "What `explain` proposes. `sliceplane trace` says what the rules do with a packet, and which slices do not "
+            "count.",
         (Step("kubectl get endpointslices -l kubernetes.io/service-name=shop", r"<unset> +<unset>",
             before="kubectl create deployment web --image=x --replicas=2;"
                 " kubectl create service clusterip shop --tcp=80:8080;"
                 " kubectl wait --for=condition=Available deployment/web; sleep 1"),
-         Step(f"sliceplane trace --from {POD_IP} --to shop.default", r"verdict +reject: .* has no endpoints", 1))),
+         Step(f"sliceplane trace --from {POD_IP} --to shop.default | head -1", r"verdict +reject: .* has no endpoints"),
+         Step("sliceplane explain service shop", r"^cause +B1 ", 1)),
+        codes=("B1", "B5", "B6", "B7")),
     Symptom("A client gets no answer from a Service: its Pods are not ready",
         "Endpoints are there, but none is ready (readiness probe, `Ready` condition): they get no traffic.",
-        "Look at the Pods, not at the Service: `kubectl describe pod`. A Service that must be reached all the "
+        "Look at the Pods, not at the Service. A Service that must be reached all the "
             "same has `publishNotReadyAddresses`.",
         (Step("kubectl get endpointslices -l kubernetes.io/service-name=web"
             " -o jsonpath='{.items[*].endpoints[*].conditions}'",
             r'"ready":false',
             before="kubectl create service clusterip web --tcp=80:8080;"
                 " kubectl annotate pods -l app=web emulation.sliceplane.dev/ready=false"),
-         Step(f"sliceplane trace --from {POD_IP} --to web.default", r"verdict +reject", 1,
-            after="kubectl annotate pods -l app=web emulation.sliceplane.dev/ready-"))),
+         Step("sliceplane explain service web", r"^cause +R6 ", 1,
+            after="kubectl annotate pods -l app=web emulation.sliceplane.dev/ready-")),
+        codes=("R3", "R4", "R5", "R6", "R7")),
     Symptom("Pods of a Deployment never start",
         "Nothing schedules Pods and runs containers here; only `--emulate` makes Pods of Deployments, and only "
             "`up` has it.",
@@ -191,7 +195,7 @@ class Player:
             self._hidden(step.before)
         end = time.monotonic() + PATIENCE_S
         said, code = self._shell(step.line)
-        while (code != step.code or not re.search(step.says, said)) and time.monotonic() < end:
+        while (code != step.code or not re.search(step.says, said, re.MULTILINE)) and time.monotonic() < end:
             time.sleep(0.5)
             said, code = self._shell(step.line)
         if step.after:
@@ -213,7 +217,8 @@ class Player:
     def _shell(self, line: str) -> tuple[str, int]:
         # A file, not a pipe: what goes on in the background would keep it open.
         out = self._folder / "said"
+        environment = {**self._environment, **({"COLUMNS": "80"} if "explain" in line else {})}
         with out.open("wb") as told:
-            done = subprocess.run(["bash", "-c", line], cwd=self._folder, env=self._environment, check=False,
+            done = subprocess.run(["bash", "-c", line], cwd=self._folder, env=environment, check=False,
                 stdin=subprocess.DEVNULL, stdout=told, stderr=subprocess.STDOUT, timeout=STEP_S)  # fmt: skip
         return out.read_text(errors="replace"), done.returncode

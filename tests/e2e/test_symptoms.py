@@ -31,10 +31,10 @@ def test_what_one_sees_is_what_is_written(player: Player) -> None:
         assert written, symptom.title
         for step in symptom.steps:
             said, code = player.play(step)
-            assert re.search(step.says, said), f"{symptom.title}: {step.line}\n{said}"
+            assert re.search(step.says, said, re.MULTILINE), f"{symptom.title}: {step.line}\n{said}"
             assert code == step.code, f"{symptom.title}: {step.line}\n{said}"
             shown = written.partition(f"$ {player.shown(step)}\n")[2].partition("```")[0]
-            assert re.search(step.says, shown), f"{symptom.title}: not written: {step.line}"
+            assert re.search(step.says, shown, re.MULTILINE), f"{symptom.title}: not written: {step.line}"
 
 
 def test_operations_begins_with_every_symptom() -> None:

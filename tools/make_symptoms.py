@@ -21,10 +21,12 @@ BEGIN = "<!-- symptoms -->\n"
 END = "<!-- end of symptoms -->\n"
 LINES_MAX = 30
 
-HEAD = """\
+#: beside the document
+INDEX = Path("findings") / "index.md"
+HEAD = f"""\
 # What one sees, and what to do
 
-Fifteen troubles, each with its real output; what can be wrong with a Service is in [findings](findings/index.md), by
+Fifteen troubles, each with its real output; what can be wrong with a Service is in [findings]({INDEX}), by
 what one sees, and `sliceplane explain` finds which it is. Made by `tools/make_symptoms.py`, which makes each trouble;
 `tests/e2e/test_symptoms.py` makes them again. What an alert says is in [alerts](alerts.md); which part keeps what, and
 what becomes of it, in [operations](operations.md).

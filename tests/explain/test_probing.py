@@ -22,6 +22,15 @@ def test_a_refusal_makes_a_port_that_nobody_declares_certain() -> None:
     assert world.explain().findings[0].certainty == "likely"
 
 
+def test_refusals_are_certain_where_another_endpoint_shows_that_the_way_leads_there() -> None:
+    world = healthy()
+    first, *others = (f"{pod['status']['podIP']}:8080" for pod in world.all("Pod"))
+    world.unopened = {first: "refused"}
+    assert world.explain().findings[0].certainty == "certain"
+    world.unopened = dict.fromkeys((first, *others), "refused")
+    assert world.explain().findings[0].certainty == "likely"
+
+
 def test_where_nothing_was_tried_nothing_is_said_of_it() -> None:
     world = healthy()
     assert "connections from here" not in world.explain().well

@@ -99,9 +99,11 @@ def one_endpoint_left_out_holds_up_all(patch: Patch) -> None:
 
 def a_zone_that_comes_late_is_not_seen(patch: Patch) -> None:
     on_node = SliceEngine.on_node
-    patch.setattr(
-        SliceEngine, "on_node", lambda self, old, new: UNTOUCHED if old is not None else on_node(self, old, new)
-    )
+
+    def once(self: SliceEngine, old: Any, new: Any, *, missing: bool = False) -> Any:
+        return UNTOUCHED if old is not None else on_node(self, old, new, missing=missing)
+
+    patch.setattr(SliceEngine, "on_node", once)
 
 
 def pods_are_told_apart_by_address(patch: Patch) -> None:

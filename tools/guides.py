@@ -53,6 +53,7 @@ _CHANGES = tuple(
         (r"\b(demo|web)((?:-[a-z]+)*)(-[a-z0-9]{8,10})?-[a-z0-9]{5}\b", r"\1\2-NAME"),
         (r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME"),
         (r"\b(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}|[0-9a-f]{8})\b", "ID"),
+        (r"^[0-9a-f]{4,8}(?=, \d+, \d+, \d)", "ID"),  # etcdctl prints a hash without its leading zeros
         (r"\b(?:\d+[hms]){1,3}(?= |$)", "AGE"),
         (r"\d[\d.,:]*", "N"),
         (r"\bzone-[ab]\b", "ZONE"),

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from sliceplane.api.core import Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import ServiceCase, name_of, pod_name, seen
 from sliceplane.explain.checks.ports import resolved
+from sliceplane.explain.checks.workloads import root_of
 from sliceplane.explain.objects import CONFIG_MAPS, SERVICES, SLICES, STATEFUL_SETS
-from sliceplane.explain.wording import count, patch
+from sliceplane.explain.wording import count, pairs_text, patch
 from sliceplane.findings.finding import Evidence, Finding
 
 SYSTEM = "kube-system"
@@ -29,7 +29,7 @@ def wants(case: ServiceCase) -> Iterator[Selection]:
         yield SLICES.in_namespace(SYSTEM, f"{LABEL_SERVICE_NAME}={DNS}")
         yield CONFIG_MAPS.named(SYSTEM, COREFILE)
     if case.is_headless:
-        for owner in sorted({_stateful_set(case, pod.metadata.name) for pod in case.live} - {""}):
+        for owner in _stateful_sets(case):
             yield STATEFUL_SETS.named(case.namespace, owner)
 
 
@@ -45,7 +45,7 @@ def dns_is_down(case: ServiceCase) -> Iterable[Finding]:
             code="C1",
             subject=name_of(SERVICES, server),
             sentence=f"Service {SYSTEM}/{DNS} has no ready endpoint, of {len(endpoints)}",
-            evidence=(seen(SERVICES, server, "spec.selector", _pairs(server)),),
+            evidence=(seen(SERVICES, server, "spec.selector", pairs_text(server.spec.selector or {}) or "(none)"),),
             effect="no name of the cluster resolves; addresses work",
             remedy=f"sliceplane explain service -n {SYSTEM} {DNS}",
         )
@@ -174,7 +174,7 @@ def names_of_pods(case: ServiceCase) -> Iterable[Finding]:
     """C5"""
     if not case.is_headless:
         return
-    for owner in sorted({_stateful_set(case, pod.metadata.name) for pod in case.live} - {""}):
+    for owner in _stateful_sets(case):
         stateful_set = case.facts.get(STATEFUL_SETS, case.namespace, owner)
         if stateful_set is None or stateful_set.spec.service_name == case.name:
             continue
@@ -190,14 +190,9 @@ def names_of_pods(case: ServiceCase) -> Iterable[Finding]:
         )
 
 
-def _stateful_set(case: ServiceCase, pod: str) -> str:
-    item = next(item for item in case.live if item.metadata.name == pod)
-    owners = item.metadata.owner_references or ()
-    return next((owner.name for owner in owners if owner.controller and owner.kind == "StatefulSet"), "")
-
-
-def _pairs(service: Service) -> str:
-    return ",".join(f"{key}={value}" for key, value in sorted((service.spec.selector or {}).items())) or "(none)"
+def _stateful_sets(case: ServiceCase) -> list[str]:
+    """Of the Service's Pods."""
+    return sorted({root.name for root in map(root_of, case.live) if root.kind == "StatefulSet"})
 
 
 CHECKS = (

@@ -45,8 +45,11 @@ def not_admitted(case: ServiceCase) -> Iterable[Finding]:
     policies = [policy for policy in case.facts.of(NETWORK_POLICIES, case.namespace) if _is_for_ingress(policy)]
     if not policies or case.service is None:
         return
+    selectors = [from_label_selector(policy.spec.pod_selector) for policy in policies]
     for pod in case.live:
-        selecting = [policy for policy in policies if from_label_selector(policy.spec.pod_selector).matches(pod.labels)]
+        selecting = [
+            policy for policy, selector in zip(policies, selectors, strict=True) if selector.matches(pod.labels)
+        ]
         for port in _asked(case) if selecting else ():
             number = resolved(port, pod)
             if number is None or any(

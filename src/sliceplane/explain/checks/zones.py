@@ -180,10 +180,11 @@ def zone_without_endpoint(case: ServiceCase) -> Iterable[Finding]:
 
 def slice_for_no_node(case: ServiceCase) -> Iterable[Finding]:
     """Z12"""
-    if not case.was_read(NODES.everywhere()):
+    parts = [item for item in case.slices if _subset(item) is not None]
+    if not parts or not case.was_read(NODES.everywhere()):
         return
     labels = [node.metadata.labels or {} for node in case.facts.of(NODES)]
-    for item in case.slices:
+    for item in parts:
         subset = _subset(item)
         if subset is None or not item.endpoints:
             continue

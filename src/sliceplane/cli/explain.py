@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -50,6 +51,7 @@ def command(*, what: tuple[str, ...], output: Form, **flags: Any) -> None:
     Exit code 0: nothing is wrong; 1: a cause was found; 2: cannot tell, the output or stderr says why.
     """
     from sliceplane.explain.question import ExplainQuestion
+    from sliceplane.explain.text import as_text
 
     kind, name = _kind_and_name(what)
     namespace_in_name, _, bare = name.rpartition("/")
@@ -62,7 +64,7 @@ def command(*, what: tuple[str, ...], output: Form, **flags: Any) -> None:
         )  # fmt: skip
         return await explained(client, question, kernel=flags["kernel"], probe=flags["probe"])
 
-    finish(ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER), output)
+    finish(ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER), output, as_text)
 
 
 async def explained(
@@ -79,10 +81,8 @@ async def explained(
     return await explain(client, question, time.time, await read_kernel(), probe=probe)
 
 
-def finish(explanation: Explanation, output: Form) -> None:
+def finish(explanation: Explanation, output: Form, as_text: Callable[[Explanation, int | None], str]) -> None:
     """Print it, and end with its exit code."""
-    from sliceplane.explain.text import as_text
-
     text = rendered(output, explanation.as_document, lambda: as_text(explanation, screen_width()))
     show(text, exit_code=NO_ANSWER)
     if explanation.cause is not None:

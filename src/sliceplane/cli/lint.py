@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
+from sliceplane.cli.answers import NO_ANSWER, Form, output_option
 from sliceplane.cli.cluster import ask, cluster_options
-from sliceplane.cli.explain import explained
+from sliceplane.cli.explain import explained, finish
 from sliceplane.cli.options import Command
 
 if TYPE_CHECKING:
@@ -37,9 +37,4 @@ def command(*, namespace: str, output: Form, **flags: Any) -> None:
     async def work(client: Client, _: str) -> Explanation:
         return await explained(client, ExplainQuestion("everything", namespace=namespace))
 
-    explanation = ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER)
-    text = rendered(output, explanation.as_document, lambda: as_list(explanation, screen_width()))
-    show(text, exit_code=NO_ANSWER)
-    if explanation.cause is not None:
-        raise SystemExit(BAD)
-    raise SystemExit(NO_ANSWER if explanation.is_blind else GOOD)
+    finish(ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER), output, as_list)

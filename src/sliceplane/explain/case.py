@@ -6,7 +6,6 @@ like.  Checks are pure functions of a case.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import ClassVar, Final
 
@@ -256,7 +255,6 @@ class ZoneCase:
 
 
 Case = ServiceCase | PodCase | NodeCase | ZoneCase
-Wants = Callable[[ServiceCase], Iterable[Selection]]
 
 
 def selector_of(service: Service) -> dict[str, str]:

@@ -23,7 +23,7 @@ from sliceplane.api.discovery import (
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import ServiceCase, name_of, seen
 from sliceplane.explain.objects import ENDPOINTS, PODS, SERVICES, SLICES, FullPod
-from sliceplane.explain.wording import count, lasting, since, some
+from sliceplane.explain.wording import count, lasting, pairs_text, since, some
 from sliceplane.findings.finding import Evidence, Finding
 
 #: addresses of which it is looked up whose they are
@@ -113,7 +113,7 @@ def mirror_beside_selector(case: ServiceCase) -> Iterable[Finding]:
                 f"since {case.name} has a selector",
                 evidence=(
                     seen(SLICES, endpoint_slice, "endpoints", some(addresses) or "(none)"),
-                    case.field("spec.selector", _pairs(case.selector)),
+                    case.field("spec.selector", pairs_text(case.selector)),
                 ),
                 effect=f"{count(len(addresses), 'address', 'addresses')} stay whatever becomes of the Pods",
                 remedy=f"kubectl -n {case.namespace} delete endpointslice {endpoint_slice.metadata.name}",
@@ -290,10 +290,6 @@ def fqdn(case: ServiceCase) -> Iterable[Finding]:
             effect=f"its {count(len(names[0].endpoints or ()), 'endpoint')} get no connection",
             remedy="write the addresses that the names stand for, or make the Service an ExternalName",
         )
-
-
-def _pairs(labels: dict[str, str]) -> str:
-    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
 CHECKS = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from sliceplane.api.core import ContainerPort, ServicePort
-from sliceplane.api.discovery import LABEL_MANAGED_BY, MANAGED_BY_CONTROLLER
+from sliceplane.api.discovery import LABEL_MANAGED_BY, MANAGED_BY_CONTROLLER, EndpointPort
 from sliceplane.explain.case import ServiceCase, pod_name, seen
 from sliceplane.explain.checks.services import ports_text
 from sliceplane.explain.objects import SLICES, FullContainer, FullPod
@@ -241,11 +241,8 @@ def _number_of(name: str, pod: FullPod) -> int:
     return next(entry.container_port for entry, _ in declared(pod) if entry.name == name)
 
 
-def _slice_ports(ports: Iterable[object]) -> str:
-    return (
-        ", ".join(f"{getattr(port, 'name', '') or '(no name)'}:{getattr(port, 'port', '')}" for port in ports)
-        or "(none)"
-    )
+def _slice_ports(ports: Iterable[EndpointPort]) -> str:
+    return ", ".join(f"{port.name or '(no name)'}:{port.port or 'all'}" for port in ports) or "(none)"
 
 
 def _target(case: ServiceCase, port: ServicePort, number: int) -> str:

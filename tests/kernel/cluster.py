@@ -49,9 +49,31 @@ while True:
     threading.Thread(target=answer, args=(connection, peer[0]), daemon=True).start()
 """
 
+#: for other programs.  A datagram may get lost, as may what rejects it (a kernel sends few of those in a second): it is
+#: sent again every second, as a resolver does
+DATAGRAMS = """
+import json, socket, sys, time
+def ask_again(s, patience_s, question=b"?", is_answer=bool):
+    deadline = time.monotonic() + patience_s
+    while True:
+        s.send(question)
+        again = min(time.monotonic() + 1, deadline)
+        while (left_s := again - time.monotonic()) > 0:
+            s.settimeout(left_s)
+            try:
+                heard = s.recv(2000)
+            except TimeoutError:
+                break
+            if is_answer(heard):
+                return heard
+        if time.monotonic() >= deadline:
+            raise TimeoutError
+"""
+
 #: for each line asks COUNT times, each time on a new socket; prints a JSON list of answers, errors as "!NAME"
-CLIENT = """
-import json, socket, sys
+CLIENT = (
+    DATAGRAMS
+    + """
 for line in sys.stdin:
     proto, address, port, count, patience_s = json.loads(line)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -62,12 +84,15 @@ for line in sys.stdin:
             s.settimeout(patience_s)
             try:
                 s.connect((address, port))
-                s.sendall(b"?")
-                answers.append(s.recv(100).decode().strip())
+                if proto == "tcp":
+                    s.sendall(b"?")
+                answer = s.recv(100) if proto == "tcp" else ask_again(s, patience_s)
+                answers.append(answer.decode().strip())
             except OSError as error:
                 answers.append("!" + type(error).__name__)
     print(json.dumps(answers), flush=True)
 """
+)
 
 #: one connection; asks again for every line on stdin
 KEEPER = """

@@ -26,16 +26,17 @@ LINK_GATEWAY: dict[Family, str] = {"IPv4": "169.254.1.1", "IPv6": "fe80::1"}
 BRIDGE_GATEWAY: dict[Family, str] = {"IPv4": "10.244.2.254", "IPv6": "fd44:2::fe"}
 #: reaches everybody, however often it has to try
 GREET = """
-import socket, sys
+import socket, sys, time
+deadline = time.monotonic() + 60
 for address in sys.argv[1:]:
-    for _ in range(25):
+    while True:
         try:
             socket.create_connection((address, 8080), timeout=0.2).close()
             break
-        except OSError:
-            pass
-    else:
-        sys.exit(f"{address} cannot be reached")
+        except OSError as error:
+            if time.monotonic() > deadline:
+                sys.exit(f"{address} cannot be reached: {error}")
+            time.sleep(0.01)
 """
 LINK_PREFIX, BRIDGE = "pod-", "cni0"
 

@@ -10,7 +10,8 @@ import demo.net
 
 from sliceplane.kit.ip import Family
 
-COMMAND_TIMEOUT_S = 30
+#: what hangs is ended; no measure of how long a command may take
+COMMAND_TIMEOUT_S = 120
 
 
 def run(command: Sequence[str], *, stdin: str | None = None) -> subprocess.CompletedProcess[str]:

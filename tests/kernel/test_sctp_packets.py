@@ -13,7 +13,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.kernel.cluster import LB, VIP, running, service
+from tests.kernel.cluster import DATAGRAMS, LB, VIP, running, service
 from tests.kernel.fabric import POD_NETWORKS, Fabric
 from tests.kernel.netns import Host
 from tests.nft.machine import make_slice
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.kernel
 
 #: what both ends share: packets with their checksum (CRC32c, RFC 9260 6.8) and raw sockets of one family
 COMMON = """
-import json, socket, struct, sys
+import socket, struct, sys
 table = []
 for n in range(256):
     for _ in range(8):
@@ -71,22 +71,17 @@ while True:
 #: prints "NAME SOURCE" as heard, once for each new association
 CLIENT = (
     COMMON
+    + DATAGRAMS
     + """
 address, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 v6, answers = ":" in address, []
 s = raw(v6)
-s.settimeout(float(sys.argv[4]))
-s.connect((address, 0))  # a connected one is told of what is refused
-for number in range(count):
-    own = 20000 + number
+s.connect((address, 0))  # a connected one hears this address alone, and is told of what is refused
+for own in range(20000, 20000 + count):
+    def is_answer(data):
+        return parts(data, v6)[:3] == (port, own, 2)
     try:
-        s.send(packet(own, port, 0, 1))
-        while True:
-            data, peer = s.recvfrom(2000)
-            sport, dport, kind, name = parts(data, v6)
-            if kind == 2 and (peer[0], sport, dport) == (address, port, own):
-                break
-        answers.append(name.decode())
+        answers.append(parts(ask_again(s, 20, packet(own, port, 0, 1), is_answer), v6)[3].decode())
     except OSError as error:
         answers.append("!" + type(error).__name__)
 print(json.dumps(answers))
@@ -113,8 +108,8 @@ def diameter(family: Family, **spec: Any) -> Any:
     return service(type="LoadBalancer", ports=ports, ingress=[{"ip": LB[family]}], **spec)
 
 
-async def associate(host: Host, address: str, port: int = 3868, count: int = 24, patience_s: float = 1.0) -> list[str]:
-    done = await asyncio.to_thread(host.python, CLIENT, address, str(port), str(count), str(patience_s))
+async def associate(host: Host, address: str, port: int = 3868, count: int = 24) -> list[str]:
+    done = await asyncio.to_thread(host.python, CLIENT, address, str(port), str(count))
     return list(json.loads(done.stdout))
 
 

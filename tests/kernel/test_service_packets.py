@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.kernel.cluster import (
+    DATAGRAMS,
     LB,
     NODE,
     SERVER,
@@ -45,20 +46,20 @@ OF_NODE = {"192.168.50.1", "fd50::1", *(f"10.244.{n}.254" for n in (1, 2, 3)), *
 PODS = RulesConfig(cluster_cidrs=("10.244.0.0/16", "fd44::/16"))
 TIMEOUT, REFUSED = "!TimeoutError", "!ConnectionRefusedError"
 
-#: one UDP socket, which sends for every line on stdin
-UDP_KEEPER = """
-import socket, sys
+#: one UDP socket, which asks for every line on stdin
+UDP_KEEPER = (
+    DATAGRAMS
+    + """
 with socket.socket(socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM) as s:
-    s.settimeout(1)
     s.connect((sys.argv[1], int(sys.argv[2])))
     print("ready", flush=True)
     for _ in sys.stdin:
-        s.send(b"?")
         try:
-            print(s.recv(100).decode().split()[0], flush=True)
+            print(ask_again(s, 20).decode().split()[0], flush=True)
         except OSError as error:
             print("!" + type(error).__name__, flush=True)
 """
+)
 
 
 class Site:

@@ -187,7 +187,7 @@ def test_servers_are_counted_by_their_leases_and_are_no_leaders() -> None:
         spec = {"holderIdentity": name, "leaseDurationSeconds": 3600, "renewTime": ago(age)}
         world.add("Lease", "kube-system", name, labels=labels, spec=spec)
     found = look(world)
-    assert part(found, "servers").lines[1] == "1 of 2 servers renew their Leases"
+    assert part(found, "servers").lines[1] == "1 of 2 servers renews its Lease"
     assert len(part(found, "controllers").lines) == 2
 
 

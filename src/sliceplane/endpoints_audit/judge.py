@@ -16,6 +16,7 @@ from sliceplane.endpoints_audit.addresses import LEAVING, READY, WAITING, Packed
 from sliceplane.endpoints_audit.facts import EndpointsFacts, FieldWriter, ServiceFacts, SliceFacts
 from sliceplane.findings.codes import cause_of
 from sliceplane.findings.finding import Evidence, Finding, ObjectName, rank
+from sliceplane.findings.wording import count, some
 
 ADDRESSES_MAX: Final = 1000
 #: what the annotation says of an object that does not hold all; ``warning`` (1.21) is one that does
@@ -58,8 +59,8 @@ class _Name:
         yield from self._of_mirrored()
         lacking = _without_port(service, [facts for facts in self.slices if facts.manager == MANAGED_BY_CONTROLLER])
         if service is not None and lacking:
-            names = _some([f'"{name}"' for name in service.named_ports])
-            said = f"{_count(len(lacking))} ({_spell(lacking)}), no container port has the name {names}"
+            names = some([f'"{name}"' for name in service.named_ports])
+            said = f"{count(len(lacking), 'address')} ({_spell(lacking)}), no container port has the name {names}"
             field = Evidence(subject=self._service, field="spec.ports.targetPort", value=names)
             yield self._of_service("T2", said, f"{self._kubectl} edit service {self._service.name}", field)
         if endpoints is None:
@@ -68,14 +69,14 @@ class _Name:
             yield self._of_endpoints("L6", endpoints.lock)
         elif service is None or service.role == "external name":
             why = "no Service of this name" if service is None else "its Service is an ExternalName"
-            yield self._of_endpoints("L3", f"{_count(endpoints.count)}, {why}", self._deleting)
+            yield self._of_endpoints("L3", f"{count(endpoints.count, 'address')}, {why}", self._deleting)
         else:
             yield from self._of_both(service, endpoints)
 
     def _of_both(self, service: ServiceFacts, endpoints: EndpointsFacts) -> Iterator[Finding]:
         selecting = service.role == "selecting"
         if endpoints.reverse:
-            yield self._of_endpoints("L7", _count(endpoints.count))
+            yield self._of_endpoints("L7", count(endpoints.count, "address"))
         made_for_it = selecting or endpoints.reverse
         counted = _counterparts(selecting, endpoints, self.slices)
         # Endpoints that were made for a Service have one family
@@ -86,7 +87,8 @@ class _Name:
         if truncated:
             missing = len(difference.only_slices)
             remedy = "move its readers to EndpointSlices: they miss addresses today"
-            yield self._of_endpoints("E8", f"{_count(endpoints.count)}; {missing:,} more in EndpointSlices", remedy)
+            said = f"{count(endpoints.count, 'address')}; {missing:,} more in EndpointSlices"
+            yield self._of_endpoints("E8", said, remedy)
         wrong = bool(difference.only_endpoints) if truncated else not difference.empty
         writers = {writer.manager for writer in endpoints.writers if writer.addresses}
         if made_for_it:
@@ -112,12 +114,12 @@ class _Name:
         if why:
             code = "E4" if self.service is not None and self.service.role == "selecting" else "E15"
             remedy = f"{self._kubectl} delete endpointslice {' '.join(names)}"
-            yield self._of_service(code, f"{why}: {_some(names)}", remedy, *map(self._of_slice, mirrored))
+            yield self._of_service(code, f"{why}: {some(names)}", remedy, *map(self._of_slice, mirrored))
         copies = {address for facts in mirrored for address, _ in unpack(facts.addresses)}
         twice = {address for facts in self.slices if not facts.mirrored for address in _listed(facts)} & copies
         if twice:
             both = [facts for facts in self.slices if twice.intersection(_listed(facts))]
-            said = f"{_count(len(twice))} ({_spell(twice)}) in {_some([facts.name for facts in both])}"
+            said = f"{count(len(twice), 'address')} ({_spell(twice)}) in {some([facts.name for facts in both])}"
             yield self._of_service("E12", said, "", *map(self._of_slice, both))
 
     # -- a finding ----------------------------------------------------------------------------------------
@@ -136,7 +138,7 @@ class _Name:
         subject = self._named("endpoints", "Endpoints")
         time, writer = _last_write(self.endpoints.writers)
         seen = Evidence(
-            subject=subject, field="subsets", value=_count(self.endpoints.count), writer=writer, written=time
+            subject=subject, field="subsets", value=count(self.endpoints.count, "address"), writer=writer, written=time
         )
         return Finding(
             code=code,
@@ -215,7 +217,7 @@ class _Difference:
             (self.only_slices, "only in EndpointSlices"),
             (self.turned, "not equally ready"),
         )
-        return "; ".join(f"{_count(len(which))} {what} ({_spell(which)})" for which, what in parts if which)
+        return "; ".join(f"{count(len(which), 'address')} {what} ({_spell(which)})" for which, what in parts if which)
 
 
 def _without_port(service: ServiceFacts | None, slices: Iterable[SliceFacts]) -> frozenset[Packed]:
@@ -259,17 +261,8 @@ def _states(parts: Iterable[bytes], address_bytes: int) -> dict[Packed, set[int]
     return states
 
 
-def _count(addresses: int) -> str:
-    return "1 address" if addresses == 1 else f"{addresses:,} addresses"
-
-
 def _spell(addresses: Iterable[Packed]) -> str:
-    return _some([spelled(address) for address in sorted(addresses, key=lambda address: (len(address), address))])
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:EXAMPLES_MAX])
-    return f"{shown} and {len(names) - EXAMPLES_MAX:,} more" if len(names) > EXAMPLES_MAX else shown
+    return some([spelled(address) for address in sorted(addresses, key=lambda address: (len(address), address))])
 
 
 def _last_write(writers: Iterable[FieldWriter]) -> tuple[str, str]:

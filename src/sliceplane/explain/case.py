@@ -16,8 +16,8 @@ from sliceplane.api.requests import Selection
 from sliceplane.explain.facts import Facts, Outcome, ProbedAddress
 from sliceplane.explain.objects import NODES, PODS, SERVICES, FullPod, Readable
 from sliceplane.explain.question import ExplainQuestion
-from sliceplane.explain.wording import pairs_text
 from sliceplane.findings.finding import Evidence, ObjectName
+from sliceplane.findings.wording import pairs_text
 from sliceplane.proxy.usable import Locality
 
 #: endpoints of one Service to which connections are tried

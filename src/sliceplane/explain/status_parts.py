@@ -11,7 +11,7 @@ from sliceplane.api.core import Lease, Node
 from sliceplane.explain.checks.slices import LEADERS
 from sliceplane.explain.scrape import ScrapedSample, samples, total
 from sliceplane.explain.status import Part, PlaneStatus, State, StatusFacts
-from sliceplane.explain.wording import clipped, count, lasting, since, some
+from sliceplane.findings.wording import clipped, count, lasting, part, since, some
 from sliceplane.proxy.progress import ANNOTATION_REVISION, LEASE_PREFIX
 
 #: Leases of kube-apiservers (KEP-1965), which stand beside those of leaders
@@ -94,7 +94,7 @@ def _servers(facts: StatusFacts) -> Part:
     others = [lease for lease in _leases(facts, LEADER_NAMESPACE) if LABEL_IDENTITY in (lease.metadata.labels or {})]
     alive = sum(_is_held(lease, facts.now) for lease in others)
     if others:
-        lines.append(f"{alive} of {count(len(others), 'server')} renew their Leases")
+        lines.append(f"{part(alive, len(others), 'server', 'renews')} {'its Lease' if alive == 1 else 'their Leases'}")
     figures = {
         "url": facts.server,
         "version": version,
@@ -119,7 +119,7 @@ def _storage(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> 
     if revision is not None:
         told.append(f"revision {revision:.0f}")
     if failures:
-        told.append(f"{count(int(failures), 'batch', 'batches')} not stored since the server's start")
+        told.append(f"{count(int(failures), 'batch')} not stored since the server's start")
     if stale_s > STORAGE_STALE_S:
         told.append(f"the server's memory is {lasting(stale_s)} behind")
     figures = {
@@ -184,7 +184,7 @@ def _queues(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> P
     slowest = max(sorted(running), key=lambda name: running[name], default="")
     stuck_s = running.get(slowest, 0.0)
     waiting = int(sum(depths.values()))
-    line = f"{count(waiting, 'key')} {'waits' if waiting < 2 else 'wait'} in {count(len(depths), 'queue')}"
+    line = f"{count(waiting, 'key', 'waits')} in {count(len(depths), 'queue')}"
     if depths[longest]:
         line += f", most in {longest}: {depths[longest]:,.0f}"
     if stuck_s > STUCK_S:
@@ -204,7 +204,7 @@ def _nodes(facts: StatusFacts) -> Part:
         return _unseen("nodes", facts.nodes)
     names = [node.metadata.name for node in facts.nodes]
     unready = [node.metadata.name for node in facts.nodes if _is_ready(node) is False]
-    lines = [f"{len(names) - len(unready)} of {count(len(names), 'Node')} ready"]
+    lines = [f"{part(len(names) - len(unready), len(names), 'Node')} ready"]
     if unready:
         lines[0] += f"; not {some(unready)}"
     unseen: list[str] = []
@@ -276,10 +276,10 @@ def _consumers(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -
         return _unseen("consumers", facts.metrics.why or "the server's metrics tell of no watches")
     slow = total(metrics, "sliceplane_hub_overflowed_watches_total")
     clients = int(sum(sample.value for sample in of_slices))
-    told = [f"{count(int(watches), 'watch', 'watches')} open"] if watches is not None else []
-    told.append(f"{count(clients, 'client watches', 'clients watch')} EndpointSlices")
+    told = [f"{count(int(watches), 'watch')} open"] if watches is not None else []
+    told.append(f"{count(clients, 'client', 'watches')} EndpointSlices")
     if slow:
-        told.append(f"{count(int(slow), 'watch', 'watches')} ended as too slow since the server's start")
+        told.append(f"{count(int(slow), 'watch')} ended as too slow since the server's start")
     figures = {
         "watches": None if watches is None else int(watches),
         "endpointSliceWatches": clients,

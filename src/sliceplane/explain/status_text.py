@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from sliceplane.explain.status import PlaneStatus
-from sliceplane.explain.wording import count
 from sliceplane.findings.text import fact
+from sliceplane.findings.wording import count
 
 #: lines of one part; JSON has all
 LINES_MAX: Final = 5
@@ -35,7 +35,7 @@ def _lines(status: PlaneStatus, width: int | None) -> Iterator[str]:
         yield from fact("  Services", f"nothing wrong {looked}", width, word_width=_WORD_WIDTH)
     else:
         number = len(status.findings) + status.more
-        said = f"{count(number, 'error or warning', 'errors and warnings')} {looked}"
+        said = f"{number:,} {'error or warning' if number == 1 else 'errors and warnings'} {looked}"
         yield from fact("! Services", said, width, word_width=_WORD_WIDTH)
     for finding in status.findings:
         said = f"{finding.severity} {finding.code} {finding.subject}: {finding.sentence}"

@@ -11,7 +11,7 @@ from collections import Counter
 from sliceplane.api.discovery import LABEL_MANAGED_BY
 from sliceplane.explain.case import Case, NodeCase, PodCase, ServiceCase
 from sliceplane.explain.objects import PODS
-from sliceplane.explain.wording import count, lasting, since, some
+from sliceplane.findings.wording import count, lasting, part, since, some
 
 
 def story(case: Case) -> str:
@@ -46,7 +46,7 @@ def _of_service(case: ServiceCase) -> str:
 
 def _of(ready: int, number: int, what: str) -> str:
     """``3 of 4 Pods ready``"""
-    return f"{ready} of {count(number, what)} ready" if number else f"no {what}"
+    return f"{part(ready, number, what)} ready" if number else f"no {what}"
 
 
 def _ready_pods(case: ServiceCase) -> int:

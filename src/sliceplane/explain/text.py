@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from sliceplane.explain.question import Explanation
-from sliceplane.explain.wording import count
 from sliceplane.findings.codes import SEVERITIES
 from sliceplane.findings.text import fact, lines_of
+from sliceplane.findings.wording import count
 from sliceplane.kit.columns import table
 
 #: findings besides the cause that are printed whole; JSON has all

@@ -104,9 +104,3 @@ def joined(ip: str, port: int) -> str:
     if not port:
         return ip
     return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
-
-
-def some(texts: list[str], limit: int = 8) -> str:
-    """The first few of *texts*, and how many more there are."""
-    more = f" and {len(texts) - limit:,} more" if len(texts) > limit else ""
-    return (", ".join(texts[:limit]) or "none") + more

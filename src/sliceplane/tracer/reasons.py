@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 from sliceplane.api.discovery import EndpointPort
+from sliceplane.findings.wording import CHOICES_MAX, part, some
 from sliceplane.nft.trace import Packet
 from sliceplane.proxy.claims import ClaimRefusal
 from sliceplane.proxy.model import NodeEndpoint, PortState, ServedPort, ServiceKey, ServicePortName
 from sliceplane.proxy.usable import Choice, HintUse, Policy, Why, why
-from sliceplane.tracer.question import some
 
 PolicyField = Literal["internalTrafficPolicy", "externalTrafficPolicy"]
 
@@ -36,7 +36,7 @@ def unusable(state: PortState, used: Policy, field: PolicyField, listed: int) ->
 
 
 def out_of_ranges(packet: Packet, port: ServedPort) -> str:
-    ranges = some([*port.source_ranges])
+    ranges = some(port.source_ranges)
     return f"{packet.saddr} is in no loadBalancerSourceRanges of Service {port.name.service}: {ranges}"
 
 
@@ -44,7 +44,7 @@ def no_such_port(packet: Packet, there: Sequence[ServedPort], inside: str) -> st
     """The destination is a cluster IP without such a port, or none of any Service."""
     if not there:
         return f"{packet.daddr} is in the range {inside} of cluster IPs, and no Service has it"
-    ports = some([f"{port.port}/{port.name.protocol}" for port in there])
+    ports = some([f"{port.port}/{port.name.protocol}" for port in there], CHOICES_MAX)
     wanted = f"{packet.dport}/{packet.proto.upper()}"
     return f"Service {there[0].name.service} has no port {wanted}; it has {ports}"
 
@@ -82,9 +82,9 @@ def of_endpoint(endpoint: NodeEndpoint, choice: Choice[NodeEndpoint], field: Pol
         case Why.OTHERS_READY:
             return "terminating, and others are ready"
         case Why.OTHER_NODE_NAMED:
-            return f"its hint names node {some([*endpoint.node_hints])}"
+            return f"its hint names node {some(endpoint.node_hints)}"
         case Why.OTHER_ZONE_NAMED:
-            return f"its hint names zone {some([*endpoint.zone_hints])}"
+            return f"its hint names zone {some(endpoint.zone_hints)}"
         case Why.READY:
             return "ready"
         case Why.NOT_READY:
@@ -114,13 +114,13 @@ def hints(use: HintUse, endpoints: Sequence[NodeEndpoint], choice: Choice[NodeEn
             parts.append(f"every ready endpoint names zones, none of them {place.zone}")
         case _:
             lacking = [endpoint.ip for endpoint in ready if not endpoint.zone_hints]
-            parts.append(f"{len(lacking)} of {len(ready)} ready endpoints without a zone: {some(lacking, 3)}")
+            parts.append(f"{part(len(lacking), len(ready), 'ready endpoint')} without a zone: {some(lacking)}")
     return f"passed over: {'; '.join(parts)}"
 
 
 def lacks_port(name: ServicePortName, ports: Sequence[EndpointPort]) -> str:
     there = [f"{port.name or '(no name)'}/{port.protocol or 'TCP'}" for port in ports]
-    return f"has no port {name.port or '(no name)'}/{name.protocol}; it has {some(there)}"
+    return f"has no port {name.port or '(no name)'}/{name.protocol}; it has {some(there, CHOICES_MAX) or 'none'}"
 
 
 # Names

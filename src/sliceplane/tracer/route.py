@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from sliceplane.api.core import Node, Service
+from sliceplane.findings.wording import CHOICES_MAX, some
 from sliceplane.kit.ip import Family
 from sliceplane.nft.trace import Packet, Path
 from sliceplane.proxy.model import ServedPort, ServiceKey
 from sliceplane.proxy.servicemap import service_ports, why_not_served
 from sliceplane.tracer.cluster import TracedCluster, node_addresses, role_of
-from sliceplane.tracer.question import AddressTarget, NameTarget, Question, Unanswerable, family_of, joined, some
+from sliceplane.tracer.question import AddressTarget, NameTarget, Question, Unanswerable, family_of, joined
 
 #: what packets of a node's own Pods come in through, for detectors that go by interface: its real name does not matter
 POD_INTERFACE: Final = "pods"
@@ -74,9 +75,9 @@ def _port_of(question: Question, to: NameTarget, cluster: TracedCluster, family:
         for port in ports
         if to.port in {"", port.name.port, str(port.port)} and question.protocol in {None, port.name.protocol}
     ]
-    there = some([_described(port) for port in ports])
+    there = some([_described(port) for port in ports], CHOICES_MAX)
     if not wanted:
-        which = "/".join(part for part in (to.port, question.protocol) if part)
+        which = "/".join(filter(None, (to.port, question.protocol)))
         raise Unanswerable(f"Service {to} has no port {which}; it has {there}")
     if len(wanted) > 1:
         # One number for two protocols is as good as one port: TCP is what a client means.
@@ -121,7 +122,7 @@ def _number(to: AddressTarget, cluster: TracedCluster) -> int:
 
 def _check_known(ip: str, port: int, cluster: TracedCluster) -> None:
     if not cluster.roles(ip, port):
-        unknown = "" if not cluster.unread else f" (not looked at: {some(list(cluster.unread))})"
+        unknown = "" if not cluster.unread else f" (not looked at: {some(cluster.unread)})"
         raise Unanswerable(
             f"{ip} is nothing here: no cluster IP, external IP or load balancer address of a Service, no address of a "
             f"Pod or Node, and in no range of cluster IPs{unknown}"
@@ -151,13 +152,13 @@ def _place(question: Question, ip: str, cluster: TracedCluster) -> _TracedPlace:
     if not asked:
         addressed = cluster.node_of(ip)
         if addressed is None:
-            unread = f" ({some(list(cluster.unread))})" if cluster.unread else ""
+            unread = f" ({some(cluster.unread)})" if cluster.unread else ""
             who = f"Pod {name}, which is on no node yet" if pod is not None else f"no address of a Pod or Node{unread}"
             raise Unanswerable(f"{source} is {who}: say with --node which node the packet comes to")
         asked = addressed.metadata.name
     node = cluster.node_by_name.get(asked)
     if node is None:
-        raise Unanswerable(f"there is no Node {asked}; there are {some(list(cluster.node_by_name))}")
+        raise Unanswerable(f"there is no Node {asked}; there are {some([*cluster.node_by_name], CHOICES_MAX) or 'none'}")
     notes = []
     if lives_on and lives_on != asked:
         notes.append(f"{kind} {name} is on node {lives_on}: its packets meet the rules there first")

@@ -23,8 +23,8 @@ from sliceplane.api.discovery import (
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import ServiceCase, name_of, seen
 from sliceplane.explain.objects import ENDPOINTS, PODS, SERVICES, SLICES, FullPod
-from sliceplane.explain.wording import count, lasting, pairs_text, since, some
 from sliceplane.findings.finding import Evidence, Finding
+from sliceplane.findings.wording import count, lasting, pairs_text, part, since, some, verb
 
 #: addresses of which it is looked up whose they are
 FOREIGN_MAX: Final = 3
@@ -66,7 +66,7 @@ def foreign_addresses(case: ServiceCase) -> Iterable[Finding]:
             subject=case.subject,
             sentence=f"slice {name} ({told}) lists {some(addresses)}, which no Pod has",
             evidence=(seen(SLICES, endpoint_slice, "endpoints", some(addresses)),),
-            effect=f"{len(addresses)} of {count(len(case.ready), 'ready endpoint')} lead nowhere",
+            effect=f"{part(len(addresses), len(case.ready), 'ready endpoint', 'leads')} nowhere",
             remedy=f"kubectl -n {case.namespace} delete endpointslice {name}",
         )
 
@@ -115,7 +115,7 @@ def mirror_beside_selector(case: ServiceCase) -> Iterable[Finding]:
                     seen(SLICES, endpoint_slice, "endpoints", some(addresses) or "(none)"),
                     case.field("spec.selector", pairs_text(case.selector)),
                 ),
-                effect=f"{count(len(addresses), 'address', 'addresses')} stay whatever becomes of the Pods",
+                effect=f"{count(len(addresses), 'address', 'stays')} whatever becomes of the Pods",
                 remedy=f"kubectl -n {case.namespace} delete endpointslice {endpoint_slice.metadata.name}",
             )
 
@@ -135,9 +135,10 @@ def mirror_without_endpoints(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="E15",
             subject=case.subject,
-            sentence=f"{count(len(names), 'slice')} ({some(names)}) mirror Endpoints {case.name}, which are gone",
-            evidence=(seen(SLICES, mirrored[0], "endpoints", count(addresses, "address", "addresses")),),
-            effect=f"{count(addresses, 'address', 'addresses')} stay that no writer keeps",
+            sentence=f"{count(len(names), 'slice')} ({some(names)}) {verb(len(names), 'mirrors')} Endpoints "
+            f"{case.name}, which are gone",
+            evidence=(seen(SLICES, mirrored[0], "endpoints", count(addresses, "address")),),
+            effect=f"{count(addresses, 'address', 'stays')} that no writer keeps",
             remedy=f"kubectl -n {case.namespace} delete endpointslice {' '.join(names)}",
         )
 
@@ -158,7 +159,8 @@ def owner_of_before(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="E9",
             subject=case.subject,
-            sentence=f"{count(len(old), 'slice')} ({some(names)}) belong to a Service {case.name} that was deleted",
+            sentence=f"{count(len(old), 'slice')} ({some(names)}) {verb(len(old), 'belongs')} to a Service "
+            f"{case.name} that was deleted",
             evidence=(
                 seen(SLICES, old[0], "metadata.ownerReferences", f"uid {_owner_uid(old[0])}"),
                 case.field("metadata.uid", service.metadata.uid),
@@ -287,7 +289,7 @@ def fqdn(case: ServiceCase) -> Iterable[Finding]:
             subject=case.subject,
             sentence=f"slice {names[0].metadata.name} has names for addresses (addressType FQDN): proxies pass it over",
             evidence=(seen(SLICES, names[0], "addressType", "FQDN"),),
-            effect=f"its {count(len(names[0].endpoints or ()), 'endpoint')} get no connection",
+            effect=f"its {count(len(names[0].endpoints or ()), 'endpoint', 'gets')} no connection",
             remedy="write the addresses that the names stand for, or make the Service an ExternalName",
         )
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from sliceplane.explain.case import NodeCase, PodCase, ServiceCase
-from sliceplane.explain.wording import count, some
 from sliceplane.findings.finding import Evidence, Finding, ObjectName
+from sliceplane.findings.wording import count, some
 
 #: of 1: how full the table of flows may be
 FLOWS_FULL: Final = 0.9
@@ -73,7 +73,7 @@ def flows_to_the_gone(case: ServiceCase) -> Iterable[Finding]:
         if to in ips and port in ports and answered_by not in serving:
             gone[answered_by] = gone.get(answered_by, 0) + number
     for address, number in sorted(gone.items())[:1]:
-        to_others = f", {count(sum(gone.values()) - number, 'more', 'more')} to others" if len(gone) > 1 else ""
+        to_others = f", {sum(gone.values()) - number:,} more to others" if len(gone) > 1 else ""
         yield Finding(
             code="N9",
             subject=case.subject,

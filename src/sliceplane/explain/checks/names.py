@@ -15,8 +15,8 @@ from sliceplane.explain.case import ServiceCase, name_of, pod_name, seen
 from sliceplane.explain.checks.ports import resolved
 from sliceplane.explain.checks.workloads import root_of
 from sliceplane.explain.objects import CONFIG_MAPS, SERVICES, SLICES, STATEFUL_SETS
-from sliceplane.explain.wording import count, pairs_text, patch
 from sliceplane.findings.finding import Evidence, Finding
+from sliceplane.findings.wording import pairs_text, part, patch
 
 SYSTEM = "kube-system"
 DNS = "kube-dns"
@@ -44,7 +44,7 @@ def dns_is_down(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="C1",
             subject=name_of(SERVICES, server),
-            sentence=f"Service {SYSTEM}/{DNS} has no ready endpoint, of {len(endpoints)}",
+            sentence=f"Service {SYSTEM}/{DNS} has {part(0, len(endpoints), 'endpoint')} ready",
             evidence=(seen(SERVICES, server, "spec.selector", pairs_text(server.spec.selector or {}) or "(none)"),),
             effect="no name of the cluster resolves; addresses work",
             remedy=f"sliceplane explain service -n {SYSTEM} {DNS}",
@@ -143,7 +143,7 @@ def headless_tells_ready_ones(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="C3",
             subject=case.subject,
-            sentence=f"DNS has no record of {case.name}: none of {count(len(case.endpoints), 'endpoint')} is ready",
+            sentence=f"DNS has no record of {case.name}: {part(0, len(case.endpoints), 'endpoint', 'is')} ready",
             evidence=(case.field("spec.publishNotReadyAddresses", "false"),),
             effect="Pods that look for each other before they are ready never find each other",
             remedy=patch(case.namespace, "service", case.name, {"spec": {"publishNotReadyAddresses": True}}),

@@ -26,8 +26,8 @@ from sliceplane.explain.objects import (
     PolicyPeer,
     PolicyPort,
 )
-from sliceplane.explain.wording import count, some
 from sliceplane.findings.finding import Evidence, Finding
+from sliceplane.findings.wording import count, some
 
 
 def wants(case: ServiceCase) -> Iterator[Selection]:

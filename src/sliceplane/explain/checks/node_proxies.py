@@ -18,8 +18,8 @@ from sliceplane.api.requests import Selection
 from sliceplane.explain.case import NodeCase, ServiceCase, name_of
 from sliceplane.explain.facts import Facts
 from sliceplane.explain.objects import LEASES, NODES, SLICES
-from sliceplane.explain.wording import clipped, count, lasting, nearest, since, some
 from sliceplane.findings.finding import Evidence, Finding, ObjectName
+from sliceplane.findings.wording import clipped, count, lasting, nearest, since, some
 from sliceplane.proxy.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
@@ -107,7 +107,7 @@ def of_node(case: NodeCase) -> Iterable[Finding]:
     names = {proxy.node for proxy in mine}
     yield from (finding for finding in case.facts.derived(_findings) if finding.subject.name in {case.name, *names})
     if case.node is not None and proxies and not mine:
-        others = count(len(proxies), "other node has one", "other nodes have one")
+        others = f"{count(len(proxies), 'other node', 'has')} one"
         yield Finding(
             code="N1",
             subject=case.subject,

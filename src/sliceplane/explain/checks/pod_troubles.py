@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 from sliceplane.explain.case import PodsCase, pod_name
 from sliceplane.explain.objects import FullContainerStatus, FullEvent, FullPod
-from sliceplane.explain.wording import count, since, some
 from sliceplane.findings.codes import Severity
 from sliceplane.findings.finding import Certainty, Evidence
+from sliceplane.findings.wording import count, part, since, some
 
 #: a Pod that is younger may just be starting
 STARTING_S: Final = 60.0
@@ -52,7 +52,7 @@ def names_of(case: PodsCase, pods: list[FullPod]) -> str:
         return names[0]
     if len(names) == 1:
         return f"{names[0]} (1 of {live} Pods)"
-    several = f"{len(names)} of {live} Pods"
+    several = part(len(names), live, "Pod")
     if len(names) == live:
         several = "both Pods" if live == 2 else f"all {live} Pods"
     return f"{several} ({some(names, 2)})"

@@ -25,8 +25,8 @@ from sliceplane.explain.checks.readiness import gate_is_closed, not_ready
 from sliceplane.explain.checks.slices import LEADERS
 from sliceplane.explain.checks.workloads import root_of
 from sliceplane.explain.objects import EVENTS, LEASES, NODES, FullContainer, FullPod, events_about
-from sliceplane.explain.wording import clipped, count, lasting, since
 from sliceplane.findings.finding import Evidence, Finding
+from sliceplane.findings.wording import clipped, count, lasting, since
 
 #: a container that ended so lately, and often, comes and goes
 CRASHED_LATELY_S: Final = 600.0

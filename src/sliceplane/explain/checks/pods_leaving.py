@@ -24,8 +24,8 @@ from sliceplane.explain.checks.rollouts import fallback
 from sliceplane.explain.checks.workloads import cannot_make_pods, root_of, scaled_down
 from sliceplane.explain.facts import Facts
 from sliceplane.explain.objects import PODS, SLICES, FullPod
-from sliceplane.explain.wording import clipped, count, lasting, patch, since, some
 from sliceplane.findings.finding import Evidence, Finding
+from sliceplane.findings.wording import clipped, count, lasting, part, patch, since, some
 
 #: beyond its grace period, what the kubelet needs to end a Pod
 ENDING_S: Final = 60.0
@@ -58,7 +58,7 @@ def ended(case: PodsCase) -> Iterable[Finding]:
     pod = over[-1]
     reason = f" ({pod.status.reason})" if pod.status.reason else ""
     root, name = root_of(pod), pod.metadata.name
-    several = f"{count(len(over), 'Pod')} that match have ended; {name}" if len(over) > 1 else f"{name}"
+    several = f"{count(len(over), 'matching Pod', 'has')} ended; {name}" if len(over) > 1 else f"{name}"
     is_done = pod.status.phase == "Succeeded" and (root.kind == "Job" or case.subject.kind == "Pod")
     again = f"kubectl -n {pod.metadata.namespace} get {root.kind.lower()} {root.name} -o wide"
     yield Finding(
@@ -188,7 +188,7 @@ def published_unready(case: ServiceCase) -> Iterable[Finding]:
         code="R14",
         subject=case.subject,
         weight=None if case.is_headless else "warning",
-        sentence=f"{len(old)} of {count(len(case.live), 'Pod')} that are not ready are published on purpose "
+        sentence=f"{part(len(old), len(case.live), 'Pod', 'is')} published on purpose without being ready "
         f"({some([pod.metadata.name for pod in old])})",
         evidence=(case.field("spec.publishNotReadyAddresses", "true"), seen_condition(old[0], "Ready", "False")),
         effect="they get connections before they can answer them",

@@ -13,8 +13,8 @@ from sliceplane.api.discovery import LABEL_MANAGED_BY, MANAGED_BY_CONTROLLER, En
 from sliceplane.explain.case import ServiceCase, pod_name, seen
 from sliceplane.explain.checks.services import ports_text
 from sliceplane.explain.objects import SLICES, FullContainer, FullPod
-from sliceplane.explain.wording import count, patch, some
 from sliceplane.findings.finding import Evidence, Finding
+from sliceplane.findings.wording import count, part, patch, some
 from sliceplane.kit.ip import family, parse_lenient
 
 
@@ -60,7 +60,7 @@ def undeclared_number(case: ServiceCase) -> Iterable[Finding]:
             code="T1",
             subject=case.subject,
             certainty="certain" if "refused" in ended else "likely",
-            sentence=f"{number} is declared by none of {count(len(case.live), 'Pod')}; they declare {numbers}",
+            sentence=f"{part(0, len(case.live), 'Pod', 'declares')} port {number}; declared: {numbers}",
             evidence=(case.field("spec.ports", f"{port.port}/{port.protocol} to {number}"),),
             effect="Pods refuse the connection, if nothing listens there",
             remedy=_target(case, port, theirs[0]),
@@ -81,7 +81,7 @@ def refused(case: ServiceCase) -> Iterable[Finding]:
         subject=case.subject,
         # Where nothing at all was open, another network may have answered in the Pods' place.
         certainty="certain" if "open" in tried.values() else "likely",
-        sentence=f"{len(refusing)} of {count(len(tried), 'ready endpoint')} refused a connection from here: "
+        sentence=f"{part(len(refusing), len(tried), 'ready endpoint')} refused a connection from here: "
         f"{some([str(target) for target in refusing])}",
         evidence=(seen(SLICES, item, "endpoints", f"{first}, ready"),),
         effect="clients are refused as often as one of these is chosen",
@@ -120,7 +120,7 @@ def _lacking(case: ServiceCase, port: ServicePort, name: str, lacking: list[Full
     return Finding(
         code="T2",
         subject=case.subject,
-        sentence=f"{len(lacking)} of {count(len(case.live), 'Pod')} have no port named {name}; {has}",
+        sentence=f"{part(len(lacking), len(case.live), 'Pod', 'has')} no port named {name}; {has}",
         evidence=(
             case.field("spec.ports", f"{port.port}/{port.protocol} to the name {name}"),
             Evidence(subject=pod_name(pod), field="spec.containers", value=f"ports {names or '(none)'}"),
@@ -186,7 +186,7 @@ def families(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="T7",
             subject=case.subject,
-            sentence=f"{wanted} Service; {count(len(addressed), 'Pod')} have {' and '.join(theirs)} alone",
+            sentence=f"{wanted} Service; {count(len(addressed), 'Pod', 'has')} {' and '.join(theirs)} alone",
             evidence=(case.field("spec.ipFamilies", ", ".join(service.spec.ip_families or ())),),
             effect=f"no slice of {wanted} has an endpoint: nodes refuse {_cluster_ip(case, wanted)}",
             remedy=_without_family(case, wanted, theirs),

@@ -6,8 +6,8 @@ from sliceplane.explain.case import PodsCase, pod_name
 from sliceplane.explain.checks.pod_troubles import STARTING_S, Trouble, age_of, last_event, seen_condition
 from sliceplane.explain.checks.workloads import root_of
 from sliceplane.explain.objects import FullContainer, FullPod, Probe
-from sliceplane.explain.wording import clipped, count, lasting, since
 from sliceplane.findings.finding import Evidence
+from sliceplane.findings.wording import clipped, count, lasting, since
 
 
 def not_ready(case: PodsCase, pod: FullPod) -> Trouble | None:

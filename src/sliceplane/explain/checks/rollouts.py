@@ -23,8 +23,8 @@ from sliceplane.explain.objects import (
     LifecycleHandler,
     Workload,
 )
-from sliceplane.explain.wording import count, patch, some
 from sliceplane.findings.finding import Evidence, Finding
+from sliceplane.findings.wording import part, patch, some
 
 #: what owns Pods that come and go one by one, without an operator
 _ROLLED: Final = ("ReplicaSet", "StatefulSet", "DaemonSet")
@@ -60,8 +60,7 @@ def no_readiness_probe(case: ServiceCase) -> Iterable[Finding]:
             code="D1",
             subject=case.subject,
             certainty="possible",
-            sentence=f"{len(bare)} of {count(len(case.live), 'Pod')} are ready when the process starts: no "
-            f"readinessProbe",
+            sentence=f"{part(len(bare), len(case.live), 'Pod', 'is')} ready when the process starts: no readinessProbe",
             evidence=(
                 Evidence(subject=pod_name(pod), field="spec.containers", value=f"{some(names)} without readinessProbe"),
             ),
@@ -83,7 +82,7 @@ def no_time_to_leave(case: ServiceCase) -> Iterable[Finding]:
             code="D2",
             subject=case.subject,
             certainty="possible",
-            sentence=f"{len(bare)} of {count(len(case.live), 'Pod')} have no preStop hook: they end while nodes "
+            sentence=f"{part(len(bare), len(case.live), 'Pod', 'has')} no preStop hook: they end while nodes "
             f"still lead to them",
             evidence=(Evidence(subject=pod_name(pod), field="spec.containers", value="lifecycle.preStop (not set)"),),
             effect="connections are refused for some seconds whenever a Pod goes, unless the program goes on at "
@@ -174,7 +173,7 @@ def targets_come_late(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="D5",
             subject=case.subject,
-            sentence=f"{len(bare)} of {count(len(case.live), 'Pod')} have no readiness gate of the load balancer, "
+            sentence=f"{part(len(bare), len(case.live), 'Pod', 'has')} no readiness gate of the load balancer, "
             f"which leads to Pods",
             evidence=(case.field(f"metadata.annotations[{IP_TARGETS}]", "ip"),),
             effect="a rollout goes on before the balancer knows the new Pods: 502",

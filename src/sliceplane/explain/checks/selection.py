@@ -29,8 +29,8 @@ from sliceplane.explain.checks.workloads import (
     workloads,
 )
 from sliceplane.explain.objects import ENDPOINTS, PODS, SERVICES, SLICES, FullPod, Workload, events_about
-from sliceplane.explain.wording import count, nearest, pairs_text, patch, since, some
 from sliceplane.findings.finding import Evidence, Finding
+from sliceplane.findings.wording import count, nearest, pairs_text, part, patch, since, some, verb
 
 #: the Service by which Pods reach the API server
 API_SERVER: Final = ("default", "kubernetes")
@@ -100,11 +100,12 @@ def _near(case: ServiceCase) -> _Near | None:
 
 def _other_value(case: ServiceCase, near: _Near) -> Finding:
     wanted = case.selector[near.key]
-    have = "they have no such label" if near.value is None else f"they have {near.value or '(empty)'}, not {wanted}"
+    who = f"{'it' if len(near.pods) == 1 else 'they'} {verb(len(near.pods), 'has')}"
+    have = f"{who} no such label" if near.value is None else f"{who} {near.value or '(empty)'}, not {wanted}"
     return Finding(
         code="B1",
         subject=case.subject,
-        sentence=f"0 of {_pods_here(case)} match; {len(near.pods)} match{'es' if len(near.pods) == 1 else ''} "
+        sentence=f"{_pods_here(case)} match; {len(near.pods)} {verb(len(near.pods), 'matches')} "
         f"all but {near.key}: {have}",
         evidence=(
             case.field("spec.selector", pairs_text(case.selector)),
@@ -118,7 +119,7 @@ def _other_value(case: ServiceCase, near: _Near) -> Finding:
 
 
 def _pods_here(case: ServiceCase) -> str:
-    return count(sum(not pod.is_over for pod in case.facts.of(PODS, case.namespace)), "Pod")
+    return part(0, sum(not pod.is_over for pod in case.facts.of(PODS, case.namespace)), "Pod")
 
 
 def _lacking_template(case: ServiceCase) -> tuple[Workload, str] | None:
@@ -139,8 +140,7 @@ def _template_lacks(case: ServiceCase, workload: Workload, key: str) -> Finding:
     return Finding(
         code="B6",
         subject=case.subject,
-        sentence=f"0 of {_pods_here(case)} match; {name.kind} {name.name} makes Pods without "
-        f"{key}={case.selector[key]}",
+        sentence=f"{_pods_here(case)} match; {name.kind} {name.name} makes Pods without {key}={case.selector[key]}",
         evidence=(
             seen(readable_of(workload), workload, "spec.template.metadata.labels", pairs_text(labels) or "(none)"),
             case.field("spec.selector", pairs_text(case.selector)),
@@ -165,8 +165,8 @@ def _in_another_namespace(case: ServiceCase, elsewhere: dict[str, int]) -> Findi
     return Finding(
         code="B5",
         subject=case.subject,
-        sentence=f"0 of {_pods_here(case)} match; {count(number, 'Pod')} "
-        f"match{'es' if number == 1 else ''} in namespace {namespace}: selectors do not cross namespaces",
+        sentence=f"{_pods_here(case)} match; {count(number, 'Pod', 'matches')} in namespace {namespace}: "
+        "selectors do not cross namespaces",
         evidence=(case.field("spec.selector", pairs_text(case.selector)),),
         effect=NO_ENDPOINTS,
         remedy=f"make the Service in {namespace}, and have clients here dial {case.name}.{namespace}",
@@ -174,7 +174,7 @@ def _in_another_namespace(case: ServiceCase, elsewhere: dict[str, int]) -> Findi
 
 
 def _plainly_none(case: ServiceCase) -> Finding:
-    sentence = f"0 of {_pods_here(case)} match {pairs_text(case.selector)}"
+    sentence = f"{_pods_here(case)} match {pairs_text(case.selector)}"
     for key in case.selector:
         values = sorted({pod.labels[key] for pod in case.facts.of(PODS, case.namespace) if key in pod.labels})
         if case.selector[key] not in values:
@@ -260,14 +260,14 @@ def unselected(case: PodCase) -> Iterable[Finding]:
         selector, value = selector_of(service), pod.labels.get(key)
         wanted = f"{key}={selector[key]}"
         alike = [other.metadata.name for other, missed in near if f"{missed}={selector_of(other)[missed]}" == wanted]
-        want = "wants" if len(alike) == 1 else "want"
         has = f"{key}={value}" if value is not None else "no such label"
         name = service.metadata.name
         yield Finding(
             code="B9",
             subject=case.subject,
             weight="note" if pod.is_going else None,
-            sentence=f"no Service of {case.namespace} selects it; {some(alike)} {want} {wanted}, it has {has}",
+            sentence=f"no Service of {case.namespace} selects it; "
+            f"{some(alike, verb_of_one='wants')} {wanted}, it has {has}",
             evidence=(
                 Evidence(subject=case.subject, field="metadata.labels", value=pairs_text(pod.labels)),
                 seen(SERVICES, service, "spec.selector", pairs_text(selector)),
@@ -280,7 +280,7 @@ def unselected(case: PodCase) -> Iterable[Finding]:
         code="B9",
         subject=case.subject,
         weight="note",
-        sentence=f"no Service of {case.namespace} selects it; there are {count(len(services), 'Service')}",
+        sentence=f"no Service of {case.namespace} selects it; the namespace has {count(len(services), 'Service')}",
         evidence=(Evidence(subject=case.subject, field="metadata.labels", value=pairs_text(pod.labels) or "(none)"),),
         effect="it is no endpoint of any Service",
         remedy=f"kubectl -n {case.namespace} get services -o wide",

@@ -10,8 +10,8 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import NodeCase, PodCase, PodsCase, ServiceCase
 from sliceplane.explain.objects import NAMESPACES, NODES, PODS, SERVICES
-from sliceplane.explain.wording import nearest, some
 from sliceplane.findings.finding import Finding
+from sliceplane.findings.wording import nearest, some
 
 
 def wants(case: ServiceCase) -> Iterator[Selection]:

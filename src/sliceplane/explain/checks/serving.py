@@ -26,8 +26,8 @@ from sliceplane.explain.objects import (
     Workload,
     events_about,
 )
-from sliceplane.explain.wording import clipped, count, lasting, patch, since, some
 from sliceplane.findings.finding import Evidence, Finding
+from sliceplane.findings.wording import clipped, count, lasting, patch, since, some
 from sliceplane.kit.ip import Network, parse_lenient, parse_network_lenient
 
 #: a cloud makes a load balancer in a minute or two
@@ -69,7 +69,7 @@ def external_name(case: ServiceCase) -> Iterable[Finding]:
         code="S4",
         subject=case.subject,
         sentence=f"ExternalName for {service.spec.external_name}: no proxy serves it, and "
-        f"{count(len(names), 'slice')} {'is' if len(names) == 1 else 'are'} left over",
+        f"{count(len(names), 'slice', 'is')} left over",
         evidence=(
             case.field("spec.type", "ExternalName"),
             seen(SLICES, case.slices[0], f"metadata.labels[{LABEL_SERVICE_NAME}]", case.name),
@@ -241,7 +241,7 @@ def source_ranges(case: ServiceCase) -> Iterable[Finding]:
         code="S9",
         subject=case.subject,
         weight="note" if inside else None,
-        sentence=f"{client.address} is in none of {count(len(ranges), 'source range')}: {some(ranges)}",
+        sentence=f"{client.address} is in none of the source ranges: {some(ranges)}",
         evidence=(case.field("spec.loadBalancerSourceRanges", ",".join(ranges)),),
         effect="the balancer or the node drops what it sends" + (" to the balancer's address" if inside else ""),
         remedy=patch(case.namespace, "service", case.name, {"spec": {"loadBalancerSourceRanges": wider}}),

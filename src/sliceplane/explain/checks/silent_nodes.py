@@ -19,8 +19,8 @@ from sliceplane.explain.checks.pod_troubles import STARTING_S, seen_condition
 from sliceplane.explain.checks.pods import LEASES_OF_NODES, leases_of_leaders
 from sliceplane.explain.facts import Facts
 from sliceplane.explain.objects import LEASES, NODES, PODS, FullPod
-from sliceplane.explain.wording import clipped, count, lasting, since, some
 from sliceplane.findings.finding import Finding
+from sliceplane.findings.wording import clipped, count, lasting, since, some, verb
 
 #: a kubelet renews its Lease every 10 s (kubernetes.io, "Nodes", heartbeats)
 KUBELET_SILENT_S: Final = 20.0
@@ -175,11 +175,11 @@ def _is_shutting_down(here: _NodeHere) -> bool:
 
 def _shutting_down(here: _NodeHere, unaware: list[FullPod]) -> Finding:
     names = some([pod.metadata.name for pod in unaware])
-    does = "does not say so" if len(unaware) == 1 else "do not say so"
     return Finding(
         code="R12",
         subject=name_of(NODES, here.node),
-        sentence=f"{here.name} shuts down; {count(len(unaware), 'Pod')} there {does} ({names})",
+        sentence=f"{here.name} shuts down; {count(len(unaware), 'Pod')} there "
+        f"{verb(len(unaware), 'does')} not say so ({names})",
         evidence=(
             seen(NODES, here.node, "status.conditions[Ready]", f"{here.ready.status}: {clipped(here.ready.message)}"),
             seen_condition(unaware[0], "Ready", "True"),

@@ -17,8 +17,8 @@ from sliceplane.api.quantity import amount
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import ServiceCase, pod_name, seen
 from sliceplane.explain.objects import LEASES, NODES, QUOTAS, SLICES, FullPod
-from sliceplane.explain.wording import count, lasting, since
 from sliceplane.findings.finding import Evidence, Finding
+from sliceplane.findings.wording import count, lasting, since
 from sliceplane.slices.guard import REASON_HELD
 
 #: a controller that is well has written long before; upstream batches changes for at most a second or so

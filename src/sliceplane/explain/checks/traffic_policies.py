@@ -15,8 +15,8 @@ from sliceplane.api.requests import Selection
 from sliceplane.explain.case import ServiceCase, name_of, seen
 from sliceplane.explain.checks.zones import takes_pods
 from sliceplane.explain.objects import INGRESSES, NODES, FullIngress, IngressBackend
-from sliceplane.explain.wording import count, patch, some
 from sliceplane.findings.finding import Finding
+from sliceplane.findings.wording import count, part, patch, some
 
 #: annotations by which a cloud's load balancer is told to lead to nodes, not to Pods
 INSTANCE_TARGETS: Final = (
@@ -47,7 +47,7 @@ def internal_local(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="X1",
             subject=case.subject,
-            sentence=f"{some(bare)} has none of {count(len(case.ready), 'ready endpoint')}, and "
+            sentence=f"{some(bare, verb_of_one='has')} none of {count(len(case.ready), 'ready endpoint')}, and "
             f"internalTrafficPolicy is Local",
             evidence=(case.field("spec.internalTrafficPolicy", "Local"),),
             effect=f"connections from {'this node' if len(bare) == 1 else 'these nodes'} are dropped",
@@ -69,8 +69,8 @@ def external_local(case: ServiceCase) -> Iterable[Finding]:
     yield Finding(
         code="X2",
         subject=case.subject,
-        sentence=f"{total - len(bare)} of {count(total, 'node')} have an endpoint; {some(bare)} drops what comes "
-        f"from outside",
+        sentence=f"{part(total - len(bare), total, 'node', 'has')} an endpoint; "
+        f"{some(bare, verb_of_one='drops')} what comes from outside",
         evidence=(case.field("spec.externalTrafficPolicy", "Local"),),
         effect=f"clients of node port {ports or '(none)'} there get no answer",
         remedy=patch(case.namespace, "service", case.name, {"spec": {"externalTrafficPolicy": "Cluster"}}),
@@ -90,7 +90,8 @@ def uneven(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="X3",
             subject=case.subject,
-            sentence=f"{least}'s {count(nodes[least], 'endpoint')} gets as much from outside as {most}'s {nodes[most]}",
+            sentence=f"{least}'s {count(nodes[least], 'endpoint', 'gets')} as much from outside as "
+            f"{most}'s {nodes[most]}",
             evidence=(case.field("spec.externalTrafficPolicy", "Local"),),
             effect=f"an endpoint of {least} has {nodes[most] // nodes[least]} times the load",
             remedy="spread the Pods evenly: topologySpreadConstraints with topologyKey kubernetes.io/hostname",
@@ -174,7 +175,7 @@ def mesh(case: ServiceCase) -> Iterable[Finding]:
             yield Finding(
                 code="X8",
                 subject=case.subject,
-                sentence=f"{len(meshed)} of {count(len(case.live), 'Pod')} have a sidecar {sidecar}: its rules are "
+                sentence=f"{part(len(meshed), len(case.live), 'Pod', 'has')} a sidecar {sidecar}: its rules are "
                 f"not looked at",
                 effect="the mesh decides where connections go",
                 remedy=command,

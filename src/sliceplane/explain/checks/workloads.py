@@ -21,9 +21,9 @@ from sliceplane.explain.objects import (
     Readable,
     Workload,
 )
-from sliceplane.explain.wording import clipped, count, lasting, pairs_text, patch, since, some
 from sliceplane.findings.codes import Severity
 from sliceplane.findings.finding import Evidence, Finding, ObjectName
+from sliceplane.findings.wording import clipped, lasting, pairs_text, part, patch, since, some
 
 #: what people make, of which there are few; ReplicaSets are many, and of Deployments
 MAKERS: Final = (DEPLOYMENTS, STATEFUL_SETS, DAEMON_SETS)
@@ -163,7 +163,7 @@ def cannot_make_pods(case: ServiceCase) -> Iterable[Finding]:
             subject=case.subject,
             weight=weight,
             certainty="certain" if failure is not None else "possible",
-            sentence=f"{name.kind} {name.name} has {number} of {count(wanted_pods(workload), 'Pod')}: "
+            sentence=f"{name.kind} {name.name} has {part(number, wanted_pods(workload), 'Pod')}: "
             + (failure.message if failure is not None else f"none was made for {lasting(age)}"),
             evidence=(failure.evidence if failure is not None else status,),
             effect="fewer endpoints than asked for" if case.is_served else NO_ENDPOINTS,
@@ -202,7 +202,7 @@ def several_programs(case: ServiceCase) -> Iterable[Finding]:
             code="B3",
             subject=case.subject,
             certainty="likely",
-            sentence=f"{len(pods)} of {total} endpoints {'is' if len(pods) == 1 else 'are'} of {root}, "
+            sentence=f"{part(len(pods), total, 'endpoint', 'is')} of {root}, "
             f"{len(groups[main])} of {main}: other images",
             evidence=(
                 case.field("spec.selector", pairs_text(case.selector)),

@@ -25,8 +25,8 @@ from sliceplane.explain.checks.zones import (
     zone_without_endpoint,
 )
 from sliceplane.explain.objects import NODES, SERVICES, SLICES
-from sliceplane.explain.wording import count, patch, some
 from sliceplane.findings.finding import Evidence, Finding
+from sliceplane.findings.wording import count, part, patch, some, verb
 from sliceplane.slices.facts import NodeFacts
 from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.slices.topology import ZoneShares
@@ -96,7 +96,8 @@ def _unclear(case: ServiceCase, nodes: tuple[Node, ...], asked: Evidence) -> Fin
     return Finding(
         code="Z8",
         subject=name_of(NODES, node),
-        sentence=f"{some([item.metadata.name for item in lacking])} has no {what}: Auto gives no hints to any Service",
+        sentence=f"{some([item.metadata.name for item in lacking], verb_of_one='has')} no {what}: "
+        f"Auto gives no hints to any Service",
         evidence=(seen(NODES, node, field, "(not set)"), asked),
         effect="connections go to every zone",
         remedy=f"kubectl label node {name} {LABEL_ZONE}=ZONE"
@@ -116,8 +117,8 @@ def auto_counts_nodes_without_pods(case: ServiceCase) -> Iterable[Finding]:
             yield Finding(
                 code="Z9",
                 subject=case.subject,
-                sentence=f"{zone}'s share counts {count(len(closed), 'node')} of {len(nodes)} that take no Pods: "
-                f"{some(closed)}",
+                sentence=f"{zone}'s share counts {part(len(closed), len(nodes), 'node')} that "
+                f"{verb(len(closed), 'takes')} no Pods: {some(closed)}",
                 evidence=(asked,),
                 effect=f"{zone} is given more endpoints than its clients need",
                 remedy=patch(
@@ -152,7 +153,7 @@ def overloaded_zone(case: ServiceCase) -> Iterable[Finding]:
         f"{endpoints.total()} endpoints: {float(worst):.1f} times an even share each",
         evidence=(asked,),
         effect=f"the Pods of {zone} are the first to be overloaded",
-        remedy=f"{count(more, 'Pod')} more in {zone}: 'topologySpreadConstraints' with topologyKey {LABEL_ZONE}",
+        remedy=f"{count(more, 'Pod')} more in {zone}: topologySpreadConstraints with topologyKey {LABEL_ZONE}",
     )
 
 

@@ -23,8 +23,8 @@ from sliceplane.api.discovery import (
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import NodeCase, ServiceCase, name_of, seen, zone_of
 from sliceplane.explain.objects import NODES, SLICES
-from sliceplane.explain.wording import count, patch, some
 from sliceplane.findings.finding import Evidence, Finding, ObjectName
+from sliceplane.findings.wording import count, part, patch, some, verb
 from sliceplane.slices.shape import (
     ANNOTATION_TOPOLOGY_AWARE_HINTS,
     ANNOTATION_TOPOLOGY_MODE,
@@ -74,9 +74,8 @@ def no_hints_asked_for(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="Z1",
             subject=case.subject,
-            sentence=f"{case.name} asks for no hints: {elsewhere} of {count(zones.total(), 'ready endpoint')} are "
-            f"outside "
-            f"of {client.place.zone}, and get as much from it as the {mine} within",
+            sentence=f"{case.name} asks for no hints: {part(elsewhere, zones.total(), 'ready endpoint', 'is')} "
+            f"outside of {client.place.zone}, and {verb(elsewhere, 'gets')} as much from it as the {mine} within",
             evidence=(case.field("spec.trafficDistribution", "(not set)"),),
             remedy=patch(case.namespace, "service", case.name, {"spec": {"trafficDistribution": "PreferSameZone"}}),
         )
@@ -135,8 +134,8 @@ def voided(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="Z2",
             subject=name_of(NODES, node),
-            sentence=f"{some(zoneless)} has no zone label, so no node follows the other {count(hinted, 'hint')} of "
-            f"{case.name}",
+            sentence=f"{some(zoneless, verb_of_one='has')} no zone label, so no node follows the other "
+            f"{count(hinted, 'hint')} of {case.name}",
             evidence=(seen(NODES, node, f"metadata.labels[{LABEL_ZONE}]", "(not set)"), asked),
             effect=f"connections go to all {len(case.ready)} endpoints, whatever their zone",
             remedy=f"kubectl label node {zoneless[0]} {LABEL_ZONE}=ZONE",
@@ -147,7 +146,7 @@ def voided(case: ServiceCase) -> Iterable[Finding]:
             code="Z4",
             subject=case.subject,
             certainty="certain" if hinted else "likely",
-            sentence=f"{len(bare)} of {count(len(case.ready), 'ready endpoint')} have no hints (slice "
+            sentence=f"{part(len(bare), len(case.ready), 'ready endpoint', 'has')} no hints (slice "
             f"{item.metadata.name})",
             evidence=(seen(SLICES, item, "endpoints", "no hints"), asked),
             effect=f"no node follows the hints of the others: connections go to all {len(case.ready)}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.explain.world import World, add_pod, add_service, healthy, write_slice
+from tests.explain.world import World, add_pod, add_service, ago, healthy, write_slice
 
 from sliceplane.explain.question import ExplainQuestion, Explanation
 from sliceplane.explain.text import as_list, as_text
@@ -30,7 +30,36 @@ def test_an_answer_fits_a_terminal_but_for_what_is_pasted() -> None:
 
 def test_lint_counts_what_it_looked_at() -> None:
     answer = healthy().ask(ExplainQuestion("everything"))
-    assert as_list(answer, 80).splitlines()[-1] == "no error, no warning, no note in 1 Service"
+    assert as_list(answer, 80) == "no error, no warning in 1 Service"
+    assert as_list(answer, 80, notes=True) == "no error, no warning, no note in 1 Service"
+
+
+def test_a_service_that_may_yet_get_its_slice_is_a_note() -> None:
+    world = healthy()
+    add_service(world, "legacy", selector=None)["metadata"]["creationTimestamp"] = ago(5)
+    answer = world.explain("legacy")
+    assert (answer.cause, [finding.code for finding in answer.findings]) == (None, ["B2"])
+
+
+def test_lint_counts_notes_and_shows_them_when_asked() -> None:
+    """Beside one error, what two Services have in common: that Pods of theirs have no readiness probe."""
+    world = healthy()
+    add_service(world, "cart-edge", selector={"app": "cart"})
+    write_slice(world, "cart-edge")
+    add_service(world, "lost", selector={"app": "nothing"})
+    for pod in world.all("Pod"):
+        del pod["spec"]["containers"][0]["readinessProbe"]
+    answer = world.ask(ExplainQuestion("everything"))
+    assert as_list(answer, 80).splitlines() == [
+        "SEVERITY  CODE  SERVICE    FINDING",
+        "error     B1    shop/lost  0 of 3 Pods match app=nothing; app is cart here",
+        "",
+        "1 error, no warning in 3 Services; 2 notes besides, which --notes shows",
+        "what to do: sliceplane explain service -n shop lost",
+    ]
+    noted = as_list(answer, notes=True).splitlines()
+    assert noted[2].split()[:6] == ["note", "D1", "shop/cart", "and", "1", "more"]
+    assert noted[-2] == "1 error, no warning, 2 notes in 3 Services"
 
 
 # Pods
@@ -80,7 +109,7 @@ def test_a_pod_that_no_service_selects_is_judged_all_the_same() -> None:
 
 def test_of_what_does_not_exist_nothing_is_well() -> None:
     answer = _ask_about(healthy(), "cart-7")
-    assert answer.findings[0].sentence == "no Pod shop/cart-7; there is shop/cart-0, shop/cart-1, shop/cart-2"
+    assert answer.findings[0].sentence == "no Pod shop/cart-7; there are shop/cart-0, shop/cart-1, shop/cart-2"
     assert answer.well == ()
     assert healthy().explain("crat").well == ()
 

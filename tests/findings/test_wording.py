@@ -61,7 +61,7 @@ _ODD = (
     re.compile(r"(?<![.\d,:/-])\b1 (ready )?(Pods|Nodes|nodes|Services|slices|endpoints|addresses|Leases|hints)\b"),
     re.compile(r"\b(0|[2-9]|\d\d+) (Pod|Node|node|Service|slice|endpoint|address|Lease|hint|rule)\b(?!-|\(s\))"),
     re.compile(r"\bof no [A-Z]?[a-z]+\b"),
-    re.compile(r"(?<!of )(?<!its )\b([2-9]|\d\d+) (Pods|Nodes|nodes|slices|endpoints|addresses) (is|has|was|does|gets)\b"),
+    re.compile(r"(?<!of )(?<!its )\b([2-9]|\d\d+) (Pods|[Nn]odes|slices|endpoints|addresses) (is|has|was|does|gets)\b"),
 )
 
 

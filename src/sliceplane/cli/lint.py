@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,15 +20,17 @@ if TYPE_CHECKING:
 @click.command("lint", cls=Command, examples=[
     ("every Service of the cluster", "sliceplane lint"),
     ("those of one namespace, in a pipeline", "sliceplane lint -n shop -o json"),
+    ("what could be better, too", "sliceplane lint --notes"),
 ])  # fmt: skip
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Only its Services.  [default: all namespaces]")
+@click.option("--notes", is_flag=True, help="Notes, too: what is as it was asked for, and maybe not as expected.")
 @output_option
 @cluster_options
-def command(*, namespace: str, output: Form, **flags: Any) -> None:
+def command(*, namespace: str, notes: bool, output: Form, **flags: Any) -> None:
     """Look at every Service, and say what is wrong with it.
 
-    The same findings as of 'sliceplane explain', a line each, the worst first.  Reads only (lists, once), on any
-    cluster, with the rights that one has.
+    The same findings as of 'sliceplane explain', a row each, the worst first; notes are only counted.  Reads only
+    (lists, once), on any cluster, with the rights that one has.
 
     Exit code 0: nothing is wrong; 1: there are errors or warnings; 2: cannot tell, the output or stderr says why.
     """
@@ -37,4 +40,4 @@ def command(*, namespace: str, output: Form, **flags: Any) -> None:
     async def work(client: Client, _: str) -> Explanation:
         return await explained(client, ExplainQuestion("everything", namespace=namespace))
 
-    finish(ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER), output, as_list)
+    finish(ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER), output, partial(as_list, notes=notes))

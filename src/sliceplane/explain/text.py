@@ -8,10 +8,13 @@ from typing import Final
 
 from sliceplane.explain.question import Explanation
 from sliceplane.findings.codes import SEVERITIES
+from sliceplane.findings.finding import Finding
 from sliceplane.findings.text import fact, lines_of
-from sliceplane.findings.wording import count
+from sliceplane.findings.wording import count, explain_command, some
 from sliceplane.kit.columns import table
 
+#: kinds that can be asked about
+_EXPLAINED: Final = ("Service", "Pod", "Node")
 #: findings besides the cause that are printed whole; JSON has all
 ALSO_MAX: Final = 4
 
@@ -22,6 +25,7 @@ def as_text(explanation: Explanation, width: int | None = None) -> str:
 
 
 def _lines(explanation: Explanation, width: int | None) -> Iterator[str]:
+    """Paragraphs, so that the eye finds the next finding; side lines, state and what was seen in one."""
     cause = explanation.cause
     if cause is not None:
         yield from lines_of(cause, "cause", width)
@@ -30,38 +34,62 @@ def _lines(explanation: Explanation, width: int | None) -> Iterator[str]:
     else:
         yield from fact("verdict", f"{explanation.question}: nothing is wrong as far as one can see", width)
     others = [finding for finding in explanation.findings if finding is not cause]
+    notes = [finding for finding in others[:ALSO_MAX] if finding.severity == "note" and cause is not None]
     for finding in others[:ALSO_MAX]:
-        if finding.severity == "note" and cause is not None:
-            # Beside a cause a note is a side line; its page and JSON have the rest.
-            yield from fact("note", f"{finding.code} {finding.certainty}: {finding.sentence}", width)
-        else:
+        if finding not in notes:
+            yield ""
             yield from lines_of(finding, "note" if finding.severity == "note" else "also", width)
-    if len(others) > ALSO_MAX:
-        yield from fact("", f"and {len(others) - ALSO_MAX} more (--output json has all)", width)
+    below = list(_below(explanation, notes, len(others), width))
+    if below and explanation.findings:
+        yield ""
+    yield from below
+
+
+def _below(explanation: Explanation, notes: list[Finding], others: int, width: int | None) -> Iterator[str]:
+    for finding in notes:
+        # Beside a cause a note is a side line; its page and JSON have the rest.
+        yield from fact("note", f"{finding.code} {finding.certainty}: {finding.sentence}", width)
+    if others > ALSO_MAX:
+        yield from fact("", f"and {others - ALSO_MAX} more (--output json has all)", width)
     if explanation.story:
         yield from fact("state", explanation.story, width)
     if explanation.well:
         yield from fact("well", ", ".join(explanation.well), width)
+    yield from _unseen(explanation, width)
+
+
+def _unseen(explanation: Explanation, width: int | None) -> Iterator[str]:
     for number, phrase in enumerate(explanation.not_looked_at):
         yield from fact("" if number else "not seen", phrase, width)
     if explanation.missing_rights:
         yield from fact("rights", f"to see all of it you need: {', '.join(explanation.missing_rights)}", width)
 
 
-def as_list(explanation: Explanation, width: int | None = None) -> str:
-    """A row for each finding, the worst first; then sums, and what was not seen."""
-    return "\n".join(_rows(explanation, width))
+def as_list(explanation: Explanation, width: int | None = None, *, notes: bool = False) -> str:
+    """A row for each finding, the worst first, Services of one sentence in one row; then sums, and what was not seen.
+    Without *notes* those are only counted."""
+    return "\n".join(_rows(explanation, width, notes))
 
 
-def _rows(explanation: Explanation, width: int | None) -> Iterator[str]:
+def _rows(explanation: Explanation, width: int | None, notes: bool) -> Iterator[str]:
     findings = explanation.findings
-    if findings:
-        rows = [(entry.severity, entry.code, str(entry.subject), entry.sentence) for entry in findings]
-        yield from table(("SEVERITY", "CODE", "OBJECT", "FINDING"), rows, width=width)
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for entry in findings:
+        if notes or entry.severity != "note":
+            name = str(entry.subject).removeprefix("Service ")
+            alike.setdefault((entry.severity, entry.code, entry.sentence), []).append(name)
+    if alike:
+        rows = [(severity, code, some(names, 1), sentence) for (severity, code, sentence), names in alike.items()]
+        yield from table(("SEVERITY", "CODE", "SERVICE", "FINDING"), rows, width=width)
+        yield ""
     sums = Counter(entry.severity for entry in findings)
-    told = [count(sums[severity], severity) for severity in SEVERITIES]
-    yield f"{', '.join(told)} in {count(explanation.services, 'Service')}"
-    for phrase in explanation.not_looked_at:
-        yield from fact("not seen", phrase, width)
-    if explanation.missing_rights:
-        yield from fact("rights", f"to see all of it you need: {', '.join(explanation.missing_rights)}", width)
+    shown = SEVERITIES if notes else [severity for severity in SEVERITIES if severity != "note"]
+    said = f"{', '.join(count(sums[severity], severity) for severity in shown)} in "
+    said += count(explanation.services, "Service")
+    if sums["note"] and not notes:
+        said += f"; {count(sums['note'], 'note')} besides, which --notes shows"
+    yield from fact("", said, width, word_width=0)
+    first = next(iter(explanation.findings), None)
+    if first is not None and first.severity != "note" and first.subject.kind in _EXPLAINED:
+        yield from fact("", f"what to do: {explain_command(first.subject)}", None, word_width=0)
+    yield from _unseen(explanation, width)

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from sliceplane.findings.finding import ObjectName
 from sliceplane.kit.times import parse_time
 
 #: names that a sentence has at most
@@ -98,6 +99,12 @@ def nearest(name: str, names: Iterable[str]) -> tuple[str, ...]:
     """Those of *names* that are like *name* and not it, the likest first."""
     ranked = sorted((-difflib.SequenceMatcher(None, name, other).ratio(), other) for other in set(names) - {name})
     return tuple(other for likeness, other in ranked if -likeness >= _ALIKE_MIN)[:NAMES_MAX]
+
+
+def explain_command(name: ObjectName) -> str:
+    """The command that says more of a Service, a Pod or a Node."""
+    where = f"-n {name.namespace} " if name.namespace else ""
+    return f"sliceplane explain {name.kind.lower()} {where}{name.name}"
 
 
 def patch(namespace: str, resource: str, name: str, change: dict[str, Any]) -> str:

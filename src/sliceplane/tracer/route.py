@@ -158,7 +158,8 @@ def _place(question: Question, ip: str, cluster: TracedCluster) -> _TracedPlace:
         asked = addressed.metadata.name
     node = cluster.node_by_name.get(asked)
     if node is None:
-        raise Unanswerable(f"there is no Node {asked}; there are {some([*cluster.node_by_name], CHOICES_MAX) or 'none'}")
+        there = some([*cluster.node_by_name], CHOICES_MAX) or "none"
+        raise Unanswerable(f"there is no Node {asked}; there are {there}")
     notes = []
     if lives_on and lives_on != asked:
         notes.append(f"{kind} {name} is on node {lives_on}: its packets meet the rules there first")

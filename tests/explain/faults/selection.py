@@ -100,7 +100,7 @@ def its_endpoints_are_of_an_election(world: World) -> ExplainQuestion:
     return ExplainQuestion("service", "cart-config", "shop")
 
 
-@near_miss("B2")
+@planted("B2")
 def it_has_just_been_created(world: World) -> None:
     del _service(world)["spec"]["selector"]
     world.drop("EndpointSlice", "shop", "cart-x7k2p")

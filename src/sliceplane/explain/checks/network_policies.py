@@ -63,7 +63,8 @@ def not_admitted(case: ServiceCase) -> Iterable[Finding]:
                 code="X4",
                 subject=case.subject,
                 certainty="likely",
-                sentence=f"{some(names)} selects {pod.metadata.name}; nothing admits {who} to {number}/{port.protocol}",
+                sentence=f"{some(names, verb_of_one='selects')} {pod.metadata.name}; nothing "
+                f"admits {who} to {number}/{port.protocol}",
                 evidence=_evidence(selecting, "spec.ingress"),
                 effect="packets are dropped without an answer, where the network plug-in enforces policies",
                 remedy=f"kubectl -n {case.namespace} edit networkpolicy {names[0]}",
@@ -92,8 +93,8 @@ def not_let_out(case: ServiceCase) -> Iterable[Finding]:
                 code="X9",
                 subject=name_of(PODS, client),
                 certainty="likely",
-                sentence=f"{some(names)} selects the client {client.metadata.name}; nothing lets it out to "
-                f"{pod.metadata.name} at {number}/{port.protocol}",
+                sentence=f"{some(names, verb_of_one='selects')} the client {client.metadata.name}; "
+                f"nothing lets it out to {pod.metadata.name} at {number}/{port.protocol}",
                 evidence=_evidence(selecting, "spec.egress"),
                 effect="its packets are dropped, where the network plug-in enforces policies",
                 remedy=f"kubectl -n {client.metadata.namespace} edit networkpolicy {names[0]}",

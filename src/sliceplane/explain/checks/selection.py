@@ -201,7 +201,7 @@ def neither_selector_nor_slice(case: ServiceCase) -> Iterable[Finding]:
     service = case.service
     slices = SLICES.in_namespace(case.namespace, f"{LABEL_SERVICE_NAME}={case.name}")
     endpoints = ENDPOINTS.named(case.namespace, case.name)
-    if service is None or case.selector or case.slices or _is_young(case):
+    if service is None or case.selector or case.slices:
         return
     if (case.namespace, case.name) == API_SERVER:
         return  # the API server keeps it, and writes no slice while it listens on loopback alone
@@ -222,6 +222,7 @@ def neither_selector_nor_slice(case: ServiceCase) -> Iterable[Finding]:
     yield Finding(
         code="B2",
         subject=case.subject,
+        weight="note" if _is_young(case) else None,
         sentence=f"{case.name} has no selector, and no slice is labelled for it",
         evidence=(case.field("spec.selector", "(none)"),),
         effect=NO_ENDPOINTS,

@@ -10,8 +10,8 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import NodeCase, PodCase, PodsCase, ServiceCase
 from sliceplane.explain.objects import NAMESPACES, NODES, PODS, SERVICES
-from sliceplane.findings.finding import Finding
-from sliceplane.findings.wording import nearest, some
+from sliceplane.findings.finding import Finding, ObjectName
+from sliceplane.findings.wording import explain_command, nearest, some, verb
 
 
 def wants(case: ServiceCase) -> Iterator[Selection]:
@@ -61,9 +61,12 @@ def _unknown(case: PodsCase, code: str, known: Iterable[Object], effect: str) ->
     elif not names:
         sentence += f"; namespace {case.namespace} has no {kind}"
     if meant:
-        sentence += f"; there is {some(meant)}" if elsewhere or names else f"; was {meant[0]} meant"
+        there = f"there {verb(len(meant), 'is')} {some(meant)}"
+        sentence += f"; {there}" if elsewhere or names else f"; was {meant[0]} meant"
         meant_namespace, _, name = meant[0].partition("/")
-        remedy = f"sliceplane explain {kind.lower()} -n {meant_namespace} {name}"
+        remedy = explain_command(ObjectName("", kind, meant_namespace, name))
+    elif names:
+        sentence += f"; {case.namespace} has {some(sorted(names))}"
     return Finding(code=code, subject=case.subject, sentence=sentence, effect=effect, remedy=remedy)
 
 
@@ -78,10 +81,11 @@ def no_such_node(case: NodeCase) -> Iterable[Finding]:
     if case.node is None and case.facts.was_read(NODES.everywhere()):
         nodes = [node.metadata.name for node in case.facts.of(NODES)]
         near = nearest(case.name, nodes)
+        shown = near or nodes
         yield Finding(
             code="S12",
             subject=case.subject,
-            sentence=f"no Node {case.name}; there is {some(near or nodes) or 'none at all'}",
+            sentence=f"no Node {case.name}; there {verb(len(shown), 'is')} {some(shown) or 'none at all'}",
             effect="nothing can be said of it",
             remedy=f"sliceplane explain node {near[0]}" if near else "kubectl get nodes",
         )

@@ -204,6 +204,11 @@ class Cluster:
             lambda waiting: not waiting,
         )
 
+    async def forget_connections(self) -> None:
+        """A connection that was begun when no rule translated it stays so for two minutes, and so does any with its
+        port: rules of translation are asked once for each that conntrack knows."""
+        await asyncio.to_thread(self.host.exec, ["conntrack", "-F"])
+
     async def ask(
         self, address: str, port: int = 80, proto: str = "tcp", count: int = 1, patience_s: float = 20.0
     ) -> Counter[str]:
@@ -228,3 +233,4 @@ async def running(host: Host, mode: Mode = "nftables", **options: Any) -> AsyncI
         await asyncio.gather(task, return_exceptions=True)
         if cluster.clean:
             await cluster.backend.remove(FAMILIES)
+            await cluster.forget_connections()

@@ -139,6 +139,7 @@ async def test_recovers_when_somebody_deletes_the_table(client: Host, backends: 
         await cluster.written()
         await cluster.backend.remove(FAMILIES)
         assert set(await cluster.ask(VIP["IPv4"])) != {"b1"}
+        await cluster.forget_connections()
         cluster.put(make_slice("IPv4", backends[1:2], version=2))
         await cluster.written()  # the incremental transaction is refused, the full one follows
         assert set(await cluster.ask(VIP["IPv4"], count=5)) == {"b2"}

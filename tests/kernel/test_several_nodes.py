@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from tests.kernel.cluster import LB, VIP, Cluster, ask, running, service, slice_
 from tests.kernel.fabric import BRIDGE, LINK_PREFIX, POD_NETWORKS, Fabric
 from tests.kernel.netns import Host
 from tests.nft.machine import DYING, GONE, ep, node
-from tests.waiting import eventually
 
 from sliceplane.api import codec
 from sliceplane.api.core import ServiceCIDR
@@ -230,4 +228,4 @@ async def test_an_unallocated_cluster_ip_is_dropped_wherever_it_is_asked_for(fab
         for host in (fabric.ac, fabric.nodes[1]):
             await ignored(host, nobody)
             assert (await heard(host, VIP[family], 81, count=1))[0] == {REFUSED}
-            await eventually(partial(heard, host, VIP[family], count=60), lambda answers: answers[0] == {"a1", "b1"})
+            assert (await heard(host, VIP[family], count=60))[0] == {"a1", "b1"}

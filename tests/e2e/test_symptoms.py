@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.kubectl, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def player(tmp_path: Path) -> Iterator[Player]:
-    player = Player(tmp_path, free_port())
+    player = Player(tmp_path, free_port(), SLICEPLANE_CONTROLLERS_SHADOW_GRACE="1s")
     player.begin()
     yield player
     player.end()

@@ -5,7 +5,7 @@ in which none needs one that comes later:
 
 - what all of them know: kit, api, documents, findings;
 - the state of a server and of its readers: store, informer, workqueue, flowcontrol;
-- endpoints of Services: heuristics, slices, proxy, endpoints, balancing, shadow;
+- endpoints of Services: heuristics, slices, proxy, endpoints, balancing, shadow, drain;
 - what writes and decides: registry, controllers;
 - rules of a node: nft, iptables, ipvs, hns;
 - what answers questions: tracer, endpoints_audit, estimate, explain, drift;

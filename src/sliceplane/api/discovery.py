@@ -20,6 +20,8 @@ LABEL_ZONE = "topology.kubernetes.io/zone"
 LABEL_REGION = "topology.kubernetes.io/region"
 LABEL_HOSTNAME = "kubernetes.io/hostname"
 ANNOTATION_TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
+#: on a Pod: it leaves its Services although nothing deletes it; its endpoints neither are ready nor serve
+ANNOTATION_DRAIN = "sliceplane.dev/drain"
 MANAGED_BY_CONTROLLER = "endpointslice-controller.k8s.io"
 MANAGED_BY_MIRRORING = "endpointslicemirroring-controller.k8s.io"
 # of Endpoints

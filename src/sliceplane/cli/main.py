@@ -39,6 +39,7 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "simulate": ("sliceplane.cli.simulate", "Run the plane on virtual time, under faults, from seeds."),
     },
     "Look after it": {
+        "drain": ("sliceplane.cli.drain", "Take Pods out of their Services, and know when no node sends to them."),
         "snapshot": ("sliceplane.cli.snapshot", "Copy a running server's state to a file; restore it."),
         "completion": ("sliceplane.cli.completion", "Print what makes a shell complete commands and options."),
         "version": ("sliceplane.cli.version", "Tell the versions of this program and of the API it serves."),

@@ -14,7 +14,7 @@ from typing import Final
 
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Node, Pod
-from sliceplane.api.discovery import LABEL_REGION, LABEL_ZONE
+from sliceplane.api.discovery import ANNOTATION_DRAIN, LABEL_REGION, LABEL_ZONE
 from sliceplane.api.meta import ObjectReference
 from sliceplane.api.quantity import amount
 from sliceplane.heuristics.types import EndpointPlace
@@ -42,12 +42,13 @@ class PodFacts:
     """One version of a pod.
 
     ``excluded``: never an endpoint (finished, or without any address).  ``addresses`` has an entry for each
-    family of which ``status.podIPs`` has an address.
+    family of which ``status.podIPs`` has an address.  ``drained``: its annotation asks it to leave its Services.
     """
 
     __slots__ = (
         "_named_ports",
         "addresses",
+        "drained",
         "excluded",
         "hostname",
         "labels",
@@ -84,7 +85,8 @@ class PodFacts:
         self.target: Final[bytes] = _target(pod) if same is None else same.target
         self._named_ports: NamedPorts | None = None
         ready = next((condition for condition in status.conditions or () if condition.type == "Ready"), None)
-        self.serving: Final = ready is not None and ready.status == "True"
+        self.drained: Final = ANNOTATION_DRAIN in (meta.annotations or {})
+        self.serving: Final = ready is not None and ready.status == "True" and not self.drained
         #: when readiness last changed (RFC 3339), the pod's part of the trigger time
         self.transition: Final = None if ready is None else ready.last_transition_time
 
@@ -96,7 +98,7 @@ class PodFacts:
     @property
     def is_silenced(self) -> bool:
         """It is not ready, and not by its own word: containers and gates are.  So its Node's silence leaves it."""
-        if self.serving or self.terminating or self.excluded:
+        if self.serving or self.terminating or self.excluded or self.drained:
             return False
         true = {condition.type for condition in self.pod.status.conditions or () if condition.status == "True"}
         gates = self.pod.spec.readiness_gates or ()

@@ -18,6 +18,7 @@ import msgspec
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import (
+    ANNOTATION_DRAIN,
     LABEL_FOR_REGION,
     LABEL_FOR_ZONE,
     LABEL_HEADLESS,
@@ -135,7 +136,8 @@ def port_set(ports: Iterable[EndpointPort]) -> PortSet:
 
 
 def _endpoint(service: Service, pod: Pod, node: Node | None, addresses: tuple[str, ...]) -> SliceEndpoint:
-    serving = any(condition.type == "Ready" and condition.status == "True" for condition in pod.status.conditions or ())
+    answers = any(condition.type == "Ready" and condition.status == "True" for condition in pod.status.conditions or ())
+    serving = answers and ANNOTATION_DRAIN not in (pod.metadata.annotations or {})
     terminating = pod.metadata.deletion_timestamp is not None
     ready = service.spec.publish_not_ready_addresses or (serving and not terminating)
     zone = (node.metadata.labels or {}).get(LABEL_ZONE) if node is not None else None

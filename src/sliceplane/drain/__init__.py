@@ -1,0 +1,10 @@
+"""The drain barrier: when does no node send new connections to a Pod any more?  A core: ``shell.tools.draining``
+feeds it.
+
+``departure`` follows the slices: from which version on none of them has the Pod used.  ``barrier`` compares that with
+what the nodes tell that their kernels hold, and names those that are missing.  ``answer`` words it.
+
+Promises: "drained" means that every node that must be heard holds, in its kernel, a version from which on no slice has
+kernels use the Pod.  A node that does not tell is *unknown*, never done.
+Never: guesses by time that a node has followed; speaks of connections that are already open.
+"""

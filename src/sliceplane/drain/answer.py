@@ -1,0 +1,108 @@
+"""What a barrier answers: for people, for programs, and as the condition of a Pod."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from sliceplane.drain.barrier import DrainVerdict, Missing
+
+#: the condition of a Pod, and its gate for readiness that ``sliceplane drain`` closes
+CONDITION: Final = "sliceplane.dev/Drained"
+GATE: Final = "sliceplane.dev/serving"
+#: nodes that a sentence names
+NAMED_MAX: Final = 3
+
+Outcome = Literal["drained", "time over", "cannot know"]
+
+
+class DrainedPod(NamedTuple):
+    """``took_s``: from the mark.  ``gone``: the Pod itself vanished meanwhile, or was deleted at the end."""
+
+    pod: str
+    outcome: Outcome
+    verdict: DrainVerdict
+    took_s: float
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAnswer:
+    """``not_covered``: who may go on sending all the same; ``not_looked_at``: what could not be read, a phrase each."""
+
+    what: str
+    pods: tuple[DrainedPod, ...]
+    nodes: int
+    not_covered: tuple[str, ...] = ()
+    not_looked_at: tuple[str, ...] = ()
+
+    @property
+    def outcome(self) -> Outcome:
+        outcomes = {pod.outcome for pod in self.pods}
+        return "time over" if "time over" in outcomes else "cannot know" if "cannot know" in outcomes else "drained"
+
+    def as_document(self) -> dict[str, Any]:
+        return {
+            "what": self.what,
+            "outcome": self.outcome,
+            "nodes": self.nodes,
+            "pods": [
+                {
+                    "pod": pod.pod,
+                    "outcome": pod.outcome,
+                    "gone": pod.gone,
+                    "milliseconds": round(pod.took_s * 1000),
+                    "revision": pod.verdict.revision,
+                    "usedBy": [use._asdict() for use in pod.verdict.uses],
+                    "waitingFor": [missing._asdict() for missing in pod.verdict.waiting],
+                    "unknown": [missing._asdict() for missing in pod.verdict.unknown],
+                    "unknownLetGo": [missing._asdict() for missing in pod.verdict.let_go],
+                }
+                for pod in self.pods
+            ],
+            "notCovered": list(self.not_covered),
+            "notLookedAt": list(self.not_looked_at),
+        }
+
+
+def named(missing: tuple[Missing, ...]) -> str:
+    """The first few, and how many more."""
+    more = len(missing) - NAMED_MAX
+    return ", ".join(node.text for node in missing[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def sentence(pod: DrainedPod) -> str:
+    verdict = pod.verdict
+    took = f"{pod.took_s * 1000:.0f} ms" if pod.took_s < 10 else f"{pod.took_s:.0f} s"
+    match pod.outcome:
+        case "drained":
+            count = verdict.required - len(verdict.let_go)
+            nodes = "1 node holds" if count == 1 else f"{count} nodes hold"
+            let_go = f"; not known of {named(verdict.let_go)}" if verdict.let_go else ""
+            gone = "; the Pod is gone" if pod.gone else ""
+            return f"drained: {nodes} version {verdict.revision} or later, after {took}{let_go}{gone}"
+        case "cannot know":
+            return f"cannot know: nothing is known of {named(verdict.unknown)}"
+    if verdict.uses:
+        return f"not drained after {took}: {'; '.join(use.text for use in verdict.uses)}"
+    unknown = f"; nothing is known of {named(verdict.unknown)}" if verdict.unknown else ""
+    return f"not drained after {took}: waiting for {named(verdict.waiting)}{unknown}"
+
+
+def as_text(answer: DrainAnswer) -> Iterator[tuple[str, str]]:
+    """Heads and what follows them, a line each."""
+    for pod in answer.pods:
+        yield pod.pod, sentence(pod)
+    if not answer.pods:
+        yield answer.what, "nothing to drain: it has no Pods"
+    for phrase in answer.not_covered:
+        yield "not covered", phrase
+    for phrase in answer.not_looked_at:
+        yield "not seen", phrase
+
+
+def message(verdict: DrainVerdict, took_s: float) -> str:
+    """Of the condition: revision, nodes, milliseconds."""
+    text = f"revision {verdict.revision}, {verdict.required} nodes, {took_s * 1000:.0f} ms"
+    return text + (f"; not known of {named(verdict.let_go)}" if verdict.let_go else "")

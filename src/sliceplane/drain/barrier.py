@@ -1,0 +1,240 @@
+"""Which nodes are to be heard, and whether all of them hold a goal.
+
+**Required** are nodes that tell in a Lease that has not run out; those whose Lease ran out less than ``forget_s`` ago
+(their kernels go on with the rules of then); and Nodes that are Ready and tell nothing, or stopped telling longer ago:
+of these nothing can be known (another proxy serves them, or none does), so they are **unknown**, and unknown is not
+done.  Nodes that are not Ready and silent for longer than ``forget_s`` send nothing that anybody must wait for.
+
+**Policy for the unknown**: ``wait`` for them until the time is over; ``fail`` at once; or let them go ``after`` so many
+seconds, and say so.
+
+A node whose cache is known to have lost an event holds no version, whatever it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from sliceplane.api.core import Lease, Node
+from sliceplane.api.meta import revision_of
+from sliceplane.drain.departure import EVERY, Use
+from sliceplane.kit.times import parse_time
+from sliceplane.proxy.progress import (
+    ANNOTATION_PROGRESS,
+    ANNOTATION_REVISION,
+    COMPONENT,
+    LABEL_COMPONENT,
+    LEASE_DURATION_S,
+    LEASE_PREFIX,
+    Place,
+    ProgressReport,
+    read_report,
+)
+
+#: a proxy that told nothing for so long after its Lease ran out was taken away, or its node is gone
+FORGET_S: Final = 300.0
+
+Policy = Literal["wait", "fail", "after"]
+
+
+class UnknownPolicy(NamedTuple):
+    kind: Policy = "wait"
+    after_s: float = 0.0
+
+
+def parse_policy(text: str) -> UnknownPolicy:
+    """``wait``, ``fail`` or ``after=SECONDS``, with or without an "s".  Raises ``ValueError``."""
+    match text.partition("="):
+        case ("wait", "", ""):
+            return UnknownPolicy("wait")
+        case ("fail", "", ""):
+            return UnknownPolicy("fail")
+        case ("after", "=", seconds) if seconds.removesuffix("s").isdecimal() and seconds.isascii():
+            return UnknownPolicy("after", float(seconds.removesuffix("s")))
+    raise ValueError(f"{text!r} is none of wait, fail, after=60s")
+
+
+class NodeHolding(NamedTuple):
+    """``held``: what its kernel holds, as it told last; ``None``: it never told.  ``until``: when its Lease runs out,
+    on our clock.  ``ready``: what its Node says; ``None``: there is no Node, or it may not be read."""
+
+    name: str
+    held: Mapping[Place, int] | None
+    until: float
+    ready: bool | None
+    differs: bool = False
+
+
+class Missing(NamedTuple):
+    """A node, and why it is not done."""
+
+    node: str
+    why: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.node} ({self.why})" if self.why else self.node
+
+
+class Proof(NamedTuple):
+    """How the nodes stand to one goal.  ``required``: all that count; ``unknown``: those of which nothing is known."""
+
+    required: int
+    waiting: tuple[Missing, ...]
+    unknown: tuple[Missing, ...]
+
+
+def compare(
+    goal: Mapping[Place, int], nodes: Iterable[NodeHolding], now: float, *, forget_s: float = FORGET_S
+) -> Proof:
+    """O(nodes)."""
+    required = 0
+    waiting: list[Missing] = []
+    unknown: list[Missing] = []
+    floor = goal.get(EVERY, 0)
+    for node in nodes:
+        silent_s = now - node.until
+        if node.held is None or silent_s > forget_s:
+            if node.ready:
+                required += 1
+                why = "it never told anything" if node.held is None else "its proxy stopped long ago"
+                unknown.append(Missing(node.name, why))
+            continue
+        required += 1
+        if _holds(node, goal, floor):
+            continue
+        if node.differs:
+            waiting.append(Missing(node.name, "its cache lost an event"))
+        else:
+            waiting.append(Missing(node.name, "its proxy stopped reporting" if silent_s > 0 else ""))
+    return Proof(required, tuple(sorted(waiting)), tuple(sorted(unknown)))
+
+
+def _holds(node: NodeHolding, goal: Mapping[Place, int], floor: int) -> bool:
+    if node.differs or not node.held:
+        return False
+    if EVERY in node.held:  # one version for all that it reads
+        return node.held[EVERY] >= max((at for place, at in goal.items() if place[0] == EVERY[0]), default=0)
+    return all(
+        revision >= (max(goal.get(place, 0), floor) if place[0] == EVERY[0] else goal.get(place, 0))
+        for place, revision in node.held.items()
+    )
+
+
+State = Literal["used", "waiting", "unknown", "proven"]
+
+
+@dataclass(frozen=True, slots=True)
+class DrainVerdict:
+    """Of one barrier at one moment.  ``let_go``: unknown nodes that the policy gave up; ``revision``: the greatest
+    version that a node had to hold."""
+
+    state: State
+    uses: tuple[Use, ...] = ()
+    waiting: tuple[Missing, ...] = ()
+    unknown: tuple[Missing, ...] = ()
+    let_go: tuple[Missing, ...] = ()
+    revision: int = 0
+    required: int = 0
+
+
+def judge(
+    uses: tuple[Use, ...], goal: Mapping[Place, int], proof: Proof, policy: UnknownPolicy, waited_s: float
+) -> DrainVerdict:
+    """*waited_s*: since the barrier began."""
+    revision = max(goal.values(), default=0)
+    gives_up = policy.kind == "after" and waited_s >= policy.after_s
+    unknown, let_go = ((), proof.unknown) if gives_up else (proof.unknown, ())
+    state: State
+    if uses:
+        state = "used"
+    elif proof.waiting:
+        state = "waiting"
+    else:
+        state = "unknown" if unknown else "proven"
+    return DrainVerdict(state, uses, () if uses else proof.waiting, unknown, let_go, revision, proof.required)
+
+
+class Nodes:
+    """What Leases and Nodes say, by the name of the node.  Owned by one reader of them.
+
+    Clocks of machines differ: a Lease lives from the moment at which we saw it change, but for the first look, when its
+    own word is taken.
+    """
+
+    def __init__(self) -> None:
+        self._leases: dict[str, Lease] = {}
+        self._until: dict[str, float] = {}
+        self._held: dict[str, dict[Place, int] | None] = {}
+        self._names: dict[str, str] = {}
+        self._ready: dict[str, bool] = {}
+        self._differs: frozenset[str] = frozenset()
+
+    def on_lease(self, old: Lease | None, new: Lease | None, now: float) -> None:
+        subject = new or old
+        assert subject is not None, "a change has an old or a new object"
+        lease = subject.metadata.name
+        if new is None or (new.metadata.labels or {}).get(LABEL_COMPONENT) != COMPONENT:
+            for kept in (self._leases, self._until, self._held, self._names):
+                kept.pop(lease, None)
+            return
+        duration_s = new.spec.lease_duration_seconds or LEASE_DURATION_S
+        renewed = parse_time(new.spec.renew_time) if new.spec.renew_time else 0.0
+        known = self._leases.get(lease)
+        self._leases[lease] = new
+        self._until[lease] = duration_s + (min(renewed, now) if known is None else now)
+        told = held_of(new)
+        goes_back = known is None or new.metadata.revision < known.metadata.revision  # a server was restored
+        self._held[lease] = told if told is None or goes_back else newest(self._held[lease], told)
+        owner = next((owner.name for owner in new.metadata.owner_references or () if owner.kind == "Node"), "")
+        self._names[lease] = owner or new.spec.holder_identity or lease.removeprefix(LEASE_PREFIX)
+
+    def on_report(self, node: str, report: ProgressReport, now: float) -> None:
+        """The same, told otherwise than by the Lease, which must be there."""
+        lease = f"{LEASE_PREFIX}{node}"
+        if lease in self._leases:
+            self._held[lease] = newest(self._held[lease], places_of(report))
+            self._until[lease] = max(self._until[lease], now + LEASE_DURATION_S)
+
+    def on_node(self, old: Node | None, new: Node | None) -> None:
+        if new is not None:
+            self._ready[new.metadata.name] = is_ready(new)
+        elif old is not None:
+            self._ready.pop(old.metadata.name, None)
+
+    def on_differing(self, nodes: frozenset[str]) -> None:
+        """Names of Leases of nodes whose caches lost an event."""
+        self._differs = nodes
+
+    def facts(self) -> list[NodeHolding]:
+        told = set(self._names.values())
+        facts = [
+            NodeHolding(name, self._held[lease], self._until[lease], self._ready.get(name), lease in self._differs)
+            for lease, name in self._names.items()
+        ]
+        return facts + [NodeHolding(name, None, 0.0, ready) for name, ready in self._ready.items() if name not in told]
+
+
+def is_ready(node: Node) -> bool:
+    return any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions or ())
+
+
+def held_of(lease: Lease) -> dict[Place, int] | None:
+    """A proxy of an older release tells one version for all that it reads."""
+    annotations = lease.metadata.annotations or {}
+    report = read_report(annotations.get(ANNOTATION_PROGRESS, ""))
+    if report is not None:
+        return places_of(report)
+    revision = revision_of(annotations.get(ANNOTATION_REVISION, ""))
+    return {EVERY: revision} if revision else None
+
+
+def places_of(report: ProgressReport) -> dict[Place, int]:
+    return {place: held.revision for place, held in report.places().items()}
+
+
+def newest(known: Mapping[Place, int] | None, told: dict[Place, int]) -> dict[Place, int]:
+    """Two ways lead here, and either may be late: readings as *told*, versions the greater."""
+    return {place: max(revision, (known or {}).get(place, 0)) for place, revision in told.items()}

@@ -1,0 +1,363 @@
+"""The drain barrier over any API server: follow what slices say of some Pods, mark them, and wait for the nodes.
+
+The order matters: everything is read first, so that the Pod is seen to leave; then the mark is set, and the clock runs.
+The mark is the annotation ``sliceplane.dev/drain``, which our controller reads, and the condition of the readiness gate
+``sliceplane.dev/serving`` where the Pod's template has it, which every controller reads.  A Pod that terminates needs
+no mark.  Nodes are asked for a report by an annotation on slices of the Services concerned, once for each version that
+is waited for; where that is not allowed they tell at their own beat.
+
+Watches slices, Services, Leases of node proxies, Nodes and the Pods.  What may not be read is said in the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from sliceplane.api.codec import encode
+from sliceplane.api.core import Lease, Node, Pod, Service
+from sliceplane.api.discovery import ANNOTATION_DRAIN, LABEL_HEADLESS, LABEL_SERVICE_NAME, EndpointSlice
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Object
+from sliceplane.api.requests import Selection, Write
+from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Resource, Services
+from sliceplane.controllers.node_caches import NodeCaches
+from sliceplane.drain.answer import GATE, DrainAnswer, DrainedPod, Outcome
+from sliceplane.drain.barrier import FORGET_S, DrainVerdict, Missing, NodeHolding, Proof, UnknownPolicy, compare, judge
+from sliceplane.drain.barrier import Nodes as KnownNodes
+from sliceplane.drain.departure import Departures, Use, subject_of
+from sliceplane.informer.cache import Change, Mark
+from sliceplane.kit.rng import Rng
+from sliceplane.kit.times import format_time
+from sliceplane.proxy.progress import (
+    ANNOTATION_PROGRESS,
+    ANNOTATION_REPORT,
+    COMPONENT,
+    LABEL_COMPONENT,
+    LEASE_NAMESPACE,
+    read_report,
+)
+from sliceplane.shell.transport.base import Client, Unreachable
+from sliceplane.shell.transport.reflect import RunningInformer
+
+#: reports that a server takes on demand, a second
+REPORTS_PER_S: Final = 500
+#: nodes whose answers need not be spread
+FEW_NODES: Final = 50
+#: between two requests for reports; the request itself is a write that a goal may follow
+ASK_PERIOD_S: Final = 1.0
+_SYNC_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainOptions:
+    """``digests``: whether caches that lost an event are looked for, which takes the slices of all namespaces."""
+
+    timeout_s: float = 60.0
+    unknown: UnknownPolicy = UnknownPolicy()  # noqa: RUF009  # it is frozen
+    delete: bool = False
+    mark: bool = True
+    forget_s: float = FORGET_S
+    digests: bool = True
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A Pod that is being drained."""
+
+    pod: Pod
+    started: float = 0.0
+    done: DrainedPod | None = None
+    gone: bool = False
+    #: for which versions nodes were asked to report, and when
+    asked: frozenset[int] = frozenset()
+    asked_at: float = -math.inf
+
+
+class Drainer:
+    """Follows one cluster for some Pods.  Use in ``async with``; then ``drain`` once."""
+
+    def __init__(
+        self,
+        client: Client,
+        pods: Sequence[Pod],
+        *,
+        options: DrainOptions,
+        clock: Callable[[], float],
+        rng: Rng,
+    ) -> None:
+        """*clock*: seconds since the epoch that do not jump."""
+        self._client = client
+        self._options = options
+        self._clock = clock
+        self._rng = rng
+        self._waiting = {pod.metadata.key: _Waiting(pod) for pod in pods}
+        spaces = {pod.metadata.namespace for pod in pods}
+        self._space = next(iter(spaces)) if len(spaces) == 1 else ""
+        self._news = asyncio.Event()
+        self._departures = Departures()
+        self._nodes = KnownNodes()
+        self._caches = NodeCaches()
+        self._headless: set[str] = set()
+        self._unread: list[str] = []
+        #: what is there to know nodes by
+        self._blind: tuple[Missing, ...] = ()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Drainer:
+        """Raises ``StatusError`` and ``Unreachable`` where slices or Pods cannot be read."""
+        space = "" if self._options.digests and await self._may_list(EndpointSlices, "") else self._space
+        leases = Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT}={COMPONENT}")
+        names = [waiting.pod.metadata.name for waiting in self._waiting.values()]
+        one = f"metadata.name={names[0]}" if len(names) == 1 else ""
+        wanted = (
+            (Selection(Pods, self._space, field_selector=one), self._on_pod, None),
+            (Selection(EndpointSlices, space), self._on_slice, self._on_mark),
+            (Selection(Services, space), self._on_service, self._on_mark),
+            (leases, self._on_lease, None),
+            (Selection(Nodes), self._on_node, None),
+        )
+        for waiting in self._waiting.values():
+            self._departures.add(subject_of(waiting.pod))
+        followed: list[tuple[Selection, Any, Any]] = []
+        for selection, handler, on_mark in wanted:
+            refused = await self._refused(selection)
+            if refused is None:
+                followed.append((selection, handler, on_mark))
+            else:
+                self._on_refused(selection.resource, refused)
+        synced = []
+        for selection, handler, on_mark in followed:
+            informer = RunningInformer[Object](self._client, selection, clock=self._clock, rng=self._rng.fork())
+            informer.add_handler(partial(self._on_changes, handler), lambda: None, on_mark)
+            self._tasks.append(asyncio.create_task(informer.run(), name=f"drain {selection.resource.plural}"))
+            synced.append(informer.wait_synced())
+        try:
+            async with asyncio.timeout(_SYNC_TIMEOUT_S):
+                await asyncio.gather(*synced)
+        except TimeoutError as error:
+            await self.__aexit__()
+            raise Unreachable(f"no list of the cluster's objects within {_SYNC_TIMEOUT_S:g} s") from error
+        self._departures.look()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    async def _may_list(self, resource: Resource, namespace: str) -> bool:
+        return await self._refused(Selection(resource, namespace)) is None
+
+    async def _refused(self, selection: Selection) -> StatusError | None:
+        try:
+            await self._client.list(selection, resource_version="0", limit=1)
+        except StatusError as error:
+            if error.code != 403:
+                raise
+            return error
+        return None
+
+    def _on_refused(self, resource: Resource, error: StatusError) -> None:
+        if resource in (EndpointSlices, Pods):
+            raise error
+        if resource is Services:
+            self._departures = Departures(services_known=False)
+            for waiting in self._waiting.values():
+                self._departures.add(subject_of(waiting.pod))
+            self._unread.append("Services (no right to list them): any may have a policy Local")
+        elif resource is Leases:
+            self._blind = (Missing("every node", "no right to list Leases in kube-node-lease"),)
+        else:
+            self._unread.append("Nodes (no right to list them): nodes that never told anything are not known")
+
+    # What happens
+
+    def _on_changes(self, handler: Callable[[Change[Any]], None], changes: tuple[Change[Object], ...]) -> None:
+        for change in changes:
+            handler(change)
+        self._news.set()
+
+    def _on_slice(self, change: Change[EndpointSlice]) -> None:
+        self._caches.on_change(change)
+        self._departures.on_slice(change.old, change.new)
+        labels = change.object.metadata.labels or {}
+        if LABEL_HEADLESS in labels:
+            pods = {endpoint.target_ref.name for endpoint in change.object.endpoints or () if endpoint.target_ref}
+            if pods & {waiting.pod.metadata.name for waiting in self._waiting.values()}:
+                self._headless.add(f"{change.object.metadata.namespace}/{labels.get(LABEL_SERVICE_NAME, '')}")
+
+    def _on_service(self, change: Change[Service]) -> None:
+        self._caches.on_change(change)
+        self._departures.on_service(change.old, change.new)
+
+    def _on_mark(self, mark: Mark) -> None:
+        self._caches.on_mark(mark, self._clock())
+        if mark.resource == EndpointSlices.key:
+            self._departures.on_mark(mark.revision)
+        else:
+            self._departures.look()
+        self._news.set()
+
+    def _on_lease(self, change: Change[Lease]) -> None:
+        now = self._clock()
+        self._nodes.on_lease(change.old, change.new, now)
+        text = (change.new.metadata.annotations or {}).get(ANNOTATION_PROGRESS, "") if change.new is not None else ""
+        self._caches.on_report(change.object.metadata.name, read_report(text), now)
+
+    def _on_node(self, change: Change[Node]) -> None:
+        self._nodes.on_node(change.old, change.new)
+
+    def _on_pod(self, change: Change[Pod]) -> None:
+        waiting = self._waiting.get(change.object.metadata.key)
+        if waiting is None or change.object.metadata.uid != waiting.pod.metadata.uid:
+            return
+        if change.new is None:
+            waiting.gone = True
+        else:
+            waiting.pod = change.new
+            self._departures.add(subject_of(change.new))
+
+    # The barrier
+
+    async def drain(self, what: str) -> DrainAnswer:
+        """Marks, waits, and deletes if that was asked for.  Raises ``StatusError`` and ``Unreachable``."""
+        for waiting in self._waiting.values():
+            waiting.started = self._clock()
+            if self._options.mark and not waiting.gone and waiting.pod.metadata.deletion_timestamp is None:
+                await self._mark(waiting.pod)
+        while True:
+            self._news.clear()
+            deadline = await self._look()
+            if all(waiting.done is not None for waiting in self._waiting.values()):
+                break
+            try:
+                async with asyncio.timeout(max(deadline - self._clock(), 0.0)):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+        for waiting in self._waiting.values():
+            if self._options.delete and waiting.done is not None and waiting.done.outcome == "drained":
+                await self._delete(waiting)
+        done = [waiting.done for waiting in self._waiting.values() if waiting.done is not None]
+        headless = tuple(f"clients of the headless Service {name}, who ask DNS" for name in sorted(self._headless))
+        required = max((pod.verdict.required for pod in done), default=0)
+        return DrainAnswer(what, tuple(done), required, headless, tuple(self._unread))
+
+    async def _look(self) -> float:
+        """Judges those that wait; when to look again if nothing happens."""
+        now = self._clock()
+        options = self._options
+        self._nodes.on_differing(frozenset(self._caches.differing))
+        facts = self._nodes.facts()
+        deadline = math.inf
+        for key, waiting in self._waiting.items():
+            if waiting.done is not None:
+                continue
+            waited_s = now - waiting.started
+            verdict = self._verdict(key, facts, now, waited_s)
+            outcome: Outcome | None = None
+            if verdict.state == "proven":
+                outcome = "drained"
+            elif verdict.state == "unknown" and (options.unknown.kind == "fail" or waited_s >= options.timeout_s):
+                outcome = "cannot know"
+            elif waited_s >= options.timeout_s:
+                outcome = "time over"
+            if outcome is not None:
+                waiting.done = DrainedPod(key, outcome, verdict, waited_s, waiting.gone)
+                continue
+            if verdict.waiting:
+                await self._ask(key, waiting, len(facts))
+            ends = [waiting.started + options.timeout_s]
+            if options.unknown.kind == "after" and waited_s < options.unknown.after_s:
+                ends.append(waiting.started + options.unknown.after_s)
+            if verdict.waiting:
+                ends.append(now + ASK_PERIOD_S)
+            deadline = min(deadline, *ends)
+        return deadline
+
+    def _verdict(self, key: str, facts: list[NodeHolding], now: float, waited_s: float) -> DrainVerdict:
+        goal = self._departures.goal(key)
+        proof = compare(goal, facts, now, forget_s=self._options.forget_s)
+        if self._blind:
+            proof = Proof(proof.required + 1, proof.waiting, (*proof.unknown, *self._blind))
+        uses: tuple[Use, ...] = self._departures.uses(key)
+        return judge(uses, goal, proof, self._options.unknown, waited_s)
+
+    # Writes
+
+    async def _mark(self, pod: Pod) -> None:
+        meta = pod.metadata
+        body = encode({"metadata": {"uid": meta.uid, "annotations": {ANNOTATION_DRAIN: format_time(self._clock())}}})
+        await self._patch(Pods, pod, body)
+        if any(gate.condition_type == GATE for gate in pod.spec.readiness_gates or ()):
+            condition = {"type": GATE, "status": "False", "reason": "Drain", "message": "sliceplane drain"}
+            body = encode({"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}})
+            await self._patch(Pods, pod, body, subresource="status")
+
+    async def _patch(self, resource: Resource, subject: Object, body: bytes, *, subresource: str = "") -> None:
+        """An object that vanished meanwhile needs none."""
+        meta = subject.metadata
+        patch_type = "strategic" if subresource else "merge"
+        write = Write(
+            verb="patch",
+            resource=resource,
+            namespace=meta.namespace,
+            name=meta.name,
+            subresource=subresource,
+            body=body,
+            patch_type=patch_type,  # type: ignore[arg-type]
+        )
+        try:
+            await self._client.perform(write)
+        except StatusError as error:
+            if error.code not in (404, 409):
+                raise
+
+    async def _ask(self, key: str, waiting: _Waiting, nodes: int) -> None:
+        """Every node that reads the slices concerned is to report; once for each goal."""
+        goal = frozenset(self._departures.goal(key).values())
+        now = self._clock()
+        if goal == waiting.asked or now - waiting.asked_at < ASK_PERIOD_S:
+            return
+        waiting.asked, waiting.asked_at = goal, now
+        spread_s = 0 if nodes <= FEW_NODES else math.ceil(nodes / REPORTS_PER_S)
+        value = f"{self._rng.bits64():016x}/{spread_s}"
+        body = encode({"metadata": {"annotations": {ANNOTATION_REPORT: value}}})
+        for endpoint_slice in self._departures.slices_to_ask(key):
+            try:
+                await self._patch(EndpointSlices, endpoint_slice, body)
+            except StatusError as error:
+                if error.code != 403:
+                    raise
+                phrase = "reports on demand (no right to patch EndpointSlices): nodes tell every 10 s"
+                if phrase not in self._unread:
+                    self._unread.append(phrase)
+
+    async def _delete(self, waiting: _Waiting) -> None:
+        meta = waiting.pod.metadata
+        body = encode({"preconditions": {"uid": meta.uid}})
+        try:
+            await self._client.perform(
+                Write(verb="delete", resource=Pods, namespace=meta.namespace, name=meta.name, body=body)
+            )
+        except StatusError as error:
+            if error.code not in (404, 409):
+                raise
+        if waiting.done is not None:
+            waiting.done = waiting.done._replace(gone=True)
+
+
+async def drain_pods(
+    client: Client, pods: Sequence[Pod], what: str, options: DrainOptions, *, clock: Callable[[], float], rng: Rng
+) -> DrainAnswer:
+    """Raises ``StatusError`` and ``Unreachable``."""
+    if not pods:
+        return DrainAnswer(what, (), 0)
+    async with Drainer(client, pods, options=options, clock=clock, rng=rng) as drainer:
+        return await drainer.drain(what)

@@ -1,0 +1,65 @@
+"""Node proxies whose kernel is paper: the production proxy and its reports, and a back end that only believes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from sliceplane.kit.ip import Family
+from sliceplane.kit.rng import Rng
+from sliceplane.nft.table import NftPlane
+from sliceplane.shell.node.kernel.nft_backend import Nftables, NftRunner
+from sliceplane.shell.node.node_proxy import NodeProxy
+from sliceplane.shell.node.report import report_progress
+from sliceplane.shell.node.timing import ProxyTiming
+from sliceplane.shell.transport.base import Client
+from sliceplane.shell.transport.reflect import loop_clock
+
+
+class Paper(Nftables):
+    """``holds_up``: transactions wait while it is clear."""
+
+    def __init__(self) -> None:
+        super().__init__(NftRunner(netns=""))
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def probe(self) -> None:
+        pass
+
+    async def prepare(self, plane: NftPlane) -> None:
+        pass
+
+    async def write(self, plane: NftPlane, transaction: object) -> None:
+        await self.open.wait()
+
+    async def holds(self, plane: NftPlane) -> bool:
+        return True
+
+    def disturbed(self) -> bool:
+        return False
+
+
+@asynccontextmanager
+async def paper_node(
+    client: Client, name: str, families: tuple[Family, ...] = ("IPv4",), *, beat_s: float = 10.0
+) -> AsyncIterator[Paper]:
+    """It follows the server of *client* and reports, from its first Lease on."""
+    backend = Paper()
+    clock: Callable[[], float] = loop_clock(time.time())
+    proxy = NodeProxy(
+        name, backend, families=families, clock=clock, timing=ProxyTiming(lease_changed_period_s=beat_s)
+    )  # fmt: skip
+    rng = Rng(len(name))
+    tasks = [
+        asyncio.create_task(proxy.follow(client, rng)),
+        asyncio.create_task(report_progress(client, proxy, rng.fork(), clock)),
+    ]
+    try:
+        yield backend
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,140 @@
+"""Which nodes count, and what is said of those that do not tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from sliceplane.api.codec import decode, encode
+from sliceplane.api.core import Lease, Node
+from sliceplane.drain.answer import DrainedPod, sentence
+from sliceplane.drain.barrier import (
+    DrainVerdict,
+    Missing,
+    NodeHolding,
+    Nodes,
+    UnknownPolicy,
+    compare,
+    judge,
+    parse_policy,
+)
+from sliceplane.drain.departure import EVERY, Use
+from sliceplane.kit.times import format_micro_time
+
+SLICES = ("endpointslices", "all")
+GOAL = {SLICES: 10}
+NOW = 1_800_000_000.0
+
+
+def facts(name: str, revision: int | None, *, until: float = NOW + 60, ready: bool | None = True) -> NodeHolding:
+    return NodeHolding(name, None if revision is None else {SLICES: revision}, until, ready)
+
+
+def names(missing: tuple[Missing, ...]) -> list[str]:
+    return [node.text for node in missing]
+
+
+def test_who_holds_the_goal_is_done_and_who_does_not_is_named() -> None:
+    proof = compare(GOAL, [facts("n2", 9), facts("n1", 10), facts("n3", 12)], NOW)
+    assert (proof.required, names(proof.waiting), proof.unknown) == (3, ["n2"], ())
+
+
+def test_a_stopped_proxy_counts_until_it_is_forgotten() -> None:
+    stopped = facts("n1", 9, until=NOW - 299)
+    assert names(compare(GOAL, [stopped], NOW).waiting) == ["n1 (its proxy stopped reporting)"]
+    assert not compare(GOAL, [stopped._replace(held={SLICES: 10})], NOW).waiting, "its kernel has it"
+    longer = compare(GOAL, [stopped._replace(until=NOW - 301)], NOW)
+    assert (longer.waiting, names(longer.unknown)) == ((), ["n1 (its proxy stopped long ago)"])
+    assert compare(GOAL, [stopped._replace(until=NOW - 301, ready=False)], NOW).required == 0, "its node is gone, too"
+
+
+def test_unknown_is_not_done() -> None:
+    proof = compare(GOAL, [facts("n1", 10), facts("blind", None), facts("off", None, ready=False)], NOW)
+    assert (proof.required, proof.waiting, names(proof.unknown)) == (2, (), ["blind (it never told anything)"])
+    assert judge((), GOAL, proof, UnknownPolicy("wait"), 1e6).state == "unknown"
+    after = UnknownPolicy("after", 60.0)
+    assert judge((), GOAL, proof, after, 59.0).state == "unknown"
+    let_go = judge((), GOAL, proof, after, 60.0)
+    assert (let_go.state, names(let_go.let_go)) == ("proven", ["blind (it never told anything)"])
+
+
+def test_a_node_that_holds_is_not_what_makes_a_pod_that_is_used_drained() -> None:
+    verdict = judge((Use("shop/web", "IPv4", "ready"),), {}, compare({}, [facts("n1", 10)], NOW), UnknownPolicy(), 1.0)
+    assert verdict.state == "used"
+
+
+def test_a_cache_that_lost_an_event_holds_nothing() -> None:
+    proof = compare(GOAL, [facts("n1", 99)._replace(differs=True)], NOW)
+    assert names(proof.waiting) == ["n1 (its cache lost an event)"]
+
+
+def test_the_slowest_of_several_readings_counts() -> None:
+    goal = {("endpointslices", "shared"): 10, ("endpointslices", "zone=a"): 8, EVERY: 5}
+    held = {("endpointslices", "shared"): 10, ("endpointslices", "zone=a"): 8, ("endpointslices", "region=r"): 5}
+    node = NodeHolding("n1", held, NOW, True)
+    assert not compare(goal, [node], NOW).waiting
+    for place, revision in held.items():
+        assert compare(goal, [node._replace(held={**held, place: revision - 1})], NOW).waiting, place
+
+
+def test_a_proxy_of_an_older_release_tells_one_version_for_all() -> None:
+    goal = {SLICES: 10, ("services", "all"): 90}
+    node = NodeHolding("n1", {EVERY: 10}, NOW, True)
+    assert not compare(goal, [node], NOW).waiting
+    assert compare(goal, [node._replace(held={EVERY: 9})], NOW).waiting
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [("wait", ("wait", 0.0)), ("fail", ("fail", 0.0)), ("after=60s", ("after", 60.0)), ("after=5", ("after", 5.0))],
+)
+def test_policies(text: str, policy: tuple[str, float]) -> None:
+    assert parse_policy(text) == policy
+
+
+@pytest.mark.parametrize("text", ["", "never", "after", "after=", "after=-1s", "after=1m", "after=٣", "wait=1"])
+def test_what_is_no_policy(text: str) -> None:
+    with pytest.raises(ValueError, match="is none of"):
+        parse_policy(text)
+
+
+def lease(node: str, revision: int, *, renewed: float, version: int = 1) -> Lease:
+    progress = encode({"endpointslices": {"all": [revision, "0" * 16]}}).decode()
+    document = {
+        "metadata": {
+            "name": f"sliceplane-proxy-{node}", "resourceVersion": str(version),
+            "labels": {"sliceplane.dev/component": "node-proxy"},
+            "annotations": {"sliceplane.dev/progress": progress},
+            "ownerReferences": [{"kind": "Node", "name": node}],
+        },
+        "spec": {"holderIdentity": node, "leaseDurationSeconds": 90, "renewTime": format_micro_time(renewed)},
+    }  # fmt: skip
+    return decode(encode(document), Lease)
+
+
+def test_nodes_of_leases_and_leases_of_nodes() -> None:
+    nodes = Nodes()
+    ready = {"metadata": {"name": "n2"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    nodes.on_node(None, decode(encode(ready), Node))
+    first = lease("n1", 5, renewed=NOW - 100)
+    nodes.on_lease(None, first, NOW)
+    assert nodes.facts() == [
+        NodeHolding("n1", {SLICES: 5}, NOW - 10, None),
+        NodeHolding("n2", None, 0.0, True),
+    ]
+    ahead = lease("n1", 6, renewed=NOW - 1000, version=2)  # its clock is wrong, and it has just told
+    nodes.on_lease(first, ahead, NOW)
+    assert nodes.facts()[0] == NodeHolding("n1", {SLICES: 6}, NOW + 90, None)
+    nodes.on_lease(ahead, None, NOW)
+    assert [node.name for node in nodes.facts()] == ["n2"]
+
+
+def test_what_is_said() -> None:
+    waiting = DrainVerdict("waiting", waiting=tuple(Missing(f"n{number}", "") for number in range(5)), required=9)
+    assert sentence(DrainedPod("shop/a", "time over", waiting, 60.0)) == (
+        "not drained after 60 s: waiting for n0, n1, n2 and 2 more"
+    )
+    proven = DrainVerdict("proven", revision=7, required=3, let_go=(Missing("n9", "it never told anything"),))
+    assert sentence(DrainedPod("shop/a", "drained", proven, 0.0421, gone=True)) == (
+        "drained: 2 nodes hold version 7 or later, after 42 ms; not known of n9 (it never told anything); "
+        "the Pod is gone"
+    )

@@ -1,0 +1,165 @@
+"""``sliceplane drain`` against a live plane, whose node proxies are the production ones on a kernel of paper."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from itertools import count
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from tests.drain.paper import Paper, paper_node
+
+from sliceplane.client import HttpClient, connect
+from sliceplane.drain.answer import DrainAnswer, sentence
+from sliceplane.drain.barrier import UnknownPolicy
+from sliceplane.kit.rng import Rng
+from sliceplane.shell.tools.drain_targets import NoTarget, find_pods
+from sliceplane.shell.tools.draining import DrainOptions, drain_pods
+from sliceplane.shell.transport.reflect import loop_clock
+from sliceplane.testing import Plane
+
+NODES = ("n-1", "n-2", "n-3")
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[Plane]:
+    with Plane() as made:
+        made.apply([node(name) for name in NODES])
+        yield made
+
+
+def node(name: str) -> dict[str, Any]:
+    conditions = [{"type": "Ready", "status": "True"}]
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": {"conditions": conditions}}
+
+
+class Shop:
+    """A Service of two Pods in a plane with three nodes."""
+
+    def __init__(self, plane: Plane, client: HttpClient, papers: dict[str, Paper]) -> None:
+        self.plane = plane
+        self.client = client
+        self.papers = papers
+        self.name = f"web-{next(_numbers)}"
+
+    async def open(self, pods: int = 2, **spec: Any) -> None:
+        labels = {"app": self.name}
+        service = {
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": self.name},
+            "spec": {"selector": labels, "ports": [{"port": 80}], **spec},
+        }  # fmt: skip
+        await asyncio.to_thread(self.plane.apply, [service, *(self.pod(number) for number in range(pods))])
+        await self.plane.until(lambda: self._ready() == pods)
+
+    def pod(self, number: int, **meta: Any) -> dict[str, Any]:
+        ip = f"10.{next(_numbers)}.0.{number + 1}"
+        return {
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": f"{self.name}-{number}", "labels": {"app": self.name}, **meta},
+            "spec": {"nodeName": NODES[number % 3], "containers": [{"name": "web", "image": "web"}]},
+            "status": {"podIPs": [{"ip": ip}], "podIP": ip, "phase": "Running",
+                       "conditions": [{"type": "Ready", "status": "True"}]},
+        }  # fmt: skip
+
+    def _ready(self) -> int:
+        return sum(endpoint.ready for endpoint in self.plane.endpoints(self.name))
+
+    async def drain(self, number: int = 0, **options: Any) -> DrainAnswer:
+        pods = await find_pods(self.client, "pod", "default", f"{self.name}-{number}")
+        settled = DrainOptions(**{"timeout_s": 60.0, **options})
+        clock = loop_clock(time.time())
+        return await drain_pods(self.client, pods, "pod", settled, clock=clock, rng=Rng(next(_numbers)))
+
+
+@pytest_asyncio.fixture
+async def shop(plane: Plane) -> AsyncIterator[Shop]:
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(connect(plane.kubeconfig))
+        papers = {name: await stack.enter_async_context(paper_node(client, name, beat_s=0.2)) for name in NODES}
+        yield Shop(plane, client, papers)
+
+
+async def test_a_pod_is_drained_when_every_node_holds_it(shop: Shop) -> None:
+    await shop.open()
+    answer = await shop.drain()
+    (pod,) = answer.pods
+    assert (answer.outcome, pod.verdict.required, answer.not_looked_at) == ("drained", 3, ()), sentence(pod)
+    ready = {endpoint.pod for endpoint in shop.plane.endpoints(shop.name) if endpoint.ready}
+    assert ready == {f"{shop.name}-1"}
+    again = await shop.drain()
+    assert again.outcome == "drained", sentence(again.pods[0])
+
+
+async def test_a_node_whose_kernel_does_not_follow_is_named(shop: Shop) -> None:
+    await shop.open()
+    first = await shop.drain(0)
+    assert first.outcome == "drained"
+    shop.papers["n-2"].open.clear()
+    answer = await shop.drain(1, timeout_s=2.0)
+    assert answer.outcome == "time over"
+    assert [missing.node for missing in answer.pods[0].verdict.waiting] == ["n-2"]
+    shop.papers["n-2"].open.set()
+    assert (await shop.drain(1)).outcome == "drained"
+
+
+async def test_a_node_that_never_told_is_unknown(shop: Shop) -> None:
+    await shop.open()
+    await asyncio.to_thread(shop.plane.apply, [node("foreign")])
+    try:
+        answer = await shop.drain(timeout_s=60.0, unknown=UnknownPolicy("fail"))
+        assert answer.outcome == "cannot know"
+        assert "nothing is known of foreign" in sentence(answer.pods[0])
+        let_go = await shop.drain(unknown=UnknownPolicy("after", 0.1))
+        assert let_go.outcome == "drained"
+        assert "not known of foreign" in sentence(let_go.pods[0])
+    finally:
+        await asyncio.to_thread(shop.plane.delete, "node", "foreign")
+
+
+async def test_the_last_one_that_serves_is_used_until_it_goes(shop: Shop) -> None:
+    await shop.open(1)
+    name = f"{shop.name}-0"
+    held = shop.pod(0, finalizers=["example.com/held"])
+    await asyncio.to_thread(shop.plane.apply, [held])
+    await asyncio.to_thread(shop.plane.delete, "pod", name)
+    answer = await shop.drain(timeout_s=1.0)
+    assert answer.outcome == "time over"
+    assert "no other Pod is ready, so it is used as long as it serves" in sentence(answer.pods[0])
+    waiting = asyncio.create_task(shop.drain())
+    await asyncio.sleep(0.1)
+    await asyncio.to_thread(shop.plane.set_ready, name, False)
+    assert (await waiting).outcome == "drained"
+
+
+async def test_a_pod_that_vanishes_meanwhile(shop: Shop) -> None:
+    await shop.open()
+    shop.papers["n-3"].open.clear()
+    draining = asyncio.create_task(shop.drain())
+    await asyncio.sleep(0.3)
+    body = b'{"gracePeriodSeconds":0}'
+    from sliceplane.client import Pods
+
+    await shop.client.delete(Pods, "default", f"{shop.name}-0", body)
+    shop.papers["n-3"].open.set()
+    answer = await draining
+    assert answer.outcome == "drained", sentence(answer.pods[0])
+
+
+async def test_a_pod_that_does_not_exist_and_the_nearest(shop: Shop) -> None:
+    await shop.open()
+    with pytest.raises(NoTarget, match=f"there is no pod {shop.name}-O in default; the nearest is {shop.name}-"):
+        await find_pods(shop.client, "pod", "default", f"{shop.name}-O")
+
+
+async def test_a_whole_node(shop: Shop) -> None:
+    await shop.open(3)
+    pods = await find_pods(shop.client, "node", "", "n-3")
+    mine = [pod for pod in pods if pod.metadata.name.startswith(f"{shop.name}-")]
+    clock = loop_clock(time.time())
+    answer = await drain_pods(shop.client, mine, "node n-3", DrainOptions(delete=True), clock=clock, rng=Rng(1))
+    assert [(pod.pod, pod.outcome, pod.gone) for pod in answer.pods] == [(f"default/{shop.name}-2", "drained", True)]

@@ -14,8 +14,11 @@ from pathlib import Path
 _FIRST = 12_000
 #: not node ports either, which begin at 30000
 _END = min(30_000, int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]))
+#: pytest's workers have ports of their own each: one that was returned and is not listened at yet looks free to all
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_OWN = range(_FIRST + _WORKER, _END, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 #: owned by ``free_port``: in an order of this process's own, each once
-_candidates = iter(random.Random(os.urandom(8)).sample(range(_FIRST, _END), _END - _FIRST))
+_candidates = iter(random.Random(os.urandom(8)).sample(_OWN, len(_OWN)))
 
 
 def free_port() -> int:

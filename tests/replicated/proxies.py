@@ -26,16 +26,18 @@ class Link(Relay):
         self.deaf = False
         #: ids of members, as etcd writes them in requests
         self.cut_from: set[bytes] = set()
+        #: pieces that did not get through
+        self.lost = 0
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         first = await reader.read(65536)
         found = _FROM.search(first)
         sender = found.group(1) if found else b""
         back, there = await asyncio.open_connection("127.0.0.1", self.target)
-        there.write(b"" if self._is_cut(sender) else first)
+        there.write(b"" if self._loses(sender) else first)
         pumps = [
-            asyncio.create_task(pump(reader, there, lambda: self._is_cut(sender))),
-            asyncio.create_task(pump(back, writer, lambda: self.deaf or self._is_cut(sender))),
+            asyncio.create_task(pump(reader, there, lambda: self._loses(sender))),
+            asyncio.create_task(pump(back, writer, lambda: self._loses(sender, answer=True))),
         ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -45,5 +47,7 @@ class Link(Relay):
                 each.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
 
-    def _is_cut(self, sender: bytes) -> bool:
-        return self.cut or sender in self.cut_from
+    def _loses(self, sender: bytes, *, answer: bool = False) -> bool:
+        loses = self.cut or sender in self.cut_from or (answer and self.deaf)
+        self.lost += loses
+        return loses

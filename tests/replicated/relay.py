@@ -45,8 +45,8 @@ class Relay:
 
 
 async def pump(source: StreamReader, sink: StreamWriter, is_cut: Callable[[], bool] = lambda: False) -> None:
-    """What *source* says to *sink*, to its end of file.  What comes while it *is_cut* is lost, and whatever comes after
-    that is the end: bytes are missing, and the connection is worth nothing any more."""
+    """What *source* says to *sink*, to its end of file.  What comes while it *is_cut* (asked once for each piece) is
+    lost, and whatever comes after that is the end: bytes are missing, and the connection is worth nothing any more."""
     lost = False
     while data := await source.read(65536):
         if is_cut():

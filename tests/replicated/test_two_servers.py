@@ -17,6 +17,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps, Pods, Services
 from sliceplane.shell.server.storage.etcd import wire
+from sliceplane.shell.server.storage.etcd.backend import EtcdBackend
 
 
 async def test_a_write_is_seen_by_linearizable_reads_of_the_other_at_once(etcd: Member) -> None:
@@ -199,10 +200,18 @@ async def test_one_of_them_compacts_and_a_start_after_it_has_the_history_since(e
         for number in range(5):
             await one.put("a", str(number))
         middle = one.store.revision
-        for _ in range(4):
+
+        def compacted() -> int:
+            """As a server that starts now finds it."""
             for server in (one, two):
                 server.committer.tick(asyncio.get_running_loop().time())
-            await asyncio.sleep(0.25)
+            fresh = EtcdBackend(one.backend_config)
+            try:
+                return fresh.snapshot().loaded.compacted
+            finally:
+                fresh.close()
+
+        await eventually(compacted, lambda revision: revision >= middle - 1)
         for number in range(5):
             await two.put("a", str(number))
         third = Server(two.backend_config)

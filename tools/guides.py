@@ -34,9 +34,11 @@ ROOT = Path(__file__).parents[1]
 GUIDES = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("tour.md", "etcd.md")))
 #: what a guide may use of the repository, beside what it makes itself
 SHOWN = ("demo", "deploy", "docs", "examples", "src", ".venv")
-COMMAND_S = 60.0
-#: what goes on running has said what it says at its start when it was silent for so long
+COMMAND_S = 120.0
+#: what goes on running has said what it says at its start when it was silent for so long: for a short time if that is
+#: as many lines as the guide shows, and for a long one if a guide is made anew and it says less
 SILENCE_S = 1.0
+LONG_SILENCE_S = 30.0
 
 _BLOCK = re.compile(
     r"^(?:<!-- (?P<mark>stays|ends with \d+|not run: [^\n]*?) -->\n)?```console\n(?P<text>.*?)^```$",
@@ -131,7 +133,7 @@ class Terminal:
         if step.stays:
             self._log.write_bytes(b"")
             self._ask(f"{{ {step.command}\n}} </dev/null >{self._log} 2>&1 &", seconds)
-            return self._told(self._settled(step.command, seconds))
+            return self._told(self._settled(step, seconds))
         code, said = self._ask(f"{{ {step.command}\n}} </dev/null", seconds)
         assert code == step.code, f"$ {step.command}\nended with {code}:\n{said}"
         return self._told(said)
@@ -151,18 +153,21 @@ class Terminal:
             said += more
         return int(done[1]), said[: done.start()].decode()
 
-    def _settled(self, command: str, seconds: float) -> str:
+    def _settled(self, step: Step, seconds: float) -> str:
         end = time.monotonic() + seconds
         changed = time.monotonic()
         said = ""
-        while not said or time.monotonic() < changed + SILENCE_S:
-            assert time.monotonic() < end, f"$ {command}\nsays nothing"
+        while True:
             if (now := self._log.read_text()) != said:
                 changed = time.monotonic()
                 said = now
+            # what it logs is for the operator of the moment, not for a guide
+            lines = [line for line in said.splitlines() if not line.startswith("timestamp=")]
+            whole = len(lines) >= max(1, len(step.output))
+            if lines and time.monotonic() >= changed + (SILENCE_S if whole else LONG_SILENCE_S):
+                return "\n".join(lines)
+            assert time.monotonic() < end, f"$ {step.command}\nsays nothing"
             time.sleep(0.05)
-        # what it logs is for the operator of the moment, not for a guide
-        return "\n".join(line for line in said.splitlines() if not line.startswith("timestamp="))
 
     def _told(self, said: str) -> list[str]:
         said = _JOB.sub("", said.replace(self._home, "/home/you"))

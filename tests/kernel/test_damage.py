@@ -17,7 +17,7 @@ from tests.waiting import eventually
 
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.rng import Rng
-from sliceplane.nft.objects import NftFamily, TableRef
+from sliceplane.nft.objects import NftFamily, TableRef, Transaction
 from sliceplane.nft.table import NftPlane
 from sliceplane.shell.node.kernel.nft_backend import Nftables, NftRunner
 from sliceplane.shell.node.kernel.nft_netlink import generation
@@ -156,18 +156,27 @@ async def test_the_generation_is_that_of_the_namespace(host: Host) -> None:
     assert generation("there-is-none") is None
 
 
-#: fails three times in ten: before the kernel has anything, or after it has all; hangs now and then
+#: fails three times in ten: before the kernel has anything, or after it has all; hangs now and then; until it was run
+#: twenty times
 UNRELIABLE = """#!/bin/sh
 n=$(cat "{folder}/number" 2>/dev/null || echo 0)
 n=$((n + 1))
 echo $n > "{folder}/number"
-case $((n % 10)) in
-2|5) echo "Error: out of luck" >&2; exit 1;;
-8) {nft} "$@"; exit 1;;
-9) if [ "$1" = -f ]; then exec sleep 5; fi;;
+case $n in
+2|5|12|15) echo "Error: out of luck" >&2; exit 1;;
+8|18) {nft} "$@"; exit 1;;
+9|19) if [ "$1" = -f ]; then exec sleep 60; fi;;
 esac
 exec {nft} "$@"
 """
+
+
+class ByProgram(NftRunner):
+    """Where messages are not allowed."""
+
+    async def write(self, transaction: Transaction) -> bool:
+        await self.run(transaction.render())
+        return False
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -177,16 +186,17 @@ async def test_an_nft_that_fails_three_times_in_ten_and_hangs(
     program = tmp_path / "nft"
     program.write_text(UNRELIABLE.format(folder=tmp_path, nft=shutil.which("nft")))
     program.chmod(0o755)
-    rng = Rng(11)
-    unreliable = Nftables(NftRunner(netns=host.netns, program=str(program), timeout_s=0.2))
+    rng, number = Rng(11), tmp_path / "number"
+    unreliable = Nftables(ByProgram(netns=host.netns, program=str(program), timeout_s=1.0))
     async with running(host, families=(family,), backend=unreliable) as cluster:
         cluster.put(service())
         cluster.synced()
-        for version in range(1, 25):
-            count = rng.below(4)
-            cluster.put(make_slice(family, backends[:count], version=version))
+        version = 0
+        while not number.exists() or int(number.read_text() or 0) < 20:
+            version += 1
+            cluster.put(make_slice(family, backends[: rng.below(4)], version=version))
             await asyncio.sleep(rng.uniform(0.0, 0.03))
-        cluster.put(make_slice(family, backends[1:], version=99))
+        cluster.put(make_slice(family, backends[1:], version=version + 1))
         await cluster.written()
         assert cluster.proxy.health().healthy
         (plane,) = cluster.proxy._planes

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.waiting import eventually
@@ -59,11 +61,18 @@ async def test_refused(tmp_path: Path) -> None:
     assert str(error) == "nft refused the transaction: /dev/stdin:1:1-3: Error: Could not process rule: File exists"
 
 
-async def test_a_process_that_hangs_is_killed(tmp_path: Path) -> None:
-    runner = NftRunner(program=program(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 60"), timeout_s=0.3)
+async def test_a_process_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started, start = [], asyncio.create_subprocess_exec
+
+    async def remember(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        started.append(await start(*command, **options))
+        return started[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", remember)
+    runner = NftRunner(program=program(tmp_path, "exec sleep 60"), timeout_s=0.3)
     assert (await failure(runner)).reason == "timeout"
-    pid = int((tmp_path / "pid").read_text())
-    assert gone(pid)
+    (process,) = started
+    assert process.returncode == -signal.SIGKILL
 
 
 async def test_cancelled_leaves_no_process(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from math import ceil
 
-from tests.sim.cluster import Cluster
-
 from benchmarks.harness import Result
 from benchmarks.tools.objects import (
     APP,
@@ -24,6 +22,7 @@ from benchmarks.tools.objects import (
 )
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Pods, Services
 from sliceplane.controllers.endpointslice import EndpointSliceController
+from sliceplane.sim.cluster import Cluster
 
 
 def restart_in_the_middle(pods: int) -> list[Result]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.sim.cluster import Cluster
-
 from sliceplane.api.core import Pod
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Pods
@@ -15,6 +13,7 @@ from sliceplane.controllers.emulation.kubelet import KubeletController
 from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
 from sliceplane.controllers.emulation.replicaset import ReplicaSetController
 from sliceplane.informer.cache import Change
+from sliceplane.sim.cluster import Cluster
 
 
 def make(*more: Controller, nodes: int = 3, **config: Any) -> Cluster:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 from tests.controllers.emulated import bare_pod, make, names, owners, replica_set
-from tests.sim.cluster import Cluster
 
 from sliceplane.api.core import Pod
 from sliceplane.api.meta import LabelSelector, ObjectMeta
@@ -13,6 +12,7 @@ from sliceplane.api.scheme import Pods, ReplicaSets
 from sliceplane.controllers.emulation.claims import Claims
 from sliceplane.controllers.emulation.replicaset import ReplicaSetController
 from sliceplane.controllers.garbage_collector import GarbageCollector
+from sliceplane.sim.cluster import Cluster
 
 
 def test_a_bare_pod_that_matches_is_adopted_and_counts() -> None:

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.controllers.emulated import Spy, bare_pod, make, names, owners, said
 from tests.effort import effort
-from tests.sim.cluster import Cluster
 
 from sliceplane.api.core import Pod
 from sliceplane.api.scheme import DaemonSets, Nodes, Pods, ResourceQuotas
@@ -20,6 +19,7 @@ from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
 from sliceplane.controllers.emulation.pods import is_ready
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.resource_quota import ResourceQuotaController
+from sliceplane.sim.cluster import Cluster
 
 LABELS = {"app": "agent"}
 

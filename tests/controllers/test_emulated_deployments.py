@@ -9,7 +9,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.controllers.emulated import condition, names, owners, said
 from tests.effort import effort
-from tests.sim.cluster import Cluster
 
 from sliceplane.api.scheme import Deployments, Pods, ReplicaSets, ResourceQuotas
 from sliceplane.controllers.base import Controller
@@ -20,6 +19,7 @@ from sliceplane.controllers.emulation.replicaset import ReplicaSetController
 from sliceplane.controllers.emulation.rollout import Counts, proportional_sizes
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.resource_quota import ResourceQuotaController
+from sliceplane.sim.cluster import Cluster
 
 PREFIX = "deployment.kubernetes.io"
 RECREATE = {"type": "Recreate", "rollingUpdate": None}

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.controllers.emulated import bare_pod, condition, make, names, owners, replica_set, said
 from tests.effort import effort
-from tests.sim.cluster import Cluster
 
 from sliceplane.api.core import Pod, PodSpec, PodStatus
 from sliceplane.api.meta import Condition, ObjectMeta
@@ -29,6 +28,7 @@ from sliceplane.controllers.emulation.replicaset import ReplicaSetController
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.resource_quota import ResourceQuotaController
 from sliceplane.kit.times import format_time
+from sliceplane.sim.cluster import Cluster
 
 # -- what the server refuses ----------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.controllers.emulated import Spy, bare_pod, make, names, owners, said
 from tests.effort import effort
-from tests.sim.cluster import Cluster
 
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Pod
@@ -24,6 +23,7 @@ from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.resource_quota import ResourceQuotaController
 from sliceplane.informer.cache import Change
+from sliceplane.sim.cluster import Cluster
 
 LABELS = {"app": "db"}
 

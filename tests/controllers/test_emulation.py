@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import effort
-from tests.sim.cluster import Cluster
 
 from sliceplane.api.scheme import Deployments, Namespaces, Nodes, Pods, ReplicaSets
 from sliceplane.controllers.emulation.deployment import DeploymentController
@@ -18,6 +17,7 @@ from sliceplane.controllers.emulation.replicaset import ReplicaSetController
 from sliceplane.controllers.emulation.rollout import Counts, limits, newest_size, older_sizes
 from sliceplane.controllers.emulation.templates import template_hash
 from sliceplane.controllers.garbage_collector import GarbageCollector
+from sliceplane.sim.cluster import Cluster
 
 
 def make(**config: Any) -> tuple[DeploymentController, ReplicaSetController, KubeletController]:

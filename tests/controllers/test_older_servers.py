@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sim.cluster import Cluster
 from tests.slices.heuristics import find
 
 from sliceplane.api.codec import decode_document, encode
@@ -27,6 +26,7 @@ from sliceplane.controllers.endpoints import EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController
 from sliceplane.controllers.traffic_distribution import TrafficDistributionController
+from sliceplane.sim.cluster import Cluster
 
 AUTO = "service.kubernetes.io/topology-mode"
 

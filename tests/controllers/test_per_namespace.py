@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.sim.cluster import Cluster
 
 from sliceplane.api.core import Namespace
 from sliceplane.api.errors import StatusError
@@ -16,6 +15,7 @@ from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.per_namespace import LOOK_AGAIN_S, RootCaPublisher, ServiceAccountController
 from sliceplane.controllers.resource_quota import ResourceQuotaController
 from sliceplane.informer.cache import Change
+from sliceplane.sim.cluster import Cluster
 
 BOOTSTRAP = ("default", "kube-node-lease", "kube-public", "kube-system")
 CA = "kube-root-ca.crt"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tests.controllers.emulated import bare_pod, make, replica_set
-from tests.sim.cluster import Cluster
 
 from sliceplane.api.scheme import Pods, ReplicaSets
+from sliceplane.sim.cluster import Cluster
 
 
 def gated(**spec: Any) -> dict[str, Any]:

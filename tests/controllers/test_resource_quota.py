@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import effort
-from tests.sim.cluster import Cluster
 
 from sliceplane.api.codec import decode
 from sliceplane.api.core import ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus
@@ -20,6 +19,7 @@ from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.resource_quota import CHARGE_PATIENCE_S, ResourceQuotaController
 from sliceplane.informer.cache import Change
 from sliceplane.registry.kinds.counting import COUNTED, usage
+from sliceplane.sim.cluster import Cluster
 
 HARD = {"configmaps": "3", "count/configmaps": "9", "services.nodeports": "4", "count/x.example.com": "1"}
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import effort
-from tests.sim.cluster import Cluster
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Services
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.controllers.reverse_mirroring import ReverseMirrorController
+from sliceplane.sim.cluster import Cluster
 
 OURS = "reverse-mirror.sliceplane.dev"
 MANAGED_BY = "endpoints.kubernetes.io/managed-by"

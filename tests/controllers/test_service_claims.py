@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.sim.cluster import Cluster
-
 from sliceplane.api.scheme import Namespaces, Nodes, Services
 from sliceplane.controllers.service_claims import ServiceClaimsController
+from sliceplane.sim.cluster import Cluster
 
 
 def cluster() -> Cluster:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.sim.cluster import Cluster
 from tests.slices.heuristics import find
 
 from sliceplane.api.codec import decode, decode_document, encode
@@ -32,6 +31,7 @@ from sliceplane.controllers.traffic_distribution import (
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.proxy.progress import ANNOTATION_PROGRESS, IDLE_PERIOD_S, LEASE_DURATION_S, Progress
 from sliceplane.proxy.selections import ALL
+from sliceplane.sim.cluster import Cluster
 
 AUTO = "service.kubernetes.io/topology-mode"
 

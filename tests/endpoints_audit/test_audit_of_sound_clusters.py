@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.sim.cluster import Cluster
 
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
@@ -14,6 +13,7 @@ from sliceplane.controllers.endpoints import EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController
 from sliceplane.endpoints_audit.audit import Auditor
+from sliceplane.sim.cluster import Cluster
 
 #: true of every history here: users' Endpoints without Service, Pods without the port that a Service names, and a test
 #: that writes without a manager's name

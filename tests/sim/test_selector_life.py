@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.sim.cluster import Cluster
 
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Services
@@ -18,6 +17,7 @@ from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSl
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.service_syncs import FirstSync
+from sliceplane.sim.cluster import Cluster
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
 
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.sim.cluster import Cluster
-
 from sliceplane.api.scheme import Deployments, EndpointSlices, Namespaces, Pods, Services
 from sliceplane.controllers.emulation.deployment import DeploymentController
 from sliceplane.controllers.emulation.kubelet import KubeletController
@@ -17,6 +15,7 @@ from sliceplane.controllers.emulation.replicaset import ReplicaSetController
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.namespace import NamespaceController
+from sliceplane.sim.cluster import Cluster
 
 
 def controllers() -> tuple[Any, ...]:

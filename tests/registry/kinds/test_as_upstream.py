@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sim.cluster import START, Cluster
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
@@ -21,6 +20,7 @@ from sliceplane.kit.times import format_time
 from sliceplane.registry.kinds import kind_of
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Body, Context, Outcome, Target, User, WriteOptions
+from sliceplane.sim.cluster import START, Cluster
 
 ADMIN = User(name="admin", groups=("system:masters",))
 ROWS: list[Any] = json.loads((Path(__file__).parent / "data" / "upstream.json").read_text())

@@ -7,6 +7,7 @@ earliest deadline.  So a test reads as a story: do something, ``settle``, look.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from sliceplane.api.codec import decode, decode_document, encode
@@ -21,7 +22,7 @@ from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.types import ListOptions, Target
 from sliceplane.sim.agenda import Agenda
 from sliceplane.sim.server import Server
-from sliceplane.store.types import EventType, StoreEvent
+from sliceplane.store.types import EventType, Record, StoreEvent
 
 START: Final = 1_800_000_000.0  # 2027-01-15, far from any boundary
 #: steps without rest before ``settle`` says that the controllers run in a circle
@@ -30,11 +31,18 @@ MAX_JOBS: Final = 16
 
 
 class Cluster(Server):
-    """Made by one test or simulation, which alone calls it."""
+    """Made by one test or one question, which alone calls it.  *records*: what is there when it begins."""
 
-    def __init__(self, *controllers: Controller, seed: int = 1, config: RegistryConfig | None = None) -> None:
-        self._agenda = Agenda(START)
-        super().__init__(self._agenda, Rng(seed), config)
+    def __init__(
+        self,
+        *controllers: Controller,
+        seed: int = 1,
+        config: RegistryConfig | None = None,
+        records: Sequence[Record] = (),
+        began: float = START,
+    ) -> None:
+        self._agenda = Agenda(began)
+        super().__init__(self._agenda, Rng(seed), config, records)
         self.notes: list[EventNote] = []
         #: every write that a controller made, with its answer's code
         self.writes: list[tuple[str, Write]] = []

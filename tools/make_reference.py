@@ -1,11 +1,12 @@
-"""Refresh the parts of docs/cli.md and docs/api.md that follow from the code.
+"""Refresh the parts of docs/cli.md, docs/api.md and docs/what-if.md that follow from the code.
 
-Run from the root of the repository: ``PYTHONPATH=src .venv/bin/python tools/make_reference.py``.
+Run from the root of the repository: ``PYTHONPATH=src:. .venv/bin/python tools/make_reference.py``.
 
 Two sorts of parts, told by the comment before them:
 
 - ``<!-- run -->``: a console block.  Each line ``$ sliceplane ARGUMENTS`` is followed by what that prints in a
-  terminal of ``COLUMNS`` columns, ``$ echo $?`` by its exit code.  Only commands that end by themselves.
+  terminal of ``COLUMNS`` columns, ``$ echo $?`` by its exit code.  Only commands that end by themselves; those that
+  name ``cart.snapshot`` find one (``tests.whatif.asked``) and have 80 columns.
 - ``<!-- table NAME -->``: a table that ``TABLES`` makes out of ``api.scheme``, up to the next empty line.
 
 ``tests/test_docs.py`` refreshes the same parts and fails if anything changes.
@@ -15,17 +16,20 @@ from __future__ import annotations
 
 import re
 import shlex
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
+from tests.whatif.asked import cart_snapshot
 
 from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import RESOURCES, Resource
 from sliceplane.cli.main import main as sliceplane
 
 DOCS = Path(__file__).parents[1] / "docs"
-DOCUMENTS = (DOCS / "cli.md", DOCS / "api.md")
+DOCUMENTS = (DOCS / "cli.md", DOCS / "api.md", DOCS / "what-if.md")
+SNAPSHOT = "cart.snapshot"
 COLUMNS = 100
 
 _RUN = re.compile(r"(?<=<!-- run -->\n```console\n).*?(?=^```$)", re.DOTALL | re.MULTILINE)
@@ -46,13 +50,23 @@ def _run_again(block: str) -> str:
             lines += [line, str(code)]
         elif line.startswith("$ sliceplane"):
             words = shlex.split(line)[2:]
-            # tables as wide as they are, on any machine and terminal
-            result = CliRunner(env={"COLUMNS": None}).invoke(
-                sliceplane, words, prog_name="sliceplane", terminal_width=COLUMNS
-            )
+            result = _run_over_snapshot(words) if SNAPSHOT in words else _run(words, None)
             code = result.exit_code
             lines += [line, *result.output.rstrip().splitlines()]
     return "\n".join(lines) + "\n"
+
+
+def _run(words: list[str], columns: str | None) -> Result:
+    """Without *columns* tables are as wide as they are, on any machine and terminal."""
+    runner = CliRunner(env={"COLUMNS": columns})
+    return runner.invoke(sliceplane, words, prog_name="sliceplane", terminal_width=COLUMNS)
+
+
+def _run_over_snapshot(words: list[str]) -> Result:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, SNAPSHOT)
+        path.write_bytes(cart_snapshot())
+        return _run([str(path) if word == SNAPSHOT else word for word in words], "80")
 
 
 def resource_table() -> str:

@@ -11,6 +11,7 @@ in which none needs one that comes later:
 - what answers questions: tracer, endpoints_audit, estimate, explain, drift;
 - what controllers were told, to be told again: recorder;
 - what runs them, on real or on virtual time: shell, sim;
+- what would happen if: whatif;
 - what people and their programs begin with: client, cli, testing.
 
 ``docs/architecture.md`` draws the way of a change through them, and says where the place for something new is.

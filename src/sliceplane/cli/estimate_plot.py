@@ -9,11 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-import click
-
+from sliceplane.cli.pictures import save
 from sliceplane.estimate.objects import RealSizes
-from sliceplane.estimate.report import human_bytes
 from sliceplane.estimate.scale import Case, Design, KepSizes, ObjectSizes, Scenario, cost
+from sliceplane.estimate.wire import human_bytes
 
 #: endpoints per decade at which a line is reckoned
 _POINTS: Final = (1, 2, 5)
@@ -43,12 +42,7 @@ def draw(case: Case, path: Path, *, hints: bool = False) -> None:
     panels[0].set_ylabel(f"bytes sent to {case.nodes:,} nodes")
     panels[0].legend(title="solid: our objects, protobuf\ndotted: the KEP's sizes", fontsize=9, title_fontsize=9)
     figure.suptitle(f"Watch traffic of one Service; the grey line is {case.pods:,} endpoints")
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise click.ClickException(f"cannot draw into {path}: {(error.strerror or str(error)).lower()}") from error
-    except ValueError as error:
-        raise click.ClickException(f"cannot draw into {path}: {error}") from error
+    save(figure, path)
 
 
 def _bytes(case: Case, pods: int, scenario: Scenario, design: Design, sizes: ObjectSizes) -> int:

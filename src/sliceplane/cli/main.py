@@ -35,6 +35,7 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "endpoints": ("sliceplane.cli.endpoints", "Leave the Endpoints API: what still depends on it."),
     },
     "Ask what if": {
+        "what-if": ("sliceplane.cli.what_if", "Tell what a change would do, by running it on virtual time."),
         "estimate": ("sliceplane.cli.estimate", "Estimate what a Service costs in writes, events and bytes."),
         "simulate": ("sliceplane.cli.simulate", "Run the plane on virtual time, under faults, from seeds."),
     },

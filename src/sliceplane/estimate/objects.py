@@ -8,21 +8,19 @@ larger Endpoints object, which the KEP reckons with and no server since 1.22 wou
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from sliceplane.api.codec import decode, decode_document, encode
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Resource, Services
-from sliceplane.documents import protobuf
 from sliceplane.estimate.scale import Design
+from sliceplane.estimate.wire import Encoding, event_bytes, object_bytes
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Body, Context, Target, User, WriteOptions
 from sliceplane.slices.engine import MAX_ENDPOINTS_LIMIT, SliceEngine
 from sliceplane.store.mvcc import Store
-
-Encoding = Literal["json", "protobuf"]
 
 #: where a classic Endpoints object is cut (KEP-0752, "Endpoints Controller (classic)")
 ENDPOINTS_CAPACITY: Final = 1000
@@ -32,7 +30,6 @@ _NAMESPACE: Final = "default"
 _SERVICE: Final = "web"
 _PODS_PER_NODE: Final = 20
 _ZONES: Final = ("zone-a", "zone-b", "zone-c")
-_JSON_FRAME: Final = len(b'{"type":"MODIFIED","object":}\n')
 
 
 class RealSizes:
@@ -59,10 +56,7 @@ class RealSizes:
 @cache
 def _size(classic: bool, endpoints: int, encoding: Encoding, hints: bool, framed: bool) -> int:
     stored = stored_endpoints(endpoints) if classic else stored_slice(endpoints, hints=hints)
-    if encoding == "json":
-        return len(stored) + (_JSON_FRAME if framed else 0)
-    envelope = protobuf.encode(decode_document(stored))
-    return len(protobuf.encode_watch_event("MODIFIED", envelope) if framed else envelope)
+    return event_bytes(stored, encoding) if framed else object_bytes(stored, encoding)
 
 
 def stored_slice(endpoints: int, *, hints: bool = False) -> bytes:

@@ -10,23 +10,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from sliceplane.estimate.kep import QUANTITIES, SAMPLES, Cell, Line, SampleCase
-from sliceplane.estimate.objects import ENDPOINTS_CAPACITY, Encoding, RealSizes
+from sliceplane.estimate.objects import ENDPOINTS_CAPACITY, RealSizes
 from sliceplane.estimate.scale import Case, Cost, Design, KepSizes, ObjectSizes, Scenario, cost
+from sliceplane.estimate.wire import ENCODINGS, human_bytes
 from sliceplane.kit.columns import table
 
-ENCODINGS: Final[tuple[Encoding, ...]] = ("json", "protobuf")
 _LABELS: Final = {"json": "  ours, JSON", "protobuf": "  ours, protobuf"}
-_UNITS: Final = ("bytes", "KB", "MB", "GB", "TB", "PB")
 _ORDERS: Final = {sample.case: sample for sample in SAMPLES}[SAMPLES[0].case].tables
-
-
-def human_bytes(count: float) -> str:
-    """Decimal units, as the KEP's, with three figures."""
-    unit = 0
-    while count >= 999.5 and unit < len(_UNITS) - 1:
-        count /= 1000
-        unit += 1
-    return f"{count:.0f} {_UNITS[unit]}" if unit == 0 or count >= 99.95 else f"{count:.3g} {_UNITS[unit]}"
 
 
 def kep_samples(*, hints: bool = False, width: int | None = None) -> str:

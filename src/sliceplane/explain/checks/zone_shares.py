@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
-from typing import Final
 
 from sliceplane.api.core import Node
 from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.requests import Selection
+from sliceplane.balancing.shares import OVERLOAD
 from sliceplane.explain.case import ServiceCase, ZoneCase, name_of, seen, zone_of
 from sliceplane.explain.checks.zones import (
     asks,
@@ -30,9 +30,6 @@ from sliceplane.findings.wording import count, part, patch, some, verb
 from sliceplane.slices.facts import NodeFacts
 from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.slices.topology import ZoneShares
-
-#: a zone whose endpoints get so many times an even share is overloaded: upstream's threshold of topology mode Auto
-OVERLOAD: Final = Fraction(12, 10)
 
 
 def auto_gives_none(case: ServiceCase) -> Iterable[Finding]:

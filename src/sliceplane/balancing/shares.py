@@ -1,0 +1,221 @@
+"""Where the connections of a Service's clients go: shares by place, by the rule of ``proxy.usable`` and no other.
+
+Endpoints that no rule tells apart are one *kind*, with a count: a choice that is made among kinds is the choice among
+their endpoints.  A *place* is where clients are, with its share of all connections.  From a place each endpoint that
+may be used gets as many connections as any other.
+
+The *load factor* of an endpoint is its share of all connections times the number of endpoints: 1 is an even spread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil, log, sqrt
+from typing import Final, Literal
+
+import msgspec
+
+from sliceplane.api.discovery import LABEL_FOR_ZONE, EndpointSlice
+from sliceplane.balancing.merge import EndpointMerge, PortChoice
+from sliceplane.kit.ip import Family
+from sliceplane.proxy.usable import Locality, choose, choose_local, is_still_serving
+
+#: an endpoint with so many times an even share is overloaded: upstream's threshold of topology mode Auto, a constant
+#: (kubernetes/kubernetes#121516)
+OVERLOAD: Final = Fraction(12, 10)
+#: rounds of adding Pods before there is no cure
+_ROUNDS_MAX: Final = 500
+_MERGED_PORT: Final = PortChoice(0)
+
+#: ``inside``: Pods that dial the cluster IP; ``outside``: what a load balancer or a node port brings
+Way = Literal["inside", "outside"]
+
+
+class EndpointKind(msgspec.Struct, frozen=True, order=True):
+    """``node`` is "" where no rule looks at it.  ``subset``: the zone whose nodes alone read it; "" is all.
+    ``is_local``: on the node that is looked at."""
+
+    zone: str = ""
+    node: str = ""
+    ready: bool = True
+    serving: bool = True
+    terminating: bool = False
+    zone_hints: tuple[str, ...] = ()
+    node_hints: tuple[str, ...] = ()
+    subset: str = ""
+    is_local: bool = False
+
+
+Kinds = Mapping[EndpointKind, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """``share`` is of all connections."""
+
+    at: Locality
+    share: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """``flows``: zone of the client, zone of the endpoint, share.  ``each``: a kind's endpoint, its share of all.
+    ``dropped``: for which no endpoint may be used."""
+
+    flows: Mapping[tuple[str, str], Fraction]
+    each: Mapping[EndpointKind, Fraction]
+    dropped: Fraction
+    #: endpoints that are used wherever the client is not looked at: those that are ready, else those still serving
+    candidates: int
+
+    def of_zone(self, zone: str) -> Fraction:
+        """The share that comes to *zone*."""
+        return sum((share for (_, to), share in self.flows.items() if to == zone), Fraction(0))
+
+    @property
+    def leaving(self) -> Fraction:
+        """Of what is answered in another zone than the client's, or where one of both is not known."""
+        return sum((share for (came, to), share in self.flows.items() if came != to or not came), Fraction(0))
+
+    def factor(self, kind: EndpointKind) -> Fraction:
+        return self.each[kind] * self.candidates
+
+    @property
+    def greatest(self) -> tuple[Fraction, str]:
+        """The greatest load factor, and its zone; 0 where nothing is answered."""
+        return max(((self.factor(kind), kind.zone) for kind in self.each), default=(Fraction(0), ""))
+
+
+def kinds_of(
+    slices: Iterable[tuple[str, EndpointSlice]], family: Family | None, *, by_node: bool, by_subset: bool = False
+) -> Counter[EndpointKind]:
+    """What *slices* (with their keys) hold, each Pod once.  *by_node*: a rule looks at nodes; *by_subset*: nodes read
+    the slices for all and those for their zone."""
+    merges: dict[str, EndpointMerge] = {}
+    for key, item in slices:
+        subset = (item.metadata.labels or {}).get(LABEL_FOR_ZONE, "") if by_subset else ""
+        merges.setdefault(subset, EndpointMerge(_MERGED_PORT, family)).on_slice(key, item)
+    nodes = by_node or any(endpoint.node_hints for merge in merges.values() for endpoint in merge.visible.values())
+    return Counter(
+        EndpointKind(
+            endpoint.zone,
+            endpoint.node if nodes else "",
+            endpoint.ready,
+            endpoint.serving,
+            endpoint.terminating,
+            endpoint.zone_hints,
+            endpoint.node_hints,
+            subset,
+        )
+        for subset, merge in merges.items()
+        for endpoint in merge.visible.values()
+    )
+
+
+def shares(kinds: Kinds, places: Sequence[Place], *, local: bool = False, way: Way = "inside") -> Shares:
+    """Under the policy ``Local`` or ``Cluster``.  From outside with ``Local``, only nodes that have an endpoint get
+    connections, each as many as another: load balancers ask the nodes (*places* are nodes then)."""
+    if way == "outside" and local:
+        places = _healthy(kinds, places)
+    flows: defaultdict[tuple[str, str], Fraction] = defaultdict(Fraction)
+    each: defaultdict[EndpointKind, Fraction] = defaultdict(Fraction)
+    dropped = Fraction(0)
+    by_node = _by_node(kinds) if local else {}
+    everywhere = sorted(kinds)
+    for place in _joined(places, by_node=local or any(kind.node_hints for kind in kinds)):
+        used = _used(everywhere, by_node, place.at, local=local)
+        number = sum(kinds[kind] for kind in used)
+        if not number:
+            dropped += place.share
+            continue
+        for kind in used:
+            each[kind] += place.share / number
+            flows[place.at.zone, kind.zone] += place.share * kinds[kind] / number
+    return Shares(dict(sorted(flows.items())), dict(sorted(each.items())), dropped, _candidates(kinds))
+
+
+def _used(
+    kinds: Sequence[EndpointKind], by_node: Mapping[str, list[EndpointKind]], at: Locality, *, local: bool
+) -> list[EndpointKind]:
+    if not local:
+        return list(choose([kind for kind in kinds if kind.subset in ("", at.zone)], at).endpoints)
+    here = [msgspec.structs.replace(kind, is_local=True) for kind in by_node.get(at.node, ())]
+    return [msgspec.structs.replace(kind, is_local=False) for kind in choose_local(here, at).endpoints]
+
+
+def _by_node(kinds: Kinds) -> dict[str, list[EndpointKind]]:
+    found: dict[str, list[EndpointKind]] = {}
+    for kind in sorted(kinds):
+        if kind.node:
+            found.setdefault(kind.node, []).append(kind)
+    return found
+
+
+def _healthy(kinds: Kinds, places: Sequence[Place]) -> list[Place]:
+    """Those that a load balancer's health check finds: with a ready endpoint of their own."""
+    ready = {kind.node for kind in kinds if kind.ready}
+    healthy = [place for place in places if place.at.node in ready]
+    return [Place(place.at, Fraction(1, len(healthy))) for place in healthy]
+
+
+def _joined(places: Sequence[Place], *, by_node: bool) -> Iterator[Place]:
+    """Places between which no rule tells a difference, as one."""
+    sums: defaultdict[tuple[str, str], Fraction] = defaultdict(Fraction)
+    for place in places:
+        sums[place.at.node if by_node else "", place.at.zone] += place.share
+    for (node, zone), share in sorted(sums.items()):
+        if share:
+            yield Place(Locality(node, zone), share)
+
+
+def _candidates(kinds: Kinds) -> int:
+    ready = sum(count for kind, count in kinds.items() if kind.ready)
+    return ready or sum(count for kind, count in kinds.items() if is_still_serving(kind))
+
+
+def cure(kinds: Kinds, places: Sequence[Place], *, local: bool = False, way: Way = "inside") -> Counter[str] | None:
+    """By zone, the Pods to add so that no endpoint is overloaded; each is like those that are.  The fewest: a kind gets
+    what it needs at the number of endpoints that there are, and again while others made that number grow.
+    ``None``: adding does not help."""
+    grown = Counter(kinds)
+    for _ in range(_ROUNDS_MAX):
+        found = shares(grown, places, local=local, way=way)
+        over = [kind for kind in found.each if found.factor(kind) > OVERLOAD]
+        if not over:
+            added: Counter[str] = Counter()
+            for kind, number in (grown - Counter(kinds)).items():
+                added[kind.zone] += number
+            return added
+        for kind in over:
+            load = found.each[kind] * grown[kind]
+            grown[kind] = max(grown[kind] + 1, ceil(load * found.candidates / OVERLOAD))
+    return None
+
+
+def chance(endpoints: int, connections: int) -> float | None:
+    """How many times its fair share the fullest of so many endpoints gets by chance alone, about: 1 + sqrt(2 n ln n /
+    m) (Raab and Steger, "Balls into Bins", 1998).  ``None`` where connections are too few for it."""
+    if endpoints < 2:
+        return 1.0
+    spread = endpoints * log(endpoints)
+    return 1 + sqrt(2 * spread / connections) if connections > spread else None
+
+
+def at_zones(weights: Mapping[str, Fraction], nodes: Sequence[Locality]) -> tuple[Place, ...]:
+    """Places for shares of zones: a zone's share on its *nodes* in equal parts, or on none where it has none."""
+    total = sum(weights.values(), Fraction(0))
+    found: list[Place] = []
+    for zone, weight in sorted(weights.items()):
+        members = [node for node in nodes if node.zone == zone] or [Locality("", zone)]
+        found += [Place(member, Fraction(weight) / total / len(members)) for member in members]
+    return tuple(found)
+
+
+def without(places: Sequence[Place], zone: str) -> tuple[Place, ...]:
+    """*places* without those of *zone*; the others' shares grow."""
+    left = [place for place in places if place.at.zone != zone]
+    total = sum((place.share for place in left), Fraction(0))
+    return tuple(replace(place, share=place.share / total) for place in left)

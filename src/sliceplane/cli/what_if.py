@@ -1,0 +1,192 @@
+"""``sliceplane what-if``: what would a change do to a Service, its watchers and its zones."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
+from sliceplane.cli.cluster import ask, attempt, cluster_options
+from sliceplane.cli.options import Command
+
+if TYPE_CHECKING:
+    from sliceplane.shell.transport.http import HttpClient
+    from sliceplane.whatif.changes import Setting
+    from sliceplane.whatif.prediction import Clients, Prediction, Price
+    from sliceplane.whatif.state import ClusterState
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_PRICE_DEFAULT = "0.02@2026-11"
+
+
+class SettingType(click.ParamType["Setting"]):
+    """``KEY=VALUE``"""
+
+    name = "KEY=VALUE"
+
+    def __init__(self, *, of_now: bool) -> None:
+        self._of_now = of_now
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Setting:
+        from sliceplane.whatif.changes import KEYS, NOW_KEYS, parse
+
+        try:
+            return parse(str(value), NOW_KEYS if self._of_now else KEYS)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.command("what-if", cls=Command, examples=[
+    ("clients that keep to their zone", "sliceplane what-if cart -n shop --set traffic-distribution=PreferSameZone"),
+    ("a zone that is lost, from a copy", "sliceplane what-if shop/cart --snapshot FILE --set zone-lost=zone-b"),
+    ("a rollout, and where the picture of it is", "sliceplane what-if shop/cart --set rollout=yes --plot cart.svg"),
+])  # fmt: skip
+@click.argument("service", metavar="[NAMESPACE/]SERVICE")
+@click.option("-n", "--namespace", default="", metavar="NAME", help="[default: the kubeconfig's]")
+@click.option("--set", "changes", type=SettingType(of_now=False), multiple=True, metavar="KEY=VALUE",
+    help="What is changed; may be given several times.  zone-lost=ZONE, zone-added=ZONE[:NODES], "
+    "node-zone=NODE:[ZONE], replicas=[WORKLOAD:]N, rollout=yes|WORKLOAD with max-surge=N|N% and max-unavailable=N|N%, "
+    "traffic-distribution=VALUE|none, topology-mode=Auto|none, max-endpoints-per-slice=N, "
+    "subsetting=off|Original|PreferZone|RequireZone, defragment=yes|no, ready-delay=DURATION, termination=DURATION, "
+    "batch-period=DURATION.")  # fmt: skip
+@click.option("--now", "now", type=SettingType(of_now=True), multiple=True, metavar="KEY=VALUE",
+    help="How the controllers run now, where not by default: max-endpoints-per-slice, subsetting, defragment, "
+    "batch-period, ready-delay, termination.")  # fmt: skip
+@click.option("--snapshot", type=_FILE, metavar="FILE",
+    help="A file of 'sliceplane snapshot save' in place of a cluster that runs.")  # fmt: skip
+@click.option("--clients", "selector", default="", metavar="SELECTOR",
+    help="Clients are where the Pods with these labels are.  [default: where Nodes take Pods]")  # fmt: skip
+@click.option("--traffic", default="", metavar="ZONE=SHARE,...", help="Clients by zone, as measured.")
+@click.option("--connections", type=click.IntRange(1), default=10_000, show_default=True, metavar="N",
+    help="How many there are at a time: what chance makes of them is told.")  # fmt: skip
+@click.option("--watchers", type=click.IntRange(0), default=0, show_default=True, metavar="N",
+    help="Clients that watch all slices, beside the Nodes' proxies.")  # fmt: skip
+@click.option("--gigabytes", default="0", metavar="N", help="Measured, requests and answers: makes a cost of shares.")
+@click.option("--price", default=_PRICE_DEFAULT, show_default=True, metavar="AMOUNT@DATE",
+    help="$ for a GB that crosses zones, both directions; the default is AWS's.")  # fmt: skip
+@output_option
+@click.option("--plot", type=_FILE, metavar="FILE",
+    help="Also draw it into FILE (.png, .svg or .pdf; needs matplotlib).")  # fmt: skip
+@cluster_options
+def command(*, service: str, output: Form, plot: Path | None, **flags: Any) -> None:
+    """What would a change do to a Service: writes, slices, bytes to every watcher, and where connections go.
+
+    Runs the controllers of this version on virtual time, over a cluster as it is now or over a snapshot, and makes
+    the change there.  Reads only; what the answer rests on stands first.
+
+    Exit code 0: nothing gets worse; 1: an endpoint is overloaded, or connections find none, that did not before; 2: no
+    answer, stderr says why.
+    """
+    from sliceplane.whatif.changes import checked, running
+    from sliceplane.whatif.document import as_document
+    from sliceplane.whatif.prediction import Question, predict
+    from sliceplane.whatif.state import CannotTell
+    from sliceplane.whatif.text import as_text
+
+    clients = _clients(flags)
+    price = _price(flags)
+
+    def work() -> Prediction:
+        state, namespace = _state(flags)
+        in_name, _, name = service.rpartition("/")
+        subject = state.service(in_name or flags["namespace"] or namespace, name)
+        changes = checked(flags["changes"], state, subject)
+        question = Question(
+            service=subject, changes=changes, now=running(flags["now"]), clients=clients, price=price,
+            watchers=flags["watchers"],
+        )  # fmt: skip
+        return predict(state, question)
+
+    found = attempt(work, CannotTell, exit_code=NO_ANSWER)
+    if plot is not None:
+        from sliceplane.cli.what_if_plot import draw
+
+        draw(found, plot)
+    show(rendered(output, lambda: as_document(found), lambda: as_text(found, screen_width())), exit_code=NO_ANSWER)
+    if plot is not None:
+        click.echo(f"picture: {plot}", err=True)
+    raise SystemExit(BAD if found.bad_news else GOOD)
+
+
+def _state(flags: dict[str, Any]) -> tuple[ClusterState, str]:
+    """The cluster, and the namespace of names without one."""
+    from sliceplane.whatif.state import CannotTell, of_snapshot
+
+    path: Path | None = flags["snapshot"]
+    if path is None:
+        return ask(flags["kubeconfig"], flags["context"], _read, CannotTell, exit_code=NO_ANSWER)
+    try:
+        with path.open("rb") as lines:
+            return of_snapshot(lines, path.name), "default"
+    except OSError as error:
+        raise CannotTell(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+
+
+async def _read(client: HttpClient, namespace: str) -> tuple[ClusterState, str]:
+    import asyncio
+
+    from sliceplane.api.errors import StatusError
+    from sliceplane.api.requests import Selection
+    from sliceplane.api.scheme import Resource
+    from sliceplane.shell.tools.lists import list_whole
+    from sliceplane.whatif.state import READ, CannotTell, of_lists
+
+    async def listed(resource: Resource) -> list[bytes]:
+        try:
+            return await list_whole(client, Selection(resource))
+        except StatusError as error:
+            if error.code not in (401, 403):
+                raise
+            needed = ", ".join(item.plural for item in READ)
+            raise CannotTell(
+                f"the right to list {resource.plural} in all namespaces is missing; {needed} are read.  With a file of "
+                "'sliceplane snapshot save' from somebody who may: --snapshot FILE"
+            ) from error
+
+    bodies = await asyncio.gather(*map(listed, READ))
+    return of_lists(dict(zip(READ, bodies, strict=True)), "as the cluster is now"), namespace
+
+
+def _clients(flags: dict[str, Any]) -> Clients:
+    from sliceplane.api.errors import StatusError
+    from sliceplane.api.selectors.grammar import parse_labels
+    from sliceplane.whatif.prediction import Clients
+
+    if flags["selector"] and flags["traffic"]:
+        raise click.UsageError("--clients and --traffic both say where clients are: leave one out")
+    try:
+        parse_labels(flags["selector"])
+    except StatusError as error:
+        raise click.BadParameter(str(error), param_hint="'--clients'") from error
+    traffic: dict[str, Fraction] = {}
+    for part in filter(None, flags["traffic"].split(",")):
+        zone, equals, share = part.strip().partition("=")
+        traffic[zone] = _amount(share, "'--traffic'") if equals and zone else Fraction(-1)
+        if traffic[zone] < 0:
+            raise click.BadParameter(f"{part!r} is not ZONE=SHARE", param_hint="'--traffic'")
+    if flags["traffic"] and not sum(traffic.values()):
+        raise click.BadParameter("no zone has a share", param_hint="'--traffic'")
+    return Clients(selector=flags["selector"], traffic=traffic, connections=flags["connections"])
+
+
+def _amount(text: str, hint: str) -> Fraction:
+    try:
+        amount = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        amount = Fraction(-1)
+    if amount < 0:
+        raise click.BadParameter(f"{text!r} is no amount", param_hint=hint)
+    return amount
+
+
+def _price(flags: dict[str, Any]) -> Price:
+    from sliceplane.whatif.prediction import Price
+
+    amount, at, date = flags["price"].partition("@")
+    if not at or not date:
+        raise click.BadParameter("say of when the price is: 0.02@2026-11", param_hint="'--price'")
+    of = f"AWS, {date}" if flags["price"] == _PRICE_DEFAULT else date
+    return Price(per_gb=_amount(amount, "'--price'"), of=of, gigabytes=_amount(flags["gigabytes"], "'--gigabytes'"))

@@ -1,0 +1,135 @@
+"""The picture of ``sliceplane what-if --plot``: load by zone, where connections go, bytes over time.
+
+What is now is pale, what would be is full.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from sliceplane.balancing.shares import OVERLOAD
+from sliceplane.cli.pictures import save
+from sliceplane.estimate.wire import human_bytes
+from sliceplane.explain.wording import count
+from sliceplane.whatif.assumptions import zone_name
+
+if TYPE_CHECKING:
+    from sliceplane.whatif.prediction import Picture, Prediction
+
+_PALETTE: Final = ("#1f6fb2", "#5b8c3a", "#c98a1b", "#8a4fa3", "#2a9d8f", "#b3382c", "#6c6f7d", "#d26a9c")
+#: zones of which a picture can still be read
+ZONES_MAX: Final = 12
+_PALE: Final = 0.35
+
+
+def draw(found: Prediction, path: Path) -> None:
+    """Raises ``click.ClickException`` where it cannot."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(14, 4.8), layout="constrained")
+    loads, flows, sent = figure.subplots(1, 3)
+    zones = sorted({*found.before.zones, *found.after.zones})
+    if len(zones) > ZONES_MAX:
+        zones = sorted(zones, key=lambda zone: (-found.after.load(zone), zone))[:ZONES_MAX]
+    _loads(loads, found, zones)
+    _flows(flows, found, zones)
+    _sent(sent, found)
+    changes = ", ".join(found.question.changes.words) or "nothing changes"
+    figure.suptitle(f"Service {found.question.service.metadata.key}, what if: {changes}")
+    save(figure, path)
+
+
+def _colors(zones: list[str]) -> dict[str, str]:
+    return {zone: _PALETTE[index % len(_PALETTE)] for index, zone in enumerate(zones)}
+
+
+def _loads(axes: Any, found: Prediction, zones: list[str]) -> None:
+    colors = _colors(zones)
+    highest = float(OVERLOAD)
+    for picture, shift, alpha in ((found.before, -0.2, _PALE), (found.after, 0.2, 1.0)):
+        for index, zone in enumerate(zones):
+            load = float(picture.load(zone))
+            highest = max(highest, load)
+            axes.bar(index + shift, load, 0.38, color=colors[zone], alpha=alpha)
+            text = f"{load:.2f}" if load else "none"
+            axes.text(index + shift, load + 0.01, text, ha="center", va="bottom", fontsize=9)
+    axes.axhline(1, color="0.5", linewidth=1, linestyle=":")
+    axes.axhline(float(OVERLOAD), color="#b3382c", linewidth=1.2, linestyle="--")
+    axes.text(-0.55, float(OVERLOAD) + 0.01, "overload", color="#b3382c", fontsize=9, va="bottom")
+    axes.set(title="Load of one endpoint (1: an even share)", ylim=(0, highest * 1.15))
+    _name_zones(axes, zones, [f"{found.before.ready[zone]}, {found.after.ready[zone]}" for zone in zones])
+    axes.set_xlabel("zone, and its ready endpoints now, then; pale: now")
+
+
+def _flows(axes: Any, found: Prediction, zones: list[str]) -> None:
+    colors = _colors(zones)
+    labelled: set[str] = set()
+    for picture, shift, alpha in ((found.before, -0.2, _PALE), (found.after, 0.2, 1.0)):
+        for index, zone in enumerate(zones):
+            bottom = 0.0
+            for target in sorted(
+                {to for came, to in picture.shares.flows if came == zone}, key=lambda to: (to != zone, to)
+            ):
+                share = float(picture.shares.flows[zone, target]) * 100
+                fresh = alpha == 1.0 and target not in labelled
+                labelled |= {target} if fresh else set()
+                axes.bar(
+                    index + shift, share, 0.38, bottom=bottom, color=colors.get(target, "0.6"), alpha=alpha,
+                    label=zone_name(target) if fresh else None, edgecolor="white", linewidth=0.6,
+                )  # fmt: skip
+                bottom += share
+            _lost(axes, picture, zone, index + shift, bottom)
+    axes.set(title=f"Connections that leave their zone: now {_crossing(found.before)}, then {_crossing(found.after)}")
+    _name_zones(axes, zones, [""] * len(zones))
+    axes.set_xlabel("zone of the client; pale: now")
+    axes.set_ylabel("% of all connections")
+    axes.margins(y=0.2)
+    if labelled:
+        axes.legend(
+            title="zone of the endpoint", fontsize=9, title_fontsize=9, ncols=min(len(labelled), 3), loc="upper right"
+        )
+
+
+def _lost(axes: Any, picture: Picture, zone: str, at: float, bottom: float) -> None:
+    """Connections that find no endpoint."""
+    missing = float(picture.clients.get(zone, 0)) * 100 - bottom
+    if missing > 0.05:
+        axes.bar(at, missing, 0.38, bottom=bottom, color="white", edgecolor="#b3382c", hatch="///", linewidth=0.8)
+
+
+def _crossing(picture: Picture) -> str:
+    return f"{float(picture.shares.leaving):.0%}"
+
+
+def _name_zones(axes: Any, zones: list[str], below: list[str]) -> None:
+    names = [f"{zone_name(zone)}\n{text}".rstrip() for zone, text in zip(zones, below, strict=True)]
+    axes.set_xticks(range(len(zones)), names, fontsize=9 if len(zones) < 6 else 7)
+    axes.set_axisbelow(True)
+    axes.grid(visible=True, axis="y", color="0.92")
+
+
+def _sent(axes: Any, found: Prediction) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    axes.set(title=f"Bytes to {found.after.watchers:,} watchers: {count(found.written.writes, 'write')} of slices")
+    axes.set_xlabel("seconds after the change, on virtual time")
+    if not found.events:
+        axes.text(0.5, 0.5, "no slice is written", ha="center", va="center", transform=axes.transAxes, color="0.4")
+        axes.set(xticks=[], yticks=[])
+        return
+    times = [0.0, *(event.at - found.began for event in found.events)]
+    end = max(times[-1] * 1.05, 1.0)
+    for name, color, sizes in (
+        ("JSON", "#c98a1b", [event.json for event in found.events]),
+        ("protobuf", "#1f6fb2", [event.protobuf for event in found.events]),
+    ):
+        heights = [*accumulate(sizes, initial=0), sum(sizes)]
+        axes.step([*times, end], heights, where="post", color=color, linewidth=1.8, label=name)
+        axes.text(end, sum(sizes), f"{human_bytes(sum(sizes))} ", ha="right", va="bottom", fontsize=9, color=color)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: human_bytes(value)))
+    axes.set_axisbelow(True)
+    axes.grid(visible=True, color="0.92")
+    axes.set(xlim=(0, end), ylim=(0, 1.15 * sum(event.json for event in found.events)))
+    axes.legend(fontsize=9, loc="upper left")

@@ -1,0 +1,83 @@
+"""What an answer rests on, as sentences: they stand before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from sliceplane.balancing.shares import Place
+from sliceplane.explain.wording import count
+from sliceplane.whatif.world import World
+
+if TYPE_CHECKING:
+    from sliceplane.whatif.prediction import Question
+
+
+def percent(share: Fraction) -> str:
+    return f"{float(share):.1%}"
+
+
+def zone_name(zone: str) -> str:
+    return zone or "(no zone)"
+
+
+def assumptions(question: Question, world: World, places: Sequence[Place], pending: int) -> tuple[str, ...]:
+    changes = question.changes
+    found = [_clients(question, places)]
+    found.append(
+        "It holds for kube-proxy and Sliceplane's node proxy and Python client. Cilium follows hints only with "
+        "loadBalancer.serviceTopology; Istio, Linkerd and Envoy choose by rules of their own."
+    )
+    if question.service.spec.cluster_ip == "None":
+        found.append(
+            "The Service is headless: clients find its Pods by DNS, and only those that read hints follow them."
+        )
+    if question.service.spec.session_affinity == "ClientIP":
+        found.append("Session affinity is not looked at: it keeps clients where they are.")
+    running = question.now
+    found.append(
+        f"Controllers run with max-endpoints-per-slice={running.max_endpoints_per_slice}, "
+        f"subsetting={running.subsetting.value or 'off'}, defragment={'yes' if running.defragment else 'no'} "
+        "(--now says it otherwise)."
+    )
+    others = f" and {count(question.watchers, 'other client')}" if question.watchers else ""
+    found.append(f"Slices are watched by {count(world.proxies, 'node proxy', 'node proxies')}{others}.")
+    if world.running.subsetting.by_zone:
+        found.append(
+            "Node proxies read the slices for their zone (feature gate EndpointSliceSubsetting); kube-proxy reads all."
+        )
+    if changes.replicas or changes.rollouts:
+        found.append(
+            f"A Pod is ready {world.ready_delay_s:g} s after its start"
+            f"{'' if world.running.ready_delay_s is not None else ', as the median of those that are there'}; Pods "
+            "spread over zones, then Nodes; resources, taints and affinity to Pods are not looked at."
+        )
+    if changes.zones_lost:
+        found.append(
+            "A lost zone is as in its first five minutes: its Nodes are not heard of, its Pods are not ready, and none "
+            "is replaced yet. Its clients are gone with it."
+        )
+    if changes.zones_added:
+        found.append("Nodes of a new zone are like the first that is there; no Pod moves to them by itself.")
+    if world.events:
+        found.append(
+            "Changes of one burst reach the controller together; a busy one may write once more, or once less."
+        )
+    if pending:
+        found.append(f"Before any change {count(pending, 'write')} of slices of this Service were due already.")
+    return tuple(found)
+
+
+def _clients(question: Question, places: Sequence[Place]) -> str:
+    zones = sorted({place.at.zone for place in places})
+    parts = ", ".join(
+        f"{zone_name(zone)} {percent(sum((place.share for place in places if place.at.zone == zone), Fraction(0)))}"
+        for zone in zones
+    )
+    clients = question.clients
+    if clients.traffic:
+        return f"Clients are as --traffic says: {parts}."
+    if clients.selector:
+        return f"Clients are where the {count(len(places), 'Pod')} of {clients.selector} are: {parts}."
+    return f"Clients are where Nodes take Pods ({count(len(places), 'Node')}): {parts}."

@@ -1,0 +1,78 @@
+"""The answer for programs: the same members in the same order each time; shares and factors are numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sliceplane.balancing.shares import OVERLOAD, Shares
+from sliceplane.whatif.prediction import Picture, Prediction, Written
+
+
+def as_document(found: Prediction) -> dict[str, Any]:
+    price = found.question.price
+    leaving = found.after.shares.leaving
+    return {
+        "service": found.question.service.metadata.key,
+        "changes": list(found.question.changes.words),
+        "origin": found.origin,
+        "assumptions": list(found.assumed),
+        "before": _picture(found.before),
+        "after": _picture(found.after),
+        "written": _written(found.written),
+        "writtenOfAllServices": _written(found.everything),
+        "pending": _written(found.pending),
+        "ifClientsStay": None if found.stays is None else _shares(found.stays),
+        "controllerTells": list(found.notes),
+        "chance": {"connections": found.question.clients.connections, "bound": found.chance},
+        "overloadThreshold": float(OVERLOAD),
+        "cost": {
+            "perGigabyte": float(price.per_gb),
+            "priceOf": price.of,
+            "gigabytes": float(price.gigabytes) or None,
+            "before": float(price.gigabytes * found.before.shares.leaving * price.per_gb) if price.gigabytes else None,
+            "after": float(price.gigabytes * leaving * price.per_gb) if price.gigabytes else None,
+        },
+    }
+
+
+def _picture(picture: Picture) -> dict[str, Any]:
+    return {
+        "slices": picture.slices,
+        "watchers": picture.watchers,
+        "oneEndpointChanges": {"json": float(picture.each_json), "protobuf": float(picture.each_protobuf)},
+        "zones": {
+            zone: {
+                "clients": float(picture.clients.get(zone, 0)),
+                "readyEndpoints": picture.ready[zone],
+                "connections": float(picture.shares.of_zone(zone)),
+                "load": float(picture.load(zone)),
+            }
+            for zone in picture.zones
+        },
+        "inside": _shares(picture.shares),
+        "outside": None if picture.outside is None else _shares(picture.outside),
+        "podsThatMendOverload": None if picture.fix is None else dict(sorted(picture.fix.items())),
+    }
+
+
+def _shares(shares: Shares) -> dict[str, Any]:
+    factor, zone = shares.greatest
+    return {
+        "leaving": float(shares.leaving),
+        "dropped": float(shares.dropped),
+        "greatestLoad": float(factor),
+        "greatestLoadZone": zone,
+        "flows": [{"from": came, "to": to, "share": float(share)} for (came, to), share in shares.flows.items()],
+    }
+
+
+def _written(written: Written) -> dict[str, Any]:
+    return {
+        "writes": written.writes,
+        "creates": written.creates,
+        "updates": written.updates,
+        "deletes": written.deletes,
+        "events": written.events,
+        "bytes": {"json": written.json, "protobuf": written.protobuf},
+        "seconds": written.took_s,
+    }

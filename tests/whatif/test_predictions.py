@@ -1,0 +1,310 @@
+"""What-if over small clusters: one story for each kind of change and for each rule of routing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from tests.whatif.asked import ask, cart, service, traffic
+
+from sliceplane.api.discovery import LABEL_ZONE
+from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
+from sliceplane.controllers.endpointslice import EndpointSliceConfig
+from sliceplane.sim.cluster import Cluster
+from sliceplane.whatif.prediction import Clients, Prediction
+from sliceplane.whatif.state import CannotTell
+
+SAME_ZONE = "traffic-distribution=PreferSameZone"
+THIRD = Fraction(1, 3)
+
+
+def loads(found: Prediction) -> dict[str, Fraction]:
+    return {zone: found.after.load(zone) for zone in found.after.zones}
+
+
+def mark(cluster: Cluster, pod: dict[str, Any], *, ready: bool) -> None:
+    annotations = {"emulation.sliceplane.dev/ready": "true" if ready else "false"}
+    cluster.patch(Pods, pod["metadata"]["name"], {"metadata": {"annotations": annotations}})
+
+
+def test_four_four_three_over_three_equal_zones() -> None:
+    found = ask(cart(11, a=2, b=2, c=2), SAME_ZONE)
+    assert sorted(found.after.ready.values()) == [3, 4, 4]
+    assert found.before.shares.leaving == THIRD * (3 - Fraction(4 + 4 + 3, 11))
+    assert found.after.shares.leaving == 0
+    factor, zone = found.after.shares.greatest
+    assert (factor, found.after.ready[zone]) == (Fraction(11, 9), 3)
+    assert found.after.fix == {zone: 1}, "12 Pods, 4 in each zone"
+    assert found.bad_news
+    assert (found.written.updates, found.written.creates, found.written.deletes) == (1, 0, 0)
+    assert found.written.events == 6
+
+
+def test_same_zone_at_skew() -> None:
+    """60% of the clients are where a third of the Pods is."""
+    found = ask(cart(9, a=1, b=1, c=1), SAME_ZONE, clients=traffic(a=0.6, b=0.3, c=0.1))
+    assert loads(found) == {"zone-a": Fraction(9, 5), "zone-b": Fraction(9, 10), "zone-c": Fraction(3, 10)}
+    assert found.after.shares.leaving == 0
+    added = found.after.fix
+    assert added is not None
+    assert set(added) == {"zone-a"}
+    total = 9 + added.total()
+    assert Fraction(6, 10) * total / (3 + added["zone-a"]) <= Fraction(12, 10)
+    assert Fraction(6, 10) * (total - 1) / (2 + added["zone-a"]) > Fraction(12, 10), "one Pod less does not mend it"
+
+
+def test_a_zone_that_is_lost() -> None:
+    cluster = cart(9, a=1, b=1, c=1)
+    cluster.patch(Services, "cart", {"spec": {"trafficDistribution": "PreferSameZone"}})
+    cluster.settle()
+    found = ask(cluster, "zone-lost=zone-b")
+    assert found.after.ready == {"zone-a": 3, "zone-b": 0, "zone-c": 3}
+    assert found.after.clients == {"zone-a": Fraction(1, 2), "zone-c": Fraction(1, 2)}
+    assert found.after.shares.leaving == 0
+    assert found.after.shares.greatest[0] == 1
+    assert found.stays is not None
+    assert found.stays.leaving == THIRD, "clients of the lost zone that go on go to the others"
+    assert found.before.watchers - found.after.watchers == 1, "its node proxy is gone, too"
+    assert "none is replaced yet" in " ".join(found.assumed)
+
+
+def test_a_zone_without_endpoints_is_answered_by_all() -> None:
+    found = ask(cart(4, a=1, b=1), SAME_ZONE, "zone-added=zone-d:2")
+    assert found.after.clients == {"zone-a": Fraction(1, 4), "zone-b": Fraction(1, 4), "zone-d": Fraction(1, 2)}
+    assert found.after.shares.leaving == Fraction(1, 2)
+    assert found.after.shares.of_zone("zone-a") == Fraction(1, 4) + Fraction(1, 2) * Fraction(2, 4)
+    assert found.after.watchers == found.before.watchers + 2
+
+
+def test_scaling_is_done_by_the_controllers() -> None:
+    found = ask(cart(3, a=1, b=1, c=1), "replicas=9")
+    assert found.after.ready == {"zone-a": 3, "zone-b": 3, "zone-c": 3}
+    assert found.written.updates >= 1
+    down = ask(cart(9, a=1, b=1, c=1), "replicas=2", "termination=5s")
+    assert down.after.ready.total() == 2
+    assert down.written.took_s >= 5, "Pods that end are endpoints until they are gone"
+
+
+def test_a_rollout_takes_the_time_that_its_pods_take() -> None:
+    cluster = cart(6, a=1, b=1, c=1)
+    slow = ask(cluster, "rollout=yes", "max-surge=1", "max-unavailable=0", "ready-delay=10s", "termination=1s")
+    fast = ask(cluster, "rollout=cart", "max-surge=6", "max-unavailable=0", "ready-delay=10s", "termination=1s")
+    assert slow.after.ready.total() == fast.after.ready.total() == 6
+    assert slow.written.took_s > 55
+    assert fast.written.took_s < 20
+    assert slow.written.writes > fast.written.writes
+    before = {item["metadata"]["name"] for item in cluster.list(Pods)}
+    after = {pod.metadata.name for pod in slow.state.pods("default")}
+    assert not before & after, "every Pod is another one"
+    assert {item["metadata"]["name"] for item in cluster.list(Pods)} == before, "the cluster itself is as it was"
+
+
+def test_larger_slices_are_made_when_something_changes() -> None:
+    cluster = cart(9, config=EndpointSliceConfig(max_endpoints_per_slice=3), a=1, b=1, c=1)
+    now = ["max-endpoints-per-slice=3"]
+    alone = ask(cluster, "max-endpoints-per-slice=1000", now=now)
+    assert (alone.before.slices, alone.after.slices, alone.written.writes) == (3, 3, 0), "full slices stay"
+    rolled = ask(cluster, "max-endpoints-per-slice=1000", "rollout=yes", now=now)
+    same = ask(cluster, "rollout=yes", now=now)
+    assert rolled.after.slices < same.after.slices
+    assert rolled.after.each_json > same.after.each_json
+
+
+def test_more_watchers_get_more_bytes_and_each_gets_every_byte() -> None:
+    cluster = cart(6, a=1, b=1)
+    alone = ask(cluster, SAME_ZONE)
+    more = ask(cluster, SAME_ZONE, watchers=3)
+    assert (alone.written.events, more.written.events) == (2, 5)
+    assert Fraction(alone.written.json, 2) == Fraction(more.written.json, 5)
+    assert alone.written.protobuf < alone.written.json
+
+
+def test_subsets_by_zone_are_sent_to_their_zone() -> None:
+    found = ask(cart(12, a=2, b=2, c=2), "subsetting=RequireZone")
+    assert found.after.slices == 3
+    assert found.after.shares.leaving == 0
+    assert found.after.each_json < found.before.each_json / 4
+    assert found.written.events < 3 * found.after.watchers
+
+
+def test_defragmenting_is_run() -> None:
+    cluster = cart(8, config=EndpointSliceConfig(max_endpoints_per_slice=2), a=1)
+    found = ask(cluster, "max-endpoints-per-slice=8", "defragment=yes", now=["max-endpoints-per-slice=2"])
+    assert (found.before.slices, found.after.slices) == (4, 1)
+    assert found.written.deletes == 3
+
+
+def test_auto_follows_its_hints_and_says_why_it_gives_none() -> None:
+    few = ask(cart(4, a=1, b=1, c=1), "topology-mode=Auto")
+    assert few.after.shares.leaving > 0
+    assert any("Unable to allocate" in note for note in few.notes)
+    enough = ask(cart(9, a=1, b=1, c=1), "topology-mode=Auto")
+    assert enough.after.shares.leaving == 0
+    assert [note.partition(":")[0] for note in enough.notes] == ["TopologyAwareHintsEnabled"]
+
+
+def test_auto_hints_an_endpoint_for_another_zone() -> None:
+    cluster = cart(8, a=1, b=1)
+    cluster.create(Nodes, {"metadata": {"name": "node-b-9", "labels": {LABEL_ZONE: "zone-b"}}})
+    ready = {"type": "Ready", "status": "True"}
+    status = {"conditions": [ready], "allocatable": {"cpu": "8"}}
+    cluster.patch(Nodes, "node-b-9", {"status": status}, subresource="status")
+    found = ask(cluster, "topology-mode=Auto")
+    hinted = {kind.zone_hints[0]: 0 for kind in found.after.kinds}
+    for kind, number in found.after.kinds.items():
+        hinted[kind.zone_hints[0]] += number
+    assert hinted == {"zone-a": 2, "zone-b": 6}, "zone-b has 12 of 16 CPUs"
+    strange = sum(number for kind, number in found.after.kinds.items() if kind.zone == "zone-a" != kind.zone_hints[0])
+    share = found.after.clients["zone-b"]
+    assert found.after.shares.leaving == share * Fraction(strange, 6)
+
+
+def test_same_node_first_then_the_zone() -> None:
+    found = ask(cart(2, a=2, b=1), "traffic-distribution=PreferSameNode")
+    used = {kind.node for kind in found.after.kinds}
+    assert len(used) == 2
+    assert found.after.shares.leaving == 0, "a Node without a Pod uses its zone's"
+    assert found.after.shares.greatest[0] == Fraction(4, 3), "two Nodes of zone-a share one Pod"
+
+
+def test_local_inside_drops_what_finds_nothing_on_its_node() -> None:
+    found = ask(cart(2, of={"internalTrafficPolicy": "Local"}, a=2, b=2))
+    assert found.after.shares.dropped == Fraction(1, 2)
+    assert found.after.shares.leaving == 0
+    assert not found.bad_news, "it was so before"
+
+
+def test_local_outside_gives_each_healthy_node_the_same() -> None:
+    cluster = cart(3, of={"type": "NodePort", "externalTrafficPolicy": "Local"}, a=1, b=1, c=1)
+    cluster.patch(Services, "cart", {"spec": {"trafficDistribution": None}})
+    scaled = ask(cluster, "replicas=4")
+    outside = scaled.after.outside
+    assert outside is not None
+    assert outside.dropped == 0
+    assert outside.leaving == 0
+    assert outside.greatest[0] == Fraction(4, 3), "two Pods of one Node share its third; one has a third alone"
+
+
+def test_terminating_endpoints_are_used_where_none_is_ready() -> None:
+    cluster = cart(2, a=1, b=1)
+    for pod in cluster.list(Pods):
+        mark(cluster, pod, ready=False)
+    cluster.settle()
+    found = ask(cluster)
+    assert (found.after.ready.total(), found.after.shares.dropped) == (0, 1), "not ready, and not terminating"
+    published = ask(cart(2, of={"publishNotReadyAddresses": True}, a=1, b=1))
+    assert published.after.shares.dropped == 0
+
+
+def terminate(cluster: Cluster) -> None:
+    """Every endpoint ends and still serves: slices that another controller writes."""
+    for item in cluster.list(EndpointSlices):
+        for endpoint in item["endpoints"]:
+            endpoint["conditions"] = {"ready": False, "serving": True, "terminating": True}
+        cluster.create(EndpointSlices, {
+            "metadata": {"name": "theirs", "labels": {"kubernetes.io/service-name": "cart"}},
+            "addressType": "IPv4", "ports": item["ports"], "endpoints": item["endpoints"],
+        })  # fmt: skip
+
+
+def test_the_fall_back_ignores_hints_and_is_told() -> None:
+    cluster = cart(4, a=1, b=1)
+    terminate(cluster)
+    for pod in cluster.list(Pods):
+        cluster.delete(Pods, pod["metadata"]["name"], gracePeriodSeconds=0)
+    cluster.patch(Services, "cart", {"spec": {"selector": {"app": "cart", "tier": "gone"}}})
+    cluster.settle()
+    found = ask(cluster)
+    assert found.after.ready.total() == 0
+    assert found.after.shares.candidates == 4
+    assert found.after.shares.leaving == Fraction(1, 2)
+    assert found.after.shares.dropped == 0
+
+
+def without_zone(cluster: Cluster) -> None:
+    cluster.patch(Nodes, "node-a-1", {"metadata": {"labels": {LABEL_ZONE: None}}})
+
+
+@pytest.mark.parametrize("change", [without_zone])
+def test_an_endpoint_without_a_hint_spoils_them_for_all(change: Callable[[Cluster], None]) -> None:
+    cluster = cart(4, of={"trafficDistribution": "PreferSameZone"}, a=1, b=1, c=2)
+    assert ask(cluster).after.shares.leaving == 0
+    change(cluster)
+    cluster.settle()
+    found = ask(cluster)
+    assert any(not kind.zone_hints for kind in found.after.kinds)
+    assert found.after.shares.greatest[0] == 1
+    assert found.after.shares.leaving > Fraction(1, 2)
+
+
+def test_a_node_loses_its_zone_by_a_change() -> None:
+    cluster = cart(4, of={"trafficDistribution": "PreferSameZone"}, a=2, b=2)
+    found = ask(cluster, "node-zone=node-a-1:")
+    assert found.after.clients[""] == Fraction(1, 4)
+    assert found.after.shares.leaving > found.before.shares.leaving == 0
+
+
+def test_clients_are_where_their_pods_are() -> None:
+    cluster = cart(6, a=1, b=1, c=1)
+    cluster.create(Services, service("other"))
+    found = ask(cluster, SAME_ZONE, clients=Clients(selector="app=cart"))
+    assert found.after.clients == {"zone-a": THIRD, "zone-b": THIRD, "zone-c": THIRD}
+    assert found.assumed[0].startswith("Clients are where the 6 Pods of app=cart are")
+    with pytest.raises(CannotTell, match="there is no client"):
+        ask(cluster, SAME_ZONE, clients=Clients(selector="app=nothing"))
+
+
+def test_pods_that_were_not_ready_stay_so() -> None:
+    cluster = cart(3, a=1, b=1, c=1)
+    mark(cluster, cluster.list(Pods)[0], ready=False)
+    cluster.settle()
+    found = ask(cluster, "replicas=4")
+    assert found.after.ready.total() == 3
+    assert found.after.endpoints == 4
+
+
+def test_the_same_question_has_the_same_answer_byte_for_byte() -> None:
+    from sliceplane.whatif.document import as_document
+    from sliceplane.whatif.text import as_text
+
+    state = cart(5, a=2, b=1)
+    first, second = (ask(state, "rollout=yes", "ready-delay=3s") for _ in range(2))
+    assert as_document(first) == as_document(second)
+    assert as_text(first, 80) == as_text(second, 80)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("zone-lost=zone-bb", "no Node is in zone zone-bb; is zone-b meant?"),
+        ("zone-added=zone-a", "zone zone-a is there already"),
+        ("node-zone=node-a-2:zone-b", "there is no Node node-a-2; is node-a-1 meant?"),
+        ("replicas=-3", "-3 is not between 0 and 50,000"),
+        ("replicas=many", "'many' is no whole number"),
+        ("replicas=card:3", "card makes no Pods of Service default/cart; is cart meant?"),
+        ("max-surge=25%", "add rollout=yes"),
+        ("traffic-distribution=PreferSameRack", "the server would refuse that"),
+        ("max-endpoints-per-slice=1001", "1001 is not between 1 and 1,000"),
+        ("subsetting=ByZone", "is none of off, Original"),
+        ("ready-delay=soon", "is no duration"),
+        ("defragment=perhaps", "is neither yes nor no"),
+    ],
+)
+def test_what_cannot_be_is_said(change: str, sentence: str) -> None:
+    with pytest.raises(CannotTell) as caught:
+        ask(cart(1, a=1, b=1), change)
+    assert sentence in str(caught.value)
+
+
+def test_a_service_that_is_not_there_has_a_near_name() -> None:
+    with pytest.raises(CannotTell, match="is default/cart meant"):
+        ask(cart(1, a=1), name="card")
+
+
+def test_a_service_without_selector_is_no_question() -> None:
+    cluster = cart(1, a=1)
+    cluster.create(Services, service("plain", selector=None))
+    with pytest.raises(CannotTell, match="has no selector"):
+        ask(cluster, name="plain")

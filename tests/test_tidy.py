@@ -25,6 +25,7 @@ SMALL = {
     "__main__.py": "python -m sliceplane",
     "api/quantity.py": "one rule of its own: amounts of resources",
     "shell/tools/lists.py": "one deed of its own, which the tools share",
+    "estimate/wire.py": "how bytes are counted, which estimate and what-if share",
     "explain/scrape.py": "a format of its own",
     "iptables/names.py": "a table of names, which the kernel's users read",
     "shell/process/free_memory.py": "one deed of its own, with the C library",

@@ -17,7 +17,7 @@ from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSl
 from sliceplane.sim.cluster import Cluster
 from sliceplane.store.snapshot import records_of, written
 from sliceplane.whatif.changes import KEYS, NOW_KEYS, checked, parse, running
-from sliceplane.whatif.prediction import Clients, Prediction, Price, Question, predict
+from sliceplane.whatif.prediction import Clients, Prediction, Price, WhatIfQuestion, predict
 from sliceplane.whatif.state import ClusterState, of_snapshot
 
 NO_PRICE = Price(per_gb=Fraction(2, 100), of="AWS, 2026-11")
@@ -89,7 +89,7 @@ def ask(
     known = state_of(state) if isinstance(state, Cluster) else state
     subject = known.service("default", name)
     settings = tuple(parse(text, KEYS) for text in changes)
-    question = Question(
+    question = WhatIfQuestion(
         service=subject,
         changes=checked(settings, known, subject),
         now=running(tuple(parse(text, NOW_KEYS) for text in now)),

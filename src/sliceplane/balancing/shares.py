@@ -61,7 +61,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class TrafficShares:
     """``flows``: zone of the client, zone of the endpoint, share.  ``each``: a kind's endpoint, its share of all.
     ``dropped``: for which no endpoint may be used."""
 
@@ -115,7 +115,7 @@ def kinds_of(
     )
 
 
-def shares(kinds: Kinds, places: Sequence[Place], *, local: bool = False, way: Way = "inside") -> Shares:
+def shares(kinds: Kinds, places: Sequence[Place], *, local: bool = False, way: Way = "inside") -> TrafficShares:
     """Under the policy ``Local`` or ``Cluster``.  From outside with ``Local``, only nodes that have an endpoint get
     connections, each as many as another: load balancers ask the nodes (*places* are nodes then)."""
     if way == "outside" and local:
@@ -134,7 +134,7 @@ def shares(kinds: Kinds, places: Sequence[Place], *, local: bool = False, way: W
         for kind in used:
             each[kind] += place.share / number
             flows[place.at.zone, kind.zone] += place.share * kinds[kind] / number
-    return Shares(dict(sorted(flows.items())), dict(sorted(each.items())), dropped, _candidates(kinds))
+    return TrafficShares(dict(sorted(flows.items())), dict(sorted(each.items())), dropped, _candidates(kinds))
 
 
 def _used(

@@ -82,7 +82,7 @@ def command(*, service: str, output: Form, plot: Path | None, **flags: Any) -> N
     """
     from sliceplane.whatif.changes import checked, running
     from sliceplane.whatif.document import as_document
-    from sliceplane.whatif.prediction import Question, predict
+    from sliceplane.whatif.prediction import WhatIfQuestion, predict
     from sliceplane.whatif.state import CannotTell
     from sliceplane.whatif.text import as_text
 
@@ -94,7 +94,7 @@ def command(*, service: str, output: Form, plot: Path | None, **flags: Any) -> N
         in_name, _, name = service.rpartition("/")
         subject = state.service(in_name or flags["namespace"] or namespace, name)
         changes = checked(flags["changes"], state, subject)
-        question = Question(
+        question = WhatIfQuestion(
             service=subject, changes=changes, now=running(flags["now"]), clients=clients, price=price,
             watchers=flags["watchers"],
         )  # fmt: skip

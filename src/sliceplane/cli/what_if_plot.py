@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sliceplane.balancing.shares import OVERLOAD
 from sliceplane.cli.pictures import save
 from sliceplane.estimate.wire import human_bytes
-from sliceplane.explain.wording import count
+from sliceplane.findings.wording import count
 from sliceplane.whatif.assumptions import zone_name
 
 if TYPE_CHECKING:

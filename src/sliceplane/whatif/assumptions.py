@@ -7,11 +7,11 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from sliceplane.balancing.shares import Place
-from sliceplane.explain.wording import count
-from sliceplane.whatif.world import World
+from sliceplane.findings.wording import count
+from sliceplane.whatif.world import WhatIfWorld
 
 if TYPE_CHECKING:
-    from sliceplane.whatif.prediction import Question
+    from sliceplane.whatif.prediction import WhatIfQuestion
 
 
 def percent(share: Fraction) -> str:
@@ -22,7 +22,7 @@ def zone_name(zone: str) -> str:
     return zone or "(no zone)"
 
 
-def assumptions(question: Question, world: World, places: Sequence[Place], pending: int) -> tuple[str, ...]:
+def assumptions(question: WhatIfQuestion, world: WhatIfWorld, places: Sequence[Place], pending: int) -> tuple[str, ...]:
     changes = question.changes
     found = [_clients(question, places)]
     found.append(
@@ -42,7 +42,7 @@ def assumptions(question: Question, world: World, places: Sequence[Place], pendi
         "(--now says it otherwise)."
     )
     others = f" and {count(question.watchers, 'other client')}" if question.watchers else ""
-    found.append(f"Slices are watched by {count(world.proxies, 'node proxy', 'node proxies')}{others}.")
+    found.append(f"Slices are watched by {count(world.proxies, 'node proxy')}{others}.")
     if world.running.subsetting.by_zone:
         found.append(
             "Node proxies read the slices for their zone (feature gate EndpointSliceSubsetting); kube-proxy reads all."
@@ -65,11 +65,13 @@ def assumptions(question: Question, world: World, places: Sequence[Place], pendi
             "Changes of one burst reach the controller together; a busy one may write once more, or once less."
         )
     if pending:
-        found.append(f"Before any change {count(pending, 'write')} of slices of this Service were due already.")
+        found.append(
+            f"{count(pending, 'write', 'is')} due before any change: the slices of this Service are not as its Pods are."
+        )
     return tuple(found)
 
 
-def _clients(question: Question, places: Sequence[Place]) -> str:
+def _clients(question: WhatIfQuestion, places: Sequence[Place]) -> str:
     zones = sorted({place.at.zone for place in places})
     parts = ", ".join(
         f"{zone_name(zone)} {percent(sum((place.share for place in places if place.at.zone == zone), Fraction(0)))}"

@@ -12,13 +12,13 @@ from typing import Any, Final
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
-from sliceplane.explain.wording import nearest
+from sliceplane.findings.wording import nearest
 from sliceplane.kit.integers import NotAnInteger, parse_int64
 from sliceplane.kit.names import check_label_value
 from sliceplane.kit.times import parse_duration
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT
 from sliceplane.slices.subsets import APPROACHES, Subsetting
-from sliceplane.whatif.state import CannotTell, ClusterState, Workload
+from sliceplane.whatif.state import CannotTell, ClusterState, ServiceWorkload
 
 REPLICAS_MAX: Final = 50_000
 NODES_ADDED_MAX: Final = 1_000
@@ -55,8 +55,8 @@ class Changes:
     zones_lost: tuple[str, ...] = ()
     zones_added: tuple[tuple[str, int], ...] = ()
     node_zones: tuple[tuple[str, str], ...] = ()
-    replicas: tuple[tuple[Workload, int], ...] = ()
-    rollouts: tuple[Workload, ...] = ()
+    replicas: tuple[tuple[ServiceWorkload, int], ...] = ()
+    rollouts: tuple[ServiceWorkload, ...] = ()
     strategy: tuple[tuple[str, int | str], ...] = ()
     #: a value, or ``NONE``
     traffic_distribution: str = ""
@@ -222,7 +222,7 @@ def _node_zone(changes: Changes, setting: Setting, state: ClusterState, _: Servi
     return replace(changes, node_zones=(*changes.node_zones, (node, zone)))
 
 
-def _workload(name: str, state: ClusterState, service: Service) -> Workload:
+def _workload(name: str, state: ClusterState, service: Service) -> ServiceWorkload:
     workloads = state.workloads(service)
     key = service.metadata.key
     if not workloads:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sliceplane.balancing.shares import OVERLOAD, Shares
+from sliceplane.balancing.shares import OVERLOAD, TrafficShares
 from sliceplane.whatif.prediction import Picture, Prediction, Written
 
 
@@ -55,7 +55,7 @@ def _picture(picture: Picture) -> dict[str, Any]:
     }
 
 
-def _shares(shares: Shares) -> dict[str, Any]:
+def _shares(shares: TrafficShares) -> dict[str, Any]:
     factor, zone = shares.greatest
     return {
         "leaving": float(shares.leaving),

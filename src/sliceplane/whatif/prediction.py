@@ -18,7 +18,7 @@ from sliceplane.balancing.shares import (
     OVERLOAD,
     EndpointKind,
     Place,
-    Shares,
+    TrafficShares,
     at_zones,
     chance,
     cure,
@@ -35,7 +35,7 @@ from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.whatif.assumptions import assumptions
 from sliceplane.whatif.changes import Changes, Running
 from sliceplane.whatif.state import CannotTell, ClusterState
-from sliceplane.whatif.world import SliceEvent, World, is_working
+from sliceplane.whatif.world import SliceEvent, WhatIfWorld, is_working
 
 CONNECTIONS_DEFAULT: Final = 10_000
 
@@ -60,7 +60,7 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class WhatIfQuestion:
     service: Service
     changes: Changes
     now: Running
@@ -94,8 +94,8 @@ class Picture:
     slices: int
     kinds: Counter[EndpointKind]
     places: tuple[Place, ...]
-    shares: Shares
-    outside: Shares | None
+    shares: TrafficShares
+    outside: TrafficShares | None
     each_json: Fraction
     each_protobuf: Fraction
     fix: Counter[str] | None
@@ -137,7 +137,7 @@ class Prediction:
     """``pending``: what controllers would write without any change.  ``stays``: shares if clients of a lost zone go on
     elsewhere."""
 
-    question: Question
+    question: WhatIfQuestion
     origin: str
     assumed: tuple[str, ...]
     pending: Written
@@ -148,7 +148,7 @@ class Prediction:
     #: those of this Service since *began*, in virtual time
     events: tuple[SliceEvent, ...]
     began: float
-    stays: Shares | None
+    stays: TrafficShares | None
     #: what the controller tells of this Service in Events
     notes: tuple[str, ...]
     state: ClusterState
@@ -165,14 +165,14 @@ class Prediction:
         return chance(self.after.shares.candidates, self.question.clients.connections)
 
 
-def predict(state: ClusterState, question: Question) -> Prediction:
+def predict(state: ClusterState, question: WhatIfQuestion) -> Prediction:
     """Raises ``CannotTell``."""
     service = question.service
     if not service.spec.selector:
         raise CannotTell(
             f"Service {service.metadata.key} has no selector: its slices are written by hand, and no change makes them"
         )
-    world = World(state, service, question.now, question.watchers)
+    world = WhatIfWorld(state, service, question.now, question.watchers)
     pending_s = world.settle()
     pending = _written(world.events, service.metadata.key, pending_s)
     before = _picture(world.state, world, question, ())
@@ -203,7 +203,7 @@ def predict(state: ClusterState, question: Question) -> Prediction:
     )
 
 
-def _notes(world: World, service: Service) -> tuple[str, ...]:
+def _notes(world: WhatIfWorld, service: Service) -> tuple[str, ...]:
     """In their order, each once."""
     said = [
         f"{note.reason}: {note.note}"
@@ -228,7 +228,7 @@ def _written(events: Sequence[SliceEvent], service: str, took_s: float) -> Writt
     )
 
 
-def _picture(state: ClusterState, world: World, question: Question, lost: Sequence[str]) -> Picture:
+def _picture(state: ClusterState, world: WhatIfWorld, question: WhatIfQuestion, lost: Sequence[str]) -> Picture:
     meta = question.service.metadata
     service = state.service(meta.namespace, meta.name)
     local = service.spec.internal_traffic_policy == "Local"
@@ -260,7 +260,7 @@ def _picture(state: ClusterState, world: World, question: Question, lost: Sequen
     )
 
 
-def _each(state: ClusterState, world: World, namespace: str, name: str) -> tuple[Fraction, Fraction]:
+def _each(state: ClusterState, world: WhatIfWorld, namespace: str, name: str) -> tuple[Fraction, Fraction]:
     json = protobuf = Fraction(0)
     total = 0
     for record in state.raw(EndpointSlices, namespace):

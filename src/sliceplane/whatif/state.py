@@ -25,7 +25,7 @@ from sliceplane.api.scheme import (
     Services,
     StatefulSets,
 )
-from sliceplane.explain.wording import nearest
+from sliceplane.findings.wording import nearest
 from sliceplane.registry.documents import canonical, make_record
 from sliceplane.store.snapshot import BadSnapshot, SnapshotReader
 from sliceplane.store.types import Record
@@ -43,7 +43,7 @@ class CannotTell(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class ServiceWorkload:
     """What makes Pods of a Service."""
 
     resource: Resource
@@ -96,17 +96,17 @@ class ClusterState:
             if record.labels.get(LABEL_SERVICE_NAME) == service
         ]
 
-    def workloads(self, service: Service) -> tuple[Workload, ...]:
+    def workloads(self, service: Service) -> tuple[ServiceWorkload, ...]:
         """Those whose Pods the Service selects; ReplicaSets only if no Deployment has them."""
         selector = service.spec.selector or {}
-        found: list[Workload] = []
+        found: list[ServiceWorkload] = []
         for resource in WORKLOADS:
             for record in self.raw(resource, service.metadata.namespace):
                 document = decode_document(record.body)
                 labels = _labels_of_template(document)
                 if selector and not document["metadata"].get("ownerReferences") and selector.items() <= labels.items():
                     replicas = (document.get("spec") or {}).get("replicas")
-                    found.append(Workload(resource, record.key.name, 1 if replicas is None else replicas))
+                    found.append(ServiceWorkload(resource, record.key.name, 1 if replicas is None else replicas))
         return tuple(found)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Final
 
-from sliceplane.balancing.shares import OVERLOAD, Shares
+from sliceplane.balancing.shares import OVERLOAD, TrafficShares
 from sliceplane.estimate.wire import human_bytes
-from sliceplane.explain.wording import count
+from sliceplane.findings.wording import count
 from sliceplane.kit.columns import table
 from sliceplane.whatif.assumptions import percent, zone_name
 from sliceplane.whatif.prediction import Picture, Prediction, Written
@@ -170,11 +170,11 @@ def _factor(factor: Fraction) -> str:
     return f"{float(factor):.2f} x" if factor else "-"
 
 
-def _load(shares: Shares) -> str:
+def _load(shares: TrafficShares) -> str:
     return _factor(shares.greatest[0])
 
 
-def _in_zone(shares: Shares, before: str = "") -> str:
+def _in_zone(shares: TrafficShares, before: str = "") -> str:
     factor, zone = shares.greatest
     return f"{before}in {zone_name(zone)}" if factor else ""
 

@@ -39,7 +39,7 @@ from sliceplane.sim.cluster import START, Cluster
 from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.store.types import EventType, Record, StoreEvent
 from sliceplane.whatif.changes import NONE, Changes, Running
-from sliceplane.whatif.state import CannotTell, ClusterState, Workload
+from sliceplane.whatif.state import CannotTell, ClusterState, ServiceWorkload
 
 #: of a Pod's template: a new value is a rollout, as ``kubectl rollout restart`` does it
 ANNOTATION_RESTARTED: Final = "kubectl.kubernetes.io/restartedAt"
@@ -78,7 +78,7 @@ class PlayedKubelet(KubeletController):
         return super().plan(key, now)
 
 
-class World:
+class WhatIfWorld:
     """Made for one question.  *others*: watchers that read all slices, beside the Nodes' proxies."""
 
     def __init__(self, state: ClusterState, service: Service, running: Running, others: int = 0) -> None:
@@ -251,11 +251,11 @@ class World:
             meta = self._service.metadata
             self.cluster.patch(Services, meta.name, change, namespace=meta.namespace)
 
-    def _patch(self, workload: Workload, spec: Document) -> None:
+    def _patch(self, workload: ServiceWorkload, spec: Document) -> None:
         namespace = self._service.metadata.namespace
         self.cluster.patch(workload.resource, workload.name, {"spec": spec}, namespace=namespace)
 
-    def _roll_out(self, workload: Workload, strategy: dict[str, Any]) -> None:
+    def _roll_out(self, workload: ServiceWorkload, strategy: dict[str, Any]) -> None:
         stamp = {"metadata": {"annotations": {ANNOTATION_RESTARTED: format_time(self.cluster.now)}}}
         spec: Document = {"template": stamp}
         if strategy:

@@ -65,9 +65,7 @@ def assumptions(question: WhatIfQuestion, world: WhatIfWorld, places: Sequence[P
             "Changes of one burst reach the controller together; a busy one may write once more, or once less."
         )
     if pending:
-        found.append(
-            f"{count(pending, 'write', 'is')} due before any change: the slices of this Service are not as its Pods are."
-        )
+        found.append(f"{count(pending, 'write', 'is')} due before any change: slices are not yet as the Pods are.")
     return tuple(found)
 
 

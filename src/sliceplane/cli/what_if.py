@@ -50,7 +50,7 @@ class SettingType(click.ParamType["Setting"]):
     help="What is changed; may be given several times.  zone-lost=ZONE, zone-added=ZONE[:NODES], "
     "node-zone=NODE:[ZONE], replicas=[WORKLOAD:]N, rollout=yes|WORKLOAD with max-surge=N|N% and max-unavailable=N|N%, "
     "traffic-distribution=VALUE|none, topology-mode=Auto|none, max-endpoints-per-slice=N, "
-    "subsetting=off|Original|PreferZone|RequireZone, defragment=yes|no, ready-delay=DURATION, termination=DURATION, "
+    "subsetting=off|APPROACH, defragment=yes|no, ready-delay=DURATION, termination=DURATION, "
     "batch-period=DURATION.")  # fmt: skip
 @click.option("--now", "now", type=SettingType(of_now=True), multiple=True, metavar="KEY=VALUE",
     help="How the controllers run now, where not by default: max-endpoints-per-slice, subsetting, defragment, "

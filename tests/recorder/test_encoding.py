@@ -32,8 +32,9 @@ from sliceplane.recorder.entries import (
 )
 from sliceplane.recorder.file import Header, Recording, read_lines, recording_of, write_lines
 from sliceplane.recorder.reader import entries
-from sliceplane.recorder.recorder import ANSWER_BYTES_MAX, LifeRecord, Recorder
+from sliceplane.recorder.recorder import LifeRecord, Recorder
 from sliceplane.recorder.redact import TOKEN
+from sliceplane.recorder.rows import ANSWER_BYTES_MAX
 
 BEGAN = 1_800_000_000.25
 SALT = b"saltsalt"

@@ -61,8 +61,8 @@ def test_a_missing_line_is_noticed() -> None:
 
 
 def test_another_format_is_refused_with_the_version_that_reads_it() -> None:
-    header = msgspec.json.encode(Header(recording=2, program="9.9"))
-    with pytest.raises(RecordingError, match=r"format 2, made by sliceplane 9\.9"):
+    header = msgspec.json.encode(Header(recording=99, program="9.9"))
+    with pytest.raises(RecordingError, match=r"format 99, made by sliceplane 9\.9"):
         read_lines([header + b"\n"])
 
 

@@ -48,8 +48,9 @@ def test_incidents_replay_with_the_same_writes() -> None:
     assert same(seeds) == list(seeds)
 
 
-def test_answers_of_which_the_version_alone_is_kept_replay_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sliceplane.recorder.recorder.ANSWER_BYTES_MAX", 0)
+def test_large_objects_and_answers_replay_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("ANSWER_BYTES_MAX", "OBJECT_BYTES_MAX"):
+        monkeypatch.setattr(f"sliceplane.recorder.rows.{limit}", 0)
     assert same(range(21, 23)) == [21, 22]
 
 

@@ -11,7 +11,8 @@ Which resources have which is said in their rows (``api.scheme``, ``Resource.sub
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from sliceplane.api.scheme import Resource
@@ -96,6 +97,9 @@ class Write:
     label_selector: str = ""
     #: errors that count as success, by reason (a delete that finds nothing, say)
     tolerate: tuple[str, ...] = ()
+    #: of an EndpointSlice: its endpoints as they are in ``body``, one by one.  One that did not change since the write
+    #: before is the same bytes object, so a reader finds those that did without reading the body
+    parts: Collection[bytes] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

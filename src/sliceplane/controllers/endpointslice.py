@@ -265,7 +265,8 @@ class EndpointSliceController(SyncController):
         if self._merges is not None:
             plan = self._merge(self._merges, key, plan, now)
         if plan.writes:
-            return Job(key=key, writes=tuple(to_write(EndpointSlices, write) for write in plan.writes), token=plan)
+            writes = tuple(to_write(EndpointSlices, write, write.content.values()) for write in plan.writes)
+            return Job(key=key, writes=writes, token=plan)
         if plan.notices:
             self._tell(key, plan.notices)
         self._metrics.synced("stale" if plan.stale else "success", self._engine.shape(key), plan)

@@ -11,7 +11,7 @@ runs, the other does without.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from sliceplane.api.errors import StatusError, is_namespace_terminating
@@ -170,7 +170,7 @@ class SyncController(ABC):
         self._queue.check()
 
 
-def to_write(resource: Resource, planned: PlannedWrite) -> Write:
+def to_write(resource: Resource, planned: PlannedWrite, parts: Collection[bytes] = ()) -> Write:
     return Write(
         verb=planned.verb,
         resource=resource,
@@ -178,6 +178,7 @@ def to_write(resource: Resource, planned: PlannedWrite) -> Write:
         name=planned.name if planned.verb != "create" else "",
         body=planned.body,
         tolerate=("NotFound",) if planned.verb == "delete" else (),
+        parts=parts,
     )
 
 

@@ -1,6 +1,8 @@
-"""An object as the difference to another one of its kind: positions of members instead of names, changed members only.
+"""An object as bytes; or, where it is large, as the difference to its version before: changed members only.
 
-A *packed* value is what MessagePack and JSON both can hold: numbers, texts, lists, dictionaries.
+Whole, an object is its MessagePack: made in half a microsecond, and since members have names, any version reads it.  A
+block of such objects deflates to what is new in each.  Objects with templates or data, which must not be kept as they
+are, and differences are *packed* values: numbers, texts, lists, dictionaries.
 
 - A structure is a list ``[position, value, position, value, ...]`` of the members that differ from those of the base;
   a negative position (``~position``) says that its value is again a difference.  Without a base: from the defaults.
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import compress, count
 from operator import attrgetter, ne
@@ -25,7 +27,7 @@ from typing import Any, Final
 import msgspec
 
 from sliceplane.api.core import ConfigMap
-from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.discovery import EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import RESOURCES
 from sliceplane.recorder.redact import Redactor
@@ -82,15 +84,56 @@ def _structures() -> dict[str, type[msgspec.Struct]]:
 _SHAPES: Final[dict[type, _Shape]] = {kind: _Shape(kind) for kind in _structures().values()}
 
 
+def _is_plain(kind: Any) -> bool:
+    """Whether nothing in it is a secret but annotations at its head."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        if kind is ObjectMeta:
+            return True
+        return not _SHAPES[kind].secret and all(map(_is_plain, _SHAPES[kind].types))
+    return all(map(_is_plain, typing.get_args(kind)))
+
+
+#: kinds that can be kept as they are encoded
+_PLAIN: Final = frozenset(resource.projection for resource in RESOURCES if _is_plain(resource.projection))
+_encode: Final = msgspec.msgpack.Encoder().encode
+_moved_decoder: Final = msgspec.msgpack.Decoder(tuple[ObjectMeta, list[tuple[int, SliceEndpoint]]])
+
+
+@cache
+def _decoder(kind: type[Object]) -> msgspec.msgpack.Decoder[Object]:
+    return msgspec.msgpack.Decoder(kind)
+
+
 class Packer:
     """Owned by one recorder."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
 
-    def whole(self, value: Object) -> Packed:
+    def whole(self, value: Object) -> bytes | list[Packed]:
         """*value* without a base."""
-        return self._from_defaults(value)
+        if type(value) not in _PLAIN:
+            return self._from_defaults(value)
+        metadata = self._metadata(value.metadata)
+        return _encode(value if metadata is value.metadata else msgspec.structs.replace(value, metadata=metadata))
+
+    def _metadata(self, metadata: ObjectMeta) -> ObjectMeta:
+        annotations = metadata.annotations
+        if annotations:
+            kept = self._redactor.annotations(annotations)
+            if kept is not annotations:
+                return msgspec.structs.replace(metadata, annotations=kept)
+        return metadata
+
+    def moved(self, base: Object, value: Object, places: Sequence[int]) -> bytes | None:
+        """What makes *value* of *base*, two slices that differ in metadata and in the endpoints at *places* alone;
+        ``None``: in more than that."""
+        assert isinstance(base, EndpointSlice), f"{base!r} has no endpoints"
+        assert isinstance(value, EndpointSlice), f"{value!r} has no endpoints"
+        endpoints = value.endpoints
+        if endpoints is None or base.ports != value.ports or base.address_type != value.address_type:
+            return None
+        return _encode((self._metadata(value.metadata), [(at, endpoints[at]) for at in places]))
 
     def difference(self, base: Any, value: Any) -> list[Packed]:
         """What makes *value* of *base*, two structures of one type."""
@@ -213,7 +256,16 @@ class Reading:
             raise ValueError(f"no difference of {type(base).__name__}: {error}") from error
         return type(base)(**dict(zip(shape.fields, values, strict=True)))
 
-    def unpack_whole(self, kind: type[Object], packed: list[Packed]) -> Any:
+    def unpack_moved(self, base: Any, packed: bytes) -> Any:
+        metadata, places = _moved_decoder.decode(packed)
+        endpoints = list(base.endpoints)
+        for at, endpoint in places:
+            endpoints[at] = endpoint
+        return msgspec.structs.replace(base, metadata=metadata, endpoints=tuple(endpoints))
+
+    def unpack_whole(self, kind: type[Object], packed: bytes | list[Packed]) -> Any:
+        if isinstance(packed, bytes):
+            return _decoder(kind).decode(packed)
         return self.unpack(_SHAPES[kind].default, packed)
 
     def _tuple(self, kind: Any, base: tuple[Any, ...], packed: Packed) -> tuple[Any, ...]:

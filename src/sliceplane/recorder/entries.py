@@ -1,8 +1,7 @@
 """What a recording is made of: entries as rows of plain values, in blocks.
 
-A row begins with its code (``Code``).  Rows that say *when* have the time second: a whole number is microseconds since
-the last such row, anything else the time itself, for clocks that count finer.  Objects and texts are said once and then
-by their number, in the order in which they were said since the segment began.
+A row begins with its code (``Code``).  Rows that say *when* have the time second.  Objects and texts are said once and
+then by their number, in the order in which they were said since the segment began.
 
 =========  ==============================================================================================
 row        members after the code
@@ -20,8 +19,9 @@ REACHED    time, life, text of the resource, version, listed: it is told how far
 MARK       time, text of the kind, text: what else happened (guard, barrier, node, trigger)
 =========  ==============================================================================================
 
-A write is [verb, resource as text, namespace/name as text, subresource as text, digest, bytes].  An answer is a number
-(``Answer``) or, where the core may look at it, a list that begins with that number.
+A write is [verb, resource as text, namespace/name as text, subresource as text, digest, bytes]; a seventh member says
+that the digest is of the difference to what the controller wrote of this object for the same key before.  An answer is
+a number (``Answer``) or, where the core may look at it, a list that begins with that number.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sliceplane.api.meta import Object
 from sliceplane.informer.cache import Change, Mark
 
 #: of the file and of the rows
-FORMAT: Final = 1
+FORMAT: Final = 2
 #: so many steps back a change can be named; a controller further behind has it told again
 STEPS_KEPT: Final = 2048
 MICROSECONDS: Final = 1_000_000
@@ -59,13 +59,13 @@ class Code(IntEnum):
 
 
 class Base(IntEnum):
-    """What a difference is to be added to; ``OTHER`` and more: the newest version of the key with that number less."""
+    """What a difference is to be added to."""
 
     GONE = 0  # the object is no more; in place of a difference, whether a list lacked it
     NOTHING = 1
     NEWEST = 2
     ANSWERED = 3
-    OTHER = 4
+    MOVED = 4  # as NEWEST, of a slice: its metadata, and endpoints with their positions, as they are encoded
 
 
 class Old(IntEnum):
@@ -88,7 +88,7 @@ class Answer(IntEnum):
 
 
 def quantized(now: float) -> float:
-    """*now* in whole microseconds, as an entry has it in few bytes: a host asks its clock through this."""
+    """*now* in whole microseconds: a host asks its clock through this, so that times deflate."""
     return round(now * MICROSECONDS) / MICROSECONDS
 
 
@@ -103,6 +103,8 @@ class RecordedWrite:
     subresource: str
     digest: int
     size_bytes: int = field(compare=False)
+    #: ``digest`` is of the difference to the write before
+    partial: bool = False
 
     def __str__(self) -> str:
         where = "/".join(part for part in (self.namespace, self.name) if part)

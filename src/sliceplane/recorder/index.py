@@ -15,7 +15,6 @@ from sliceplane.api.scheme import by_key
 from sliceplane.recorder.delta import Reading, schema
 from sliceplane.recorder.entries import VERBS, Answer, Base, Code, Old
 from sliceplane.recorder.file import Recording, SegmentRows
-from sliceplane.recorder.reader import Clock
 
 NONE: Final = -1
 
@@ -61,7 +60,7 @@ class _Version:
 
     resource: str
     base: int
-    difference: list[Any]
+    difference: bytes | list[Any]
 
 
 @dataclass(slots=True)
@@ -99,6 +98,8 @@ class Index:
                 resource = by_key(version.resource)
                 assert resource is not None, f"{version.resource} was known when it was recorded"
                 made = self.reading.unpack_whole(resource.projection, version.difference)
+            elif isinstance(version.difference, bytes):
+                made = self.reading.unpack_moved(made, version.difference)
             else:
                 made = self.reading.unpack(made, version.difference)
             self._made[link] = made
@@ -108,6 +109,9 @@ class Index:
         """Of a version that is not made for it: the newest difference that has labels tells."""
         while number != NONE:
             version = self._versions[number]
+            if isinstance(version.difference, bytes):
+                labels = self.version(number).metadata.labels or {}
+                return str(labels.get(label, ""))
             for at in range(0, len(version.difference), 2):
                 if version.difference[at] in self.metadata:
                     members = version.difference[at + 1]
@@ -164,14 +168,14 @@ class _SegmentIndex:
             self._newest[-1] = self._add(len(self._keys) - 1, row[3], row[4])
             if first:
                 self._index.first[key] = self._newest[-1]
-        clock = Clock(self._segment.began)
+        at = self._segment.began
         pending: tuple[int, int, int, str] | None = None
-        read, keys, add_step = clock.read, self._keys, self._add_step
+        keys, add_step = self._keys, self._add_step
         steps = self._index.steps
         for row in self._segment.entries():
             code = row[0]
             if code == 5:  # a step is told at once, and maybe again later
-                at = read(row[1])
+                at = row[1]
                 if pending is not None:
                     number, old, new, writer = pending
                     pending = None
@@ -184,16 +188,18 @@ class _SegmentIndex:
                     else:
                         known.append(step)
             elif code == 6:
-                at = read(row[1])
+                at = row[1]
                 if len(row) > 4:
                     self._plan(at, row)
             elif code == 4:
                 pending = add_step(row)
             else:
-                self._other(code, row, clock)
-        self._index.ended = max(self._index.ended, clock.at)
+                self._other(code, row)
+                if code > 4:
+                    at = row[1]
+        self._index.ended = max(self._index.ended, at)
 
-    def _other(self, code: int, row: list[Any], clock: Clock) -> None:
+    def _other(self, code: int, row: list[Any]) -> None:
         match code:
             case Code.KEY:
                 self._keys.append(ObjectKey(row[1], row[2], row[3]))
@@ -202,17 +208,13 @@ class _SegmentIndex:
             case Code.TEXT:
                 self._texts.append(row[1])
             case Code.DONE:
-                clock.read(row[1])
                 for answer in row[4]:
                     if type(answer) is list and answer[0] == Answer.WHOLE:
                         self._answered[answer[1]] = self._add(answer[1], answer[2], answer[3])
             case Code.BEGAN:
-                clock.read(row[1])
                 self._names[row[2]] = self._texts[row[3]]
             case Code.MARK:
-                self._index.marks.append(IndexedMark(clock.read(row[1]), self._texts[row[2]], row[3]))
-            case _:
-                clock.read(row[1])
+                self._index.marks.append(IndexedMark(row[1], self._texts[row[2]], row[3]))
 
     def _add_step(self, row: list[Any]) -> tuple[int, int, int, str]:
         number = row[1]
@@ -235,10 +237,8 @@ class _SegmentIndex:
         if base == Base.ANSWERED:
             return self._answered[number]
         under = NONE
-        if base == Base.NEWEST:
+        if base in (Base.NEWEST, Base.MOVED):
             under = self._newest[number]
-        elif base >= Base.OTHER:
-            under = self._newest[base - Base.OTHER]
         self._versions.append(_Version(self._keys[number].resource, under, difference))
         return len(self._versions) - 1
 

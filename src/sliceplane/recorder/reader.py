@@ -14,7 +14,6 @@ from sliceplane.api.scheme import Resource, by_key
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.recorder.delta import Reading
 from sliceplane.recorder.entries import (
-    MICROSECONDS,
     STEPS_KEPT,
     VERBS,
     Answer,
@@ -40,24 +39,6 @@ from sliceplane.recorder.file import Recording, RecordingError, SegmentRows
 _TIMELESS: Final = frozenset((Code.KEY.value, Code.TEXT.value, Code.STEP.value))
 
 
-class Clock:
-    """The times of the entries of one segment."""
-
-    def __init__(self, began: float) -> None:
-        self.at = began
-        self._us = round(began * MICROSECONDS)
-
-    def read(self, when: int | float) -> float:
-        if type(when) is int:
-            if when:
-                self._us += when
-                self.at = self._us / MICROSECONDS
-        else:
-            self.at = when
-            self._us = round(when * MICROSECONDS)
-        return self.at
-
-
 class _Key:
     __slots__ = ("answered", "name", "namespace", "newest", "resource")
 
@@ -76,7 +57,7 @@ class _SegmentReader:
         self._segment = segment
         self._unpack = reading.unpack
         self._unpack_whole = reading.unpack_whole
-        self._clock = Clock(segment.began)
+        self._unpack_moved = reading.unpack_moved
         self._keys: list[_Key] = []
         self._texts: list[str] = []
         self._steps: deque[Changed] = deque(maxlen=STEPS_KEPT + 1)
@@ -89,7 +70,7 @@ class _SegmentReader:
             changes = tuple(Change(key.resource.key, None, key.newest) for key in present)
             for life in self._segment.lives:
                 yield LifeBegan(
-                    at=self._clock.at,
+                    at=self._segment.began,
                     life=life.number,
                     name=life.name,
                     checkpoint=True,
@@ -121,7 +102,7 @@ class _SegmentReader:
                 _, when, life, back = row
                 step = self._steps[-back]
                 return Changed(
-                    at=self._clock.read(when),
+                    at=when,
                     life=life,
                     step=step.step,
                     key=step.key,
@@ -129,29 +110,29 @@ class _SegmentReader:
                     writer=step.writer,
                 )
             case Code.TURN:
-                at = self._clock.read(row[1])
+                at = row[1]
                 jobs = tuple(map(self._job, row[4])) if len(row) > 4 else ()
                 return Turned(at=at, life=row[2], room=row[3], jobs=jobs)
             case Code.DONE:
                 _, when, life, key, answers, error = row
                 return Ended(
-                    at=self._clock.read(when),
+                    at=when,
                     life=life,
                     key=self._texts[key],
                     answers=tuple(map(self._answer, answers)),
                     error=_error(error),
                 )
             case Code.BEGAN:
-                return LifeBegan(at=self._clock.read(row[1]), life=row[2], name=self._texts[row[3]])
+                return LifeBegan(at=row[1], life=row[2], name=self._texts[row[3]])
             case Code.SYNCED:
-                return LifeSynced(at=self._clock.read(row[1]), life=row[2])
+                return LifeSynced(at=row[1], life=row[2])
             case Code.ENDED:
-                return LifeEnded(at=self._clock.read(row[1]), life=row[2], fault=self._texts[row[3]])
+                return LifeEnded(at=row[1], life=row[2], fault=self._texts[row[3]])
             case Code.REACHED:
                 _, when, life, number, version, listed = row
-                return Reached(at=self._clock.read(when), life=life, mark=Mark(self._texts[number], version, listed))
+                return Reached(at=when, life=life, mark=Mark(self._texts[number], version, listed))
             case Code.MARK:
-                return Marked(at=self._clock.read(row[1]), kind=self._texts[row[2]], text=row[3])
+                return Marked(at=row[1], kind=self._texts[row[2]], text=row[3])
             case code:
                 raise RecordingError(f"an entry has the code {code!r}, which this version does not know")
         return None
@@ -180,25 +161,26 @@ class _SegmentReader:
         self._step += 1
         self._steps.append(step)
 
-    def _value(self, key: _Key, base: int, difference: list[Any]) -> Any:
+    def _value(self, key: _Key, base: int, difference: Any) -> Any:
         if base == Base.NOTHING:
             return self._unpack_whole(key.resource.projection, difference)
         if base == Base.ANSWERED:
             return key.answered
-        known = key.newest if base == Base.NEWEST else self._keys[base - Base.OTHER].newest
+        known = key.newest
         if known is None:
             raise RecordingError(f"{key.resource.key} {key.namespace}/{key.name} rests on an object that is gone")
-        return self._unpack(known, difference)
+        return self._unpack_moved(known, difference) if base == Base.MOVED else self._unpack(known, difference)
 
     def _job(self, row: list[Any]) -> RecordedJob:
         key, writes = row
         return RecordedJob(self._texts[key], tuple(map(self._write, writes)))
 
     def _write(self, row: list[Any]) -> RecordedWrite:
-        verb, resource, name, subresource, digest, size = row
+        verb, resource, name, subresource, digest, size, *partial = row
         namespace, _, plain = self._texts[name].rpartition("/")
         return RecordedWrite(
-            VERBS[verb], self._texts[resource], namespace, plain, self._texts[subresource], digest, size
+            *(VERBS[verb], self._texts[resource], namespace, plain, self._texts[subresource], digest, size),
+            partial=bool(partial),
         )
 
     def _answer(self, row: Any) -> RecordedAnswer:
@@ -235,11 +217,11 @@ def entries(recording: Recording, segment: int = 0) -> Iterator[Entry]:
 def last_time(recording: Recording) -> float:
     """Of the newest entry, without reading any object."""
     segment = recording.segments[-1]
-    clock = Clock(segment.began)
+    at = segment.began
     for row in segment.entries():
         if row[0] not in _TIMELESS:
-            clock.read(row[1])
-    return clock.at
+            at = row[1]
+    return at
 
 
 def _resource(name: str) -> Resource:

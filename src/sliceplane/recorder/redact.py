@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from itertools import compress, count
+from operator import is_not
 from typing import Any, Final
 from zlib import crc32
 
 import msgspec
 
+from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Secrets
 
@@ -29,7 +32,14 @@ _THEIRS: Final = ("kubectl.kubernetes.io",)
 #: an object of plain strings
 _ANNOTATIONS: Final = re.compile(rb'"annotations":(\{(?:"(?:[^"\\]|\\.)*":"(?:[^"\\]|\\.)*",?)*\})')
 _BEFORE_ANNOTATIONS: Final = b'"annotations":{'
+#: the one that slices have, and how long its value may be
+_TRIGGER_TIME: Final = f'"{ANNOTATION_TRIGGER_TIME}":"'.encode()
+_TIME_BYTES_MAX: Final = 40
 _ENVIRONMENT: Final = b'"env":['
+_ENDPOINTS: Final = b'"endpoints":['
+_AFTER_ENDPOINTS: Final = b'],"ports":'
+#: where more endpoints differ, the whole body is no more work
+_MOVED_MAX: Final = 16
 _decode_annotations = msgspec.json.Decoder(dict[str, str])
 
 
@@ -89,9 +99,21 @@ class Redactor:
             return {**variable, "value": self.token(variable["value"])}
         return variable
 
-    def digest(self, write: Write) -> int:
-        """Equal writes have equal digests, in a replay too."""
+    def digest(self, write: Write, moved: Sequence[int] | None = None) -> int:
+        """Equal writes have equal digests, in a replay too.
+
+        *moved*: which of its ``parts`` are others than those of the write before.  Then the digest is of these and of
+        what is around them, which with an equal write before tells as much.
+        """
         body = write.body
+        if moved is not None:
+            head, tail = body.find(_ENDPOINTS), body.rfind(_AFTER_ENDPOINTS)
+            made = crc32(self._plain(body[:head], once=True), crc32(body[tail:]))
+            if moved:
+                changed = list(write.parts)
+                for at in moved:
+                    made = crc32(changed[at], made ^ at)
+            return made
         resource = write.resource
         named = f"{write.verb} {resource.key} {write.namespace}"
         if resource is ConfigMaps or resource is Secrets:
@@ -110,6 +132,8 @@ class Redactor:
         """*body* with tokens for annotations of others.  *once*: there is one place for annotations in it."""
         at = body.find(_BEFORE_ANNOTATIONS)
         while at >= 0:
+            if once and _is_trigger_time_alone(body, at + len(_BEFORE_ANNOTATIONS)):
+                break
             match = _ANNOTATIONS.match(body, at)
             after = at + len(_BEFORE_ANNOTATIONS)
             if match is not None:
@@ -126,6 +150,25 @@ class Redactor:
         annotations = _decode_annotations.decode(match[1])
         redacted = self.annotations(annotations)
         return match[0] if redacted is annotations else b'"annotations":' + msgspec.json.encode(redacted)
+
+
+def _is_trigger_time_alone(body: bytes, at: int) -> bool:
+    start = at + len(_TRIGGER_TIME)
+    end = body.find(b'"', start, start + _TIME_BYTES_MAX)
+    return end > 0 and body.startswith(_TRIGGER_TIME, at) and body.startswith(b"}", end + 1)
+
+
+def moved_parts(old: Collection[bytes], new: Collection[bytes]) -> list[int] | None:
+    """Positions at which two slices have other endpoints; ``None``: too many of them, or not as many in both."""
+    if len(old) != len(new) or not new:
+        return None
+    suspects = list(compress(count(), map(is_not, old, new)))
+    if not suspects:
+        return suspects
+    if len(suspects) > _MOVED_MAX:
+        return None
+    olds, news = list(old), list(new)
+    return [at for at in suspects if olds[at] != news[at]]
 
 
 def _without_data(body: bytes) -> bytes:

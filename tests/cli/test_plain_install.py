@@ -35,7 +35,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=150,
     )
 
 

@@ -29,7 +29,7 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=150,
     )
 
 
@@ -67,7 +67,7 @@ def test_a_user_without_a_home_gets_a_sentence(words: tuple[str, ...]) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=150,
     )
     assert done.returncode in (1, 2)
     assert done.stderr.startswith("Error: there is no home directory")

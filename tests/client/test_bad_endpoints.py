@@ -135,7 +135,7 @@ async def with_aiohttp(kind: str, name: str, *, careless: bool = False) -> tuple
         EndpointView(Reading(world.api), "web", "shop") as view,
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE_S)) as session,
     ):
-        await view.wait_ready(5, count=4)
+        await view.wait_ready(60, count=4)
         picker = picker_of(view, name)
 
         async def careless_get() -> None:
@@ -182,7 +182,7 @@ async def test_when_all_are_bad_the_first_error_is_told() -> None:
         world = World()
         world.put("127.0.0.9", bad.port)
         async with EndpointView(Reading(world.api), "web", "shop") as view:
-            await view.wait_ready(5)
+            await view.wait_ready(60)
             with pytest.raises(aiohttp.ClientConnectorError):
                 await example.get(session, view.least_outstanding(), "/")
 

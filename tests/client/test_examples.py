@@ -113,7 +113,7 @@ async def test_no_request_to_a_dead_address(client: HttpClient, writer: Writer) 
         aiohttp.ClientSession(proxy=proxy) as session,
     ):
         await roll(1)
-        await view.wait_ready(10)
+        await view.wait_ready(60)
         picker = view.least_outstanding()
         counts.extend([0] * 8)
         asking = [asyncio.create_task(ask(number)) for number in range(8)]

@@ -182,7 +182,7 @@ async def test_fastapi(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     router = httpx.AsyncClient(transport=httpx.ASGITransport(app=example.app), base_url="http://router")
     async with example.lifespan(example.app), router:
         view = example.app.state.view
-        await view.wait_ready(5, count=3)
+        await view.wait_ready(60, count=3)
         health = (await router.get("/health")).json()
         assert health["endpoints"] == 3
         sent = await router.post("/say?a=1&a=2", content=b"hello")
@@ -222,7 +222,7 @@ async def test_grpc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     await example.main("web", "shop", "http")
     assert capsys.readouterr().out == f"{SERVING!r}\n"
     async with example.EndpointView(Reading(made.api), "web", "shop") as view:
-        await view.wait_ready(5, count=2)
+        await view.wait_ready(60, count=2)
         channels = example.Channels(view)
         closing = asyncio.create_task(channels.run())
 

@@ -54,7 +54,7 @@ async def test_a_projection_of_ones_own_with_indexes(client: HttpClient, writer:
         indexes={"colour": lambda each: (each.data.colour,)},
     ) as informer:
         informer.add_handler(told.extend)
-        await informer.wait_synced(10)
+        await informer.wait_synced(60)
         await put(client, writer.namespace, "a", colour="red", size="9")
         await put(client, writer.namespace, "b", colour="red")
         await client.patch(ConfigMaps, writer.namespace, "b", b'{"data":{"colour":"blue"}}', patch_type="merge")
@@ -71,7 +71,7 @@ async def test_a_projection_of_ones_own_with_indexes(client: HttpClient, writer:
 async def test_raw_objects_are_not_decoded(client: HttpClient, writer: Writer) -> None:
     await writer.put("a", endpoint(1))
     async with Informer(client, EndpointSlices, kind=RawObject, namespace=writer.namespace) as informer:
-        await informer.wait_synced(10)
+        await informer.wait_synced(60)
         (found,) = informer
         assert (found.kind, found.api_version) == ("EndpointSlice", "discovery.k8s.io/v1")
         assert found.document()["endpoints"][0]["addresses"] == ["10.1.0.1"]

@@ -95,7 +95,7 @@ from sliceplane.client import EndpointView, connect
 
 async def main():
     async with connect(sys.argv[1]) as client, EndpointView(client, "web", sys.argv[2], port="http") as view:
-        await view.wait_ready(20)
+        await view.wait_ready(60)
         async for change in view:
             print(*sorted(each.authority for each in view.endpoints), flush=True)
             if not view.endpoints:
@@ -136,7 +136,7 @@ async def test_a_plain_installation_follows_a_plane(live: Server, writer: Writer
     assert await follower.stdout.readline() == b"10.1.0.2:8080\n"
     await writer.delete("a")
     assert await follower.stdout.readline() == b"\n"
-    assert await asyncio.wait_for(follower.wait(), 20) == 0
+    assert await asyncio.wait_for(follower.wait(), 60) == 0
     program = await asyncio.to_thread(outcome, python.parent / "sliceplane", "up")
     assert "which the plain package does not bring" in program.stderr
     assert "sliceplane[server] @ file://" in program.stderr

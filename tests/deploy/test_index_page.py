@@ -32,7 +32,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("wheel")
     command = (sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "-q")
     flags = ("--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT))
-    subprocess.run((*command, *flags), check=True, timeout=50, cwd=folder, env={"PATH": "/usr/bin:/bin"})
+    subprocess.run((*command, *flags), check=True, timeout=150, cwd=folder, env={"PATH": "/usr/bin:/bin"})
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as opened:
         (name,) = (each for each in opened.namelist() if each.endswith(".dist-info/METADATA"))

@@ -54,7 +54,7 @@ def test_systemd_takes_the_unit(path: Path, systemd_analyze: str, tmp_path: Path
     (tmp_path / path.name).write_text(text)
     told = subprocess.run(
         [systemd_analyze, "verify", "--man=no", tmp_path / path.name],
-        check=False, capture_output=True, text=True, timeout=50,
+        check=False, capture_output=True, text=True, timeout=150,
     )  # fmt: skip
     assert told.returncode == 0
     assert told.stderr == ""
@@ -63,7 +63,7 @@ def test_systemd_takes_the_unit(path: Path, systemd_analyze: str, tmp_path: Path
 @pytest.mark.parametrize("path", UNITS, ids=name)
 def test_the_unit_leaves_little_to_an_intruder(path: Path, systemd_analyze: str) -> None:
     told = subprocess.run([systemd_analyze, "security", "--offline=true", "--no-pager", path],
-        capture_output=True, text=True, timeout=50, check=True)  # fmt: skip
+        capture_output=True, text=True, timeout=150, check=True)  # fmt: skip
     level = re.search(r"Overall exposure level for \S+: ([\d.]+)", told.stdout)
     assert level is not None
     assert float(level[1]) <= EXPOSURE_MAX[path.stem], told.stdout

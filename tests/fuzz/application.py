@@ -177,7 +177,7 @@ class Application:
                 break
             await asyncio.sleep(0)
         if wire.on_lost is None:
-            await asyncio.wait_for(task, 10)
+            await asyncio.wait_for(task, 60)
         elif not task.done():
             self.watches.append(OpenWatch(ask, answer, wire, task))
         else:
@@ -197,7 +197,7 @@ class Application:
         for watch in ended:
             watch.wire.hang_up()
         if ended:
-            await asyncio.wait({watch.task for watch in ended}, timeout=5)
+            await asyncio.wait({watch.task for watch in ended}, timeout=60)
         for watch in ended:
             watch.task.result()
         return ended

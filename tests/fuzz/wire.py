@@ -28,7 +28,7 @@ from tests.fuzz.properties import EXHAUSTED, QUIRKS
 
 from sliceplane.shell.transport.kubeconfig import load
 
-ANSWER_SECONDS_MAX = 12.0
+ANSWER_SECONDS_MAX = 40.0
 CLIENTS = 6
 GROWTH_MIB_MAX = 60.0
 #: a 504 that the client has asked for, by a version from the future or a short ``timeout``

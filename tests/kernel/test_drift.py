@@ -146,7 +146,7 @@ async def _story(client: HttpClient, kubeconfig: str, node: Host, backend: Host)
         # Somebody edits a rule: one look.
         node.exec(["nft", "insert", "rule", "ip", "sliceplane", "services", "drop"])
         seconds["a rule edited by hand, by drift --deep"] = await asker.until(
-            lambda answer: sentences(answer, "N5"), "--node", NODE, "--deep", within_s=30
+            lambda answer: sentences(answer, "N5"), "--node", NODE, "--deep", within_s=60
         )
 
         # Somebody deletes the table: the proxy's own look, and a Lease at once.

@@ -208,7 +208,7 @@ def _answers(host: Host) -> set[str]:
     program = (
         "import socket\n"
         "for _ in range(6):\n"
-        "    with socket.create_connection(('10.96.0.99', 80), timeout=2) as s:\n"
+        "    with socket.create_connection(('10.96.0.99', 80), timeout=20) as s:\n"
         "        s.sendall(b'?'); print(s.recv(100).decode().split()[0])\n"
     )
     return set(host.python(program).stdout.split())

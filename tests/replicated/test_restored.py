@@ -148,6 +148,12 @@ def back_up(member: Member) -> Path:
     return backup
 
 
+async def answered(*running: Server) -> None:
+    """etcd was away for as long as it takes to start, and each of *running* has met it again."""
+    for server in running:
+        await eventually(server.committer.current, lambda _: True, ignoring=(StatusError,))
+
+
 async def reloaded(*running: Server) -> None:
     await eventually(lambda: [server.committer.reloads.value for server in running], all)
 
@@ -158,6 +164,7 @@ async def test_servers_that_run_notice_and_versions_go_on_beyond_what_was_given_
             one, two = running
             await one.put("kept", "1")
             backup = await asyncio.to_thread(back_up, member)
+            await answered(*running)
             lost = [await one.put(f"lost-{number}") for number in range(5)]
             changed = await two.put("kept", "2")
             for server in running:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.ports import free_port
 from tests.shadow import planted
 from tests.shadow.beside import NAMESPACE, controlled, delete_pod, endpoints, populate, set_ready
 from tests.shadow.planted import Planted
@@ -135,7 +136,7 @@ def test_a_planted_bug_is_found_and_named(server: Server, bug: str, expected: se
 def test_beside_a_sound_controller_there_is_no_difference_during_churn(server: Server, tmp_path: Path) -> None:
     populate(server, PODS)
     output = tmp_path / "differences"
-    flags = ("--metrics-bind-address=127.0.0.1:18291", f"--shadow-output={output}")
+    flags = (f"--metrics-bind-address=127.0.0.1:{(port := free_port())}", f"--shadow-output={output}")
     with controlled(server, lambda: Planted(planted.sound)):
         until(lambda: len(endpoints(server)) == PODS)
         before = written(server)
@@ -148,8 +149,8 @@ def test_beside_a_sound_controller_there_is_no_difference_during_churn(server: S
                 set_ready(server, rounds % PODS, "False" if rounds // PODS % 2 else "True")
                 rounds += 1
                 time.sleep(0.01)
-            figures = page("metrics")
-            assert page("readyz") == "ok: shadow\n"
+            figures = page(port, "metrics")
+            assert page(port, "readyz") == "ok: shadow\n"
             shadow.send_signal(signal.SIGTERM)
             rest = shadow.stdout.read()
         assert shadow.returncode == 0
@@ -172,8 +173,8 @@ def written(server: Server) -> dict[str, int]:
     return {"Lease": len(leases), "Event": len(events)}
 
 
-def page(name: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:18291/{name}", timeout=60) as answer:
+def page(port: int, name: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}", timeout=60) as answer:
         return str(answer.read().decode())
 
 

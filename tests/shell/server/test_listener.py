@@ -24,8 +24,8 @@ from sliceplane.shell.transport.service import PlaneService, ServiceContext
 
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[Server]:
-    """Waits for nothing for long."""
-    with serving(Periods(connections=ConnectionTiming(request_head_s=0.2, keep_alive_s=0.2, unread_s=0.2))) as server:
+    """Waits for nothing for long, but for a client that is held up a moment."""
+    with serving(Periods(connections=ConnectionTiming(request_head_s=1.0, keep_alive_s=1.0, unread_s=1.0))) as server:
         yield server
 
 

@@ -39,6 +39,7 @@ _SEEN_IN = {
     "reports": "reports of node proxies, so where ours run",
     "kernel": "the kernel of a node: `sliceplane explain --kernel` there",
     "probe": "an active probe: `--probe`",
+    "shadow": "what `sliceplane controllers --shadow --shadow-output FILE` told",
 }
 
 
@@ -110,6 +111,7 @@ def _command(fault: Fault) -> str:
     if question.client is not None:
         words += ["--from", str(question.client)]
     words += ["--probe"] if catalogue()[fault.code].seen_in == "probe" else []
+    words += ["--shadow FILE"] if catalogue()[fault.code].seen_in == "shadow" else []
     words += ["--kernel"] if catalogue()[fault.code].seen_in == "kernel" else []
     return " ".join(words)
 

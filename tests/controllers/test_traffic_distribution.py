@@ -204,7 +204,7 @@ def test_a_transition_has_a_time_and_anything_else_keeps_it() -> None:
     third = plane.conditions()
     assert third[ACCEPTED]["lastTransitionTime"] > first[ACCEPTED]["lastTransitionTime"]
     assert plane.told() == dict.fromkeys(("Accepted", "Programmed"), ("False", "UnsupportedValue"))
-    assert third[PROGRAMMED]["message"] == "no heuristic nobody.dev/Knows is installed"
+    assert third[PROGRAMMED]["message"] == "Z13: no heuristic nobody.dev/Knows is installed"
 
 
 def test_the_annotation_is_stronger() -> None:
@@ -219,7 +219,7 @@ def test_why_there_are_no_hints() -> None:
     plane = Plane("test.dev/NoThrees", pods=6)
     assert plane.told()["Programmed"] == ("False", "HintsUnavailable")
     text = plane.conditions()[PROGRAMMED]["message"]
-    assert text == "[('zone-a', 3), ('zone-b', 3)] has a three"
+    assert text == "Z13: [('zone-a', 3), ('zone-b', 3)] has a three"
     assert "Honored" not in plane.told()
     for number in range(2, 6):
         plane.cluster.delete(Pods, f"p-{number}", gracePeriodSeconds=0)
@@ -232,7 +232,7 @@ def test_a_reason_that_changes_although_slices_do_not() -> None:
     plane.node("node-9", "zone-c")
     plane.cluster.patch(Nodes, "node-1", {"metadata": {"labels": {"topology.kubernetes.io/zone": "zone-c"}}})
     plane.settle(PERIOD_S + 5)
-    assert plane.conditions()[PROGRAMMED]["message"] == "[('zone-a', 3), ('zone-c', 3)] has a three"
+    assert plane.conditions()[PROGRAMMED]["message"] == "Z13: [('zone-a', 3), ('zone-c', 3)] has a three"
 
 
 def test_no_endpoint_is_ready_and_nodes_without_zones() -> None:
@@ -283,7 +283,7 @@ def test_nodes_report_and_fall_behind() -> None:
         plane.settle(7)
     found = plane.conditions()[HONORED]
     assert (found["status"], found["reason"]) == ("False", "NodesBehind")
-    assert found["message"].startswith("2 of 3 nodes do not hold the EndpointSlices of 20")
+    assert found["message"].startswith("N2: 2 of 3 nodes do not hold the EndpointSlices of 20")
     assert found["message"].endswith("Z yet: n2, n3")
     plane.report("n2")
     plane.report("n3")
@@ -327,7 +327,7 @@ def test_a_node_whose_proxy_stopped_is_named_and_one_that_was_removed_is_not() -
         told.append(plane.conditions()[HONORED])
     assert told[-1]["status"] == "False", "its kernel still sends to an endpoint that is not ready"
     assert told[-1]["message"].endswith(" yet: node-1 (its proxy stopped reporting)")
-    assert told[-1]["message"].startswith("1 of 2 nodes"), "after 90 s as before"
+    assert told[-1]["message"].startswith("N2: 1 of 2 nodes"), "after 90 s as before"
     # as the garbage collector does when the Node goes
     plane.cluster.delete(Leases, plane.proxies["node-1"].name, namespace="kube-node-lease")
     plane.settle(12)

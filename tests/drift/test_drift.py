@@ -139,8 +139,8 @@ def test_a_look_at_the_kernel() -> None:
     assert said(drift) == [("N5", f"n1: {rules[0]}, and 1 more")]
     (row,) = judge(facts(told("n1"), looks={"n1": Look(rules=())})).rows
     assert (row.kernel, row.state) == ("equal", "in step")
-    unseen = judge(facts(told("n1"), looks={"n1": Look(rules_why="rules of iptables are not compared one by one")}))
-    assert unseen.not_looked_at == ("n1: rules (rules of iptables are not compared one by one)",)
+    unseen = judge(facts(told("n1"), looks={"n1": Look(rules_why="IPv4 rules are being written")}))
+    assert unseen.not_looked_at == ("n1: rules (IPv4 rules are being written)",)
 
 
 def test_a_proxy_that_is_no_node_and_a_node_that_never_told() -> None:

@@ -147,7 +147,7 @@ STORY: tuple[Symptom, ...] = (
         "Two controllers write the same slices, or one that should is off. Shadow mode writes nothing and says "
             "what differs.",
         "Switch the other one off ([hand-over](hand-over.md)). Here a slice was deleted while no controller ran.",
-        (Step("sliceplane controllers --shadow --once", r"default/web +endpoint-missing", 1,
+        (Step("sliceplane controllers --shadow --once", r"error +E1 +default/web +not in the slices: web-", 1,
             before=f"{ALONE}; kubectl delete endpointslice -l kubernetes.io/service-name=web"),
          Step("sliceplane controllers --once --controllers endpointslice-controller",
             r"endpointslice-controller: 1 jobs, 1 writes, 0 failed"),

@@ -105,6 +105,8 @@ class World:
         self.kernel: KernelFacts | None = None
         #: how connections of ``explain --probe`` end, by "IP:PORT", where they are not open; ``None``: none are tried
         self.unopened: dict[str, Outcome] | None = None
+        #: what ``controllers --shadow`` told
+        self.shadow: tuple[Finding, ...] = ()
         self.asked: list[Selection] = []
 
     def add(self, kind: str, namespace: str, name: str, /, *, labels: Any = None, meta: Any = None, **rest: Any) -> Doc:
@@ -157,7 +159,7 @@ class World:
     # Questions
 
     def ask(self, question: ExplainQuestion) -> Explanation:
-        investigation = Investigation(question, NOW, self.kernel)
+        investigation = Investigation(question, NOW, self.kernel, self.shadow)
         for _ in range(READINGS_MAX):
             wanted = investigation.wanted()
             if not wanted and self.unopened is not None and investigation.facts.tried is None:

@@ -103,9 +103,33 @@ async def test_the_kernel_holds_what_the_fake_one_holds(net: Net, flavour: Flavo
                 host.exec([f"{PROGRAM[family]}-{flavour}-restore", "--noflush"], stdin=machine.texts[told])
                 told += 1
         assert unordered(saved(host, flavour, family)) == unordered(kept(machine))
+        assert await kernel.differences(machine.plane) == ()
+        await _each_damage_is_named(host, kernel, machine, f"{PROGRAM[family]}-{flavour}")
         await kernel.remove_leftovers((family,))  # these are ours, so they go
         assert all(chains == {name: [] for name in BUILT_IN[t]} for t, chains in saved(host, flavour, family).items())
     assert not (await kernel.found(family)).chains
+
+
+async def _each_damage_is_named(host: Host, kernel: Iptables, machine: Machine, program: str) -> None:
+    """What others may do to a rule, and that it is as before when it is undone."""
+    (chain, rules) = next((name, rules) for name, rules in kept(machine)["nat"].items() if "-SEP-" in name and rules)
+    damages = (
+        (
+            f"-I {chain} -j ACCEPT",
+            f"-D {chain} -j ACCEPT",
+            f"chain {chain} of nat has the rule -j ACCEPT, which is not ours",
+        ),
+        ("-I KUBE-SERVICES -j RETURN", "-D KUBE-SERVICES -j RETURN", "of nat has the rule -j RETURN"),
+        (f"-D {chain} 1", f"-I {chain} 1 {rules[0]}", f"chain {chain} of nat lacks the rule "),
+        (f"-N {chain}2", f"-X {chain}2", f"chain {chain}2 of nat is of another"),
+    )
+    for harm, mend, phrase in damages:
+        host.exec(["sh", "-c", f"{program} -t nat {harm}"])
+        found = await kernel.differences(machine.plane)
+        assert len(found) == 1, harm
+        assert phrase in found[0], found
+        host.exec(["sh", "-c", f"{program} -t nat {mend}"])
+        assert await kernel.differences(machine.plane) == (), mend
 
 
 MODES: tuple[Mode, ...] = ("iptables-nft", "iptables-legacy")

@@ -31,8 +31,8 @@ from sliceplane.cli.shadow import Printed
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.shadow.differences import DifferenceKind, SliceDifference
 from sliceplane.shadow.ledger import DIFFERENCES_PER_SERVICE_MAX, DifferenceLedger, News
+from sliceplane.shadow.report import ShadowSummary, findings, findings_of_lines, json_line, line, summary_of
 from sliceplane.shell.hosting.shadow import ShadowRun
-from sliceplane.shell.hosting.shadow_report import ShadowSummary, line, summary_of, table
 from sliceplane.shell.server.plane import PlaneConfig
 from sliceplane.shell.transport import kubeconfig
 from sliceplane.shell.transport.base import ReadOnlyClient
@@ -56,7 +56,7 @@ def command(server: Server, *flags: str) -> list[str]:
 
 
 def once(server: Server, *flags: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "200"}
     arguments = command(server, "--once", *flags)
     return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
 
@@ -178,7 +178,9 @@ def page(port: int, name: str) -> str:
         return str(answer.read().decode())
 
 
-def test_once_says_that_all_is_the_same_and_an_account_that_may_only_read_is_enough(server: Server) -> None:
+def test_once_says_that_all_is_the_same_and_an_account_that_may_only_read_is_enough(
+    server: Server, tmp_path: Path
+) -> None:
     populate(server, PODS)
     role: dict[str, Any] = {"metadata": {"name": "shadow"}, "rules": [
         {"apiGroups": [""], "resources": ["services", "pods", "nodes"], "verbs": ["get", "list", "watch"]},
@@ -205,17 +207,29 @@ def test_once_says_that_all_is_the_same_and_an_account_that_may_only_read_is_eno
     done = once(server, f"--kubeconfig={path}", "--shadow-output=-")
     assert done.returncode == 1, done.stderr
     found, summary = [json.loads(line) for line in done.stdout.splitlines()]
-    del found["time"], found["since"]
-    assert found == {
-        "event": "appeared",
-        "namespace": "default",
-        "service": "web",
-        "kind": "endpoint-stale",
-        "addressType": "IPv4",
-        "subject": "Pod web-1",
-        "desired": "(none)",
-        "actual": "10.9.0.2",
-    }
+    assert (found["event"], found["kind"]) == ("appeared", "endpoint-stale")
+    told, web = found["finding"], {"kind": "Service", "namespace": "default", "name": "web"}
+    assert (told["code"], told["severity"], told["subject"]) == ("E1", "error", web)
+    assert told["sentence"] == "in the slices, and should not be: web-1 (IPv4)"
+    assert told["evidence"] == [
+        {
+            "object": web,
+            "field": "endpoints[web-1] endpoint-stale",
+            "value": "10.9.0.2",
+            "was": "",
+            "wanted": "(none)",
+            "writer": "",
+            "written": "",
+        }
+    ]
+    report = tmp_path / "report"
+    report.write_text(done.stdout)
+    explained = [sys.executable, "-m", "sliceplane", "explain", "service", "web", "--shadow", str(report)]
+    said = subprocess.run(
+        [*explained, "--kubeconfig", str(server.plane.kubeconfig)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "E1 certain: in the slices, and should not be: web-1 (IPv4)" in said.stdout, said.stderr
     assert (summary["event"], summary["differences"], summary["services"]) == ("summary", 1, 2)
 
 
@@ -241,8 +255,9 @@ def test_beside_nobody_a_person_is_told_so_and_reads_each_difference_once(server
     assert nobody.startswith("Nobody seems to write EndpointSlices here")
     # the Service kubernetes has no selector: it is compared, and nothing is due to it
     assert summary.startswith("5 differences in 1 of 2 services after "), summary
-    assert rows[0].startswith("SERVICE")
-    assert len(rows) == len(set(rows)) == 1 + 5, "the slice is missing, and the endpoint of each Pod"
+    assert rows[0].startswith("SEVERITY")
+    assert [row.split()[:3] for row in rows[1:]] == [["error", "E1", "default/web"], ["warning", "E16", "default/web"]]
+    assert "not in the slices: web-0, web-1, web-2 and 1 more (IPv4), for " in rows[1]
     assert not [row for row in rows if " appeared " in row]
 
 
@@ -261,7 +276,7 @@ def test_who_follows_a_cluster_without_controller_is_told_once_and_gets_no_table
         printed.look(ledger, summary_of(ledger, 4), now)
     printed.end(ledger, summary_of(ledger, 4), 4.0, complete=True)
     lines = capsys.readouterr().out.splitlines()
-    assert [sum(f"Pod p{n}" in each for each in lines) for n in range(3)] == [1, 1, 1]
+    assert [sum(f"not in the slices: p{n} (IPv4)" in each for each in lines) for n in range(3)] == [1, 1, 1]
     assert lines[-3] == "3 differences in 1 of 4 services after 1 comparison"
     assert sum("Nobody seems" in each for each in lines) == 2, "when it shows, and in the summary"
     ledger.managed = 1
@@ -272,14 +287,17 @@ def test_what_people_read() -> None:
     ledger = DifferenceLedger(5.0)
     found = [SliceDifference(DifferenceKind.ZONE, "IPv4", f"Pod web-{n}", "a", "b" * 60, f"web-{n}") for n in range(3)]
     ledger.observe("default/web", found, (), unrest=False, now=100.0)
-    assert table(ledger.standing(), 100.0) == ""
+    assert not list(findings(ledger.standing(), 100.0))
     ledger.confirm("default/web", ledger.due("default/web", 105.0), 105.0)
-    header, row = table(ledger.standing(), 130.0).splitlines()
-    assert header.split() == ["SERVICE", "KIND", "TYPE", "WHERE", "OURS", "THEIRS", "FOR"]
-    assert row == f"default/web  zone  IPv4  Pod web-0 and 2 more  a     {'b' * 47}\N{HORIZONTAL ELLIPSIS}  30s"
-    assert line(ledger.take_news()[0]).startswith(
-        "1970-01-01T00:01:45.000000Z appeared default/web IPv4 Pod web-0: zone: ours a, theirs bbb"
-    )
+    (finding,) = findings(ledger.standing(), 130.0)
+    assert (finding.code, str(finding.subject)) == ("E1", "Service default/web")
+    assert finding.sentence == f"zone of web-0, web-1, web-2: {'b' * 60}, should be a (IPv4), for 30 s"
+    first = ledger.take_news()[0]
+    said = line(first)
+    assert said.startswith("1970-01-01T00:01:45.000000Z appeared E1 default/web: zone of web-0: bbb"), said
+    (again,) = findings_of_lines([json_line(first)])
+    assert (again.code, again.sentence) == ("E1", f"zone of web-0: {'b' * 60}, should be a (IPv4)")
+    assert again.evidence[0].wanted == "a"
 
 
 def test_differences_beyond_the_limit_are_counted_and_push_nobody_out() -> None:
@@ -294,7 +312,7 @@ def test_differences_beyond_the_limit_are_counted_and_push_nobody_out() -> None:
     ledger.take_news()
     ledger.observe("a/b", [*differences(0, beyond), *later], (), unrest=False, now=2.0)
     assert (ledger.take_news(), ledger.beyond, ledger.pending) == ((), beyond, 0)
-    assert summary_of(ledger, 1).text.startswith(f"{DIFFERENCES_PER_SERVICE_MAX + beyond} differences in 1 service")
+    assert summary_of(ledger, 1).text.startswith(f"{DIFFERENCES_PER_SERVICE_MAX + beyond:,} differences in 1 service")
     ledger.observe("a/b", later[:-1], (), unrest=False, now=3.0)
     assert ([news.what for news in ledger.take_news()], ledger.beyond) == (["resolved"], 0)
     ledger.check()
@@ -314,10 +332,10 @@ def test_a_terminal_shows_a_picture_and_only_when_it_changed(
     printed.news(ledger.take_news())
     printed.look(ledger, summary_of(ledger, 1), 4.0)
     first, second = capsys.readouterr().out.split("\x1b[H\x1b[2J")[1:]
-    assert first.strip() == "no difference in 1 service after 0 comparisons"
+    assert first.strip() == "no difference in 1 service after no comparison"
     assert "Nobody seems to write EndpointSlices here" in second
     assert second.startswith("1 difference in 1 service after 1 comparison")
-    assert "a/b      ready  IPv4  Pod p  true  false   1s" in second
+    assert "error     E1    a/b      ready of p: false, should be true (IPv4), for 1 s" in second
 
 
 class _SmallDisk(FileIO):

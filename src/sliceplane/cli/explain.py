@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -13,6 +14,7 @@ from sliceplane.cli.options import Command
 
 if TYPE_CHECKING:
     from sliceplane.explain.question import ClientPlace, ExplainQuestion, Explanation, QuestionKind
+    from sliceplane.findings.finding import Finding
     from sliceplane.shell.transport.base import Client
 
 #: what kubectl's users write for the kinds
@@ -39,6 +41,8 @@ _KINDS = {
     help="Where the client is; ADDRESS: outside the cluster.")  # fmt: skip
 @click.option("--kernel", is_flag=True, help="This machine is a node: look at its kernel, too (root).")
 @click.option("--probe", is_flag=True, help="Try a TCP connection from here to each ready endpoint, too (1 s at most).")
+@click.option("--shadow", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None, metavar="FILE",
+    help="What 'controllers --shadow' wrote with --shadow-output: what it found, too.")  # fmt: skip
 @output_option
 @cluster_options
 def command(*, what: tuple[str, ...], output: Form, **flags: Any) -> None:
@@ -52,7 +56,10 @@ def command(*, what: tuple[str, ...], output: Form, **flags: Any) -> None:
     """
     from sliceplane.explain.question import ExplainQuestion
     from sliceplane.explain.text import as_text
+    from sliceplane.shadow.report import findings_of_lines
 
+    path: Path | None = flags["shadow"]
+    told = findings_of_lines(path.read_bytes().splitlines()) if path is not None else ()
     kind, name = _kind_and_name(what)
     namespace_in_name, _, bare = name.rpartition("/")
 
@@ -62,23 +69,28 @@ def command(*, what: tuple[str, ...], output: Form, **flags: Any) -> None:
             kind, bare, where if kind in ("service", "pod") else "", flags["port"], flags["protocol"] or "",
             _place(flags["client"], where),
         )  # fmt: skip
-        return await explained(client, question, kernel=flags["kernel"], probe=flags["probe"])
+        return await explained(client, question, kernel=flags["kernel"], probe=flags["probe"], shadow=told)
 
     finish(ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER), output, as_text)
 
 
 async def explained(
-    client: Client, question: ExplainQuestion, *, kernel: bool = False, probe: bool = False
+    client: Client,
+    question: ExplainQuestion,
+    *,
+    kernel: bool = False,
+    probe: bool = False,
+    shadow: Iterable[Finding] = (),
 ) -> Explanation:
     import time
 
     from sliceplane.shell.tools.explaining import explain
 
     if not kernel:
-        return await explain(client, question, time.time, probe=probe)
+        return await explain(client, question, time.time, probe=probe, shadow=shadow)
     from sliceplane.shell.tools.kernel import read_kernel
 
-    return await explain(client, question, time.time, await read_kernel(), probe=probe)
+    return await explain(client, question, time.time, await read_kernel(), probe=probe, shadow=shadow)
 
 
 def finish(explanation: Explanation, output: Form, as_text: Callable[[Explanation, int | None], str]) -> None:

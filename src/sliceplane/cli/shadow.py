@@ -22,10 +22,12 @@ from sliceplane.cli.values import DurationType
 if TYPE_CHECKING:
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
     from sliceplane.shadow.ledger import DifferenceLedger, News
+    from sliceplane.shadow.report import ShadowSummary
     from sliceplane.shell.hosting.shadow import ShadowRun
-    from sliceplane.shell.hosting.shadow_report import ShadowSummary
     from sliceplane.shell.transport.kubeconfig import Connection
 
+#: rows that a terminal shows while it goes on; the rest is counted
+TABLE_ROWS_MAX = 30
 _CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -74,7 +76,7 @@ class Printed:
         return not (self._live or self._quiet or self._once)
 
     def news(self, news: tuple[News, ...]) -> None:
-        from sliceplane.shell.hosting.shadow_report import json_line, line
+        from sliceplane.shadow.report import json_line, line
 
         for change in news:
             self.json(json_line(change))
@@ -101,30 +103,38 @@ class Printed:
             self._torn = False
 
     def look(self, ledger: DifferenceLedger, summary: ShadowSummary, now: float) -> None:
-        from sliceplane.shell.hosting.shadow_report import NO_CONTROLLER, table
+        from sliceplane.shadow.report import NO_CONTROLLER
 
         if self.plain and summary.lacks_controller and not self._said_nobody:
             self._said_nobody = True
             say(NO_CONTROLLER)
         if not self._live:
             return
-        picture = f"{summary.text}\n\n{table(ledger.standing(), now, width=screen_width())}"
+        picture = f"{summary.text}\n\n{_table(ledger, now, TABLE_ROWS_MAX)}"
         if picture != self._shown:
             self._shown = picture
             say(f"{_CLEAR}{picture}")
 
     def end(self, ledger: DifferenceLedger, summary: ShadowSummary, now: float, *, complete: bool) -> None:
         """The last words."""
-        from sliceplane.shell.hosting.shadow_report import json_summary, table
+        from sliceplane.shadow.report import json_summary
 
         self.json(json_summary(summary, now))
         if self._quiet:
             return
         shown = self._live or self._once
-        differences = table(ledger.standing(), now, sys.maxsize, screen_width()) if shown else ""
+        differences = _table(ledger, now) if shown else ""
         if differences:
             say(f"{_CLEAR if self._live else ''}{differences}")
         say(summary.text if complete else f"NOT everything was compared: {summary.text}")
+
+
+def _table(ledger: DifferenceLedger, now: float, rows_max: int | None = None) -> str:
+    from sliceplane.findings.finding import rank
+    from sliceplane.findings.text import rows
+    from sliceplane.shadow.report import findings
+
+    return "\n".join(rows(sorted(findings(ledger.standing(), now), key=rank), screen_width(), rows_max))
 
 
 def run_shadow(

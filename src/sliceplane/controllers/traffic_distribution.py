@@ -7,7 +7,8 @@
 It watches Services, EndpointSlices and the node proxies' Leases, so it works in any cluster.  Writes are strategic
 patches of the status subresource, of our conditions alone, and only where one of them changed: texts have no numbers
 that move with every Pod, a change is looked at after ``SETTLE_S``, and a node is late only after ``GRACE_S``.  So a
-rolling update of a Service whose hints stay costs no write at all.
+rolling update of a Service whose hints stay costs no write at all.  A message begins with the code of the finding that
+``sliceplane explain`` has of it, with names and numbers.
 
 *Honored* compares with a **goal**: the newest revision of the Service's slices at some moment, for each reading that
 shows them (``proxy.selections``).  When all nodes hold it, the next goal is set; slices that change all the time do not
@@ -30,6 +31,7 @@ from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Selecti
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.controllers.node_progress import Differing, NodeProgress
 from sliceplane.controllers.service_syncs import HintProblems
+from sliceplane.findings.codes import cause_of
 from sliceplane.heuristics.asking import Find
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.kit.metrics import Family, merged
@@ -42,6 +44,8 @@ from sliceplane.slices.shape import is_headless, traffic_distribution, wants_ann
 ACCEPTED: Final = "TrafficDistributionAccepted"
 PROGRAMMED: Final = "TrafficDistributionProgrammed"
 HONORED: Final = "TrafficDistributionHonored"
+#: the finding that a Service gets no hints from what it names; its code begins messages, as those of others do
+NO_HINTS: Final = "Z13"
 TYPES: Final = (ACCEPTED, PROGRAMMED, HONORED)
 #: the reason of an Event of a Node
 CACHE_DIFFERS: Final = "CacheDiffers"
@@ -252,31 +256,28 @@ class TrafficDistributionController(KeyedController):
             text = "the annotation service.kubernetes.io/topology-mode is stronger than trafficDistribution"
             return WantedCondition(ACCEPTED, "False", "AnnotationOverrides", text)
         if not traffic_distribution(service, self._gates):
-            text = f"nothing here gives hints for {value}: its feature gate is off, or it has no meaning"
+            text = f"{NO_HINTS}: nothing here gives hints for {value}: its feature gate is off, or it has no meaning"
             return WantedCondition(ACCEPTED, "False", "UnsupportedValue", text)
         if is_domain_qualified(value):
             heuristic = self._find(value)
             if isinstance(heuristic, str):
-                return WantedCondition(ACCEPTED, "False", "UnsupportedValue", heuristic)
+                return WantedCondition(ACCEPTED, "False", "UnsupportedValue", f"{NO_HINTS}: {heuristic}")
         return WantedCondition(ACCEPTED, "True", "Accepted", f"{value} is supported")
 
     def _programmed(self, key: str, service: Service) -> WantedCondition:
-        def false(reason: str, text: str) -> WantedCondition:
-            return WantedCondition(PROGRAMMED, "False", reason, text)
-
         problem = self._problems.get(key)
         if problem:
-            return false("HintsUnavailable", problem)
+            return WantedCondition(PROGRAMMED, "False", "HintsUnavailable", f"{NO_HINTS}: {problem}")
         endpoints = self._count(key)
         if not endpoints.ready:
-            return false("NoReadyEndpoints", "no endpoint is ready")
+            return WantedCondition(PROGRAMMED, "False", "NoReadyEndpoints", "no endpoint is ready")
         if endpoints.hinted == endpoints.ready:
             return WantedCondition(PROGRAMMED, "True", "HintsProgrammed", "every ready endpoint has hints")
         if endpoints.zoneless and not is_domain_qualified(service.spec.traffic_distribution or ""):
-            return false("EndpointsWithoutZone", "some ready endpoints are on Nodes whose zone is not known")
+            return _programmed_not("EndpointsWithoutZone", "Z2")
         if endpoints.hinted:
-            return false("IncompleteHints", "not every ready endpoint has hints, so consumers ignore all")
-        return false("NoHints", "the EndpointSlices have no hints")
+            return _programmed_not("IncompleteHints", "Z4")
+        return WantedCondition(PROGRAMMED, "False", "NoHints", "Z4: the EndpointSlices have no hints")
 
     def _count(self, key: str) -> _Endpoints:
         before = self._counted.get(key, {})
@@ -316,7 +317,7 @@ class TrafficDistributionController(KeyedController):
             return WantedCondition(
                 HONORED, "Unknown", "NodesCatchUp", "not every node proxy holds the EndpointSlices yet"
             )
-        text = f"{lag.behind} of {lag.nodes} nodes do not hold the EndpointSlices of {format_time(goal.since)} yet"
+        text = f"N2: {lag.behind} of {lag.nodes} nodes do not hold the EndpointSlices of {format_time(goal.since)} yet"
         return WantedCondition(HONORED, "False", "NodesBehind", f"{text}: {lag.text}" if lag.behind else text)
 
     def check(self) -> None:
@@ -336,6 +337,10 @@ class TrafficDistributionController(KeyedController):
 
 def _ours(service: Service) -> dict[str, ServiceCondition]:
     return {condition.type: condition for condition in service.status.conditions or () if condition.type in TYPES}
+
+
+def _programmed_not(reason: str, code: str) -> WantedCondition:
+    return WantedCondition(PROGRAMMED, "False", reason, f"{code}: {cause_of(code).title}")
 
 
 def _key_of(seen: EndpointSlice | None) -> str:

@@ -16,6 +16,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.explain.kernel import KernelFacts
 from sliceplane.explain.objects import EVENTS, PODS, SLICES, FullEvent, FullPod, Readable
+from sliceplane.findings.finding import Finding
 
 T = TypeVar("T", bound=Object)
 Derived = TypeVar("Derived")
@@ -50,8 +51,12 @@ class ProbedAddress(NamedTuple):
 class Facts:
     """Owned by one ``investigation.Investigation``; checks read it.  ``now``: seconds since the epoch."""
 
-    def __init__(self, now: float, kernel: KernelFacts | None = None) -> None:
+    def __init__(self, now: float, kernel: KernelFacts | None = None, shadow: Iterable[Finding] = ()) -> None:
         self.now = now
+        #: what shadow mode found, by the key of the Service
+        self.shadow: dict[str, list[Finding]] = defaultdict(list)
+        for finding in shadow:
+            self.shadow[f"{finding.subject.namespace}/{finding.subject.name}"].append(finding)
         #: of the machine that asks, which is a node then; ``None``: nobody asked for it
         self.kernel = kernel
         #: how connections from here ended; ``None``: none were tried

@@ -43,9 +43,15 @@ _PROJECTIONS: Final[dict[str, Readable[Object]]] = {readable.resource.key: reada
 class Investigation:
     """One question to one cluster.  ``now``: seconds since the epoch, of the reader's clock."""
 
-    def __init__(self, question: ExplainQuestion, now: float, kernel: KernelFacts | None = None) -> None:
+    def __init__(
+        self,
+        question: ExplainQuestion,
+        now: float,
+        kernel: KernelFacts | None = None,
+        shadow: Iterable[Finding] = (),
+    ) -> None:
         self.question = question
-        self.facts = Facts(now, kernel)
+        self.facts = Facts(now, kernel, shadow)
         self._bodies: dict[Selection, bytes] = {}
         self._findings: list[tuple[Link, Finding]] | None = None
         #: kept once nothing more is to be read, with all that the cases worked out

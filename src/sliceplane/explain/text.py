@@ -9,9 +9,8 @@ from typing import Final
 from sliceplane.explain.question import Explanation
 from sliceplane.findings.codes import SEVERITIES
 from sliceplane.findings.finding import Finding
-from sliceplane.findings.text import fact, lines_of
-from sliceplane.findings.wording import count, explain_command, some
-from sliceplane.kit.columns import table
+from sliceplane.findings.text import fact, lines_of, rows
+from sliceplane.findings.wording import count, explain_command
 
 #: kinds that can be asked about
 _EXPLAINED: Final = ("Service", "Pod", "Node")
@@ -32,7 +31,10 @@ def _lines(explanation: Explanation, width: int | None) -> Iterator[str]:
     elif explanation.is_blind:
         yield from fact("unknown", f"{explanation.question}: too little could be read to tell", width)
     else:
-        yield from fact("verdict", f"{explanation.question}: nothing is wrong as far as one can see", width)
+        wrong = (
+            "nothing is wrong but what is noted" if explanation.findings else "nothing is wrong as far as one can see"
+        )
+        yield from fact("verdict", f"{explanation.question}: {wrong}", width)
     others = [finding for finding in explanation.findings if finding is not cause]
     notes = [finding for finding in others[:ALSO_MAX] if finding.severity == "note" and cause is not None]
     for finding in others[:ALSO_MAX]:
@@ -73,18 +75,12 @@ def as_list(explanation: Explanation, width: int | None = None, *, notes: bool =
 
 def _rows(explanation: Explanation, width: int | None, notes: bool) -> Iterator[str]:
     findings = explanation.findings
-    alike: dict[tuple[str, str, str], list[str]] = {}
-    for entry in findings:
-        if notes or entry.severity != "note":
-            name = str(entry.subject).removeprefix("Service ")
-            alike.setdefault((entry.severity, entry.code, entry.sentence), []).append(name)
-    if alike:
-        rows = [(severity, code, some(names, 1), sentence) for (severity, code, sentence), names in alike.items()]
-        yield from table(("SEVERITY", "CODE", "SERVICE", "FINDING"), rows, width=width)
+    if shown := [entry for entry in findings if notes or entry.severity != "note"]:
+        yield from rows(shown, width)
         yield ""
     sums = Counter(entry.severity for entry in findings)
-    shown = SEVERITIES if notes else [severity for severity in SEVERITIES if severity != "note"]
-    said = f"{', '.join(count(sums[severity], severity) for severity in shown)} in "
+    severities = SEVERITIES if notes else [severity for severity in SEVERITIES if severity != "note"]
+    said = f"{', '.join(count(sums[severity], severity) for severity in severities)} in "
     said += count(explanation.services, "Service")
     if sums["note"] and not notes:
         said += f"; {count(sums['note'], 'note')} besides, which --notes shows"

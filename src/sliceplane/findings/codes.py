@@ -16,8 +16,9 @@ import msgspec
 #: ``error``: connections fail, or go where they should not, now.  ``warning``: some may, or will at the next change.
 #: ``note``: as it was asked for, and maybe not what the reader expects
 Severity = Literal["error", "warning", "note"]
-#: where the fault can be seen: API objects alone, reports of node proxies, a look at a kernel, an active probe
-Sight = Literal["objects", "reports", "kernel", "probe"]
+#: where the fault can be seen: API objects alone, reports of node proxies, a look at a kernel, an active probe,
+#: or what shadow mode told
+Sight = Literal["objects", "reports", "kernel", "probe", "shadow"]
 
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "note")
 

@@ -16,10 +16,10 @@ class ObjectName(msgspec.Struct, frozen=True, order=True):
     """An object as a person names it.  ``plural`` is the resource's name with its group (``pods``,
     ``endpointslices.discovery.k8s.io``); ``namespace`` is "" for cluster scope."""
 
-    plural: str
-    kind: str
-    namespace: str
-    name: str
+    plural: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
@@ -29,20 +29,23 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """A field that shows it.
 
     ``field`` is a path as kubectl explain has it (``spec.selector``), keys of maps in brackets (``labels[app]``).
-    ``value`` is what stands there, ``was`` what stood there before, where known.  ``writer`` and ``written`` (RFC 3339)
-    say whose last write it was: "" until, or unless, something knows.
+    ``value`` is what stands there, ``was`` what stood there before, ``wanted`` what should, where known.  ``writer``
+    and ``written`` (RFC 3339) say whose last write it was: "" until, or unless, something knows.
     """
 
-    subject: ObjectName
+    subject: ObjectName = msgspec.field(name="object")
     field: str
     value: str
     was: str = ""
+    wanted: str = ""
     writer: str = ""
     written: str = ""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """``subject``: the object that is to be mended, or that suffers.  ``effect``: what follows from it.  ``remedy``: a
+    """Its document (``as_document``) is made a finding again by ``msgspec.convert``.
+
+    ``subject``: the object that is to be mended, or that suffers.  ``effect``: what follows from it.  ``remedy``: a
     command that can be pasted, or what to do where no command does it.  ``weight``: how bad it is here, where
     that is not what its code says: of three Pods one that does not start is less than all of them."""
 
@@ -53,7 +56,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     effect: str = ""
     remedy: str = ""
     certainty: Certainty = "certain"
-    weight: Severity | None = None
+    weight: Severity | None = msgspec.field(default=None, name="severity")
 
     @property
     def severity(self) -> Severity:
@@ -74,6 +77,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
                     "field": entry.field,
                     "value": entry.value,
                     "was": entry.was,
+                    "wanted": entry.wanted,
                     "writer": entry.writer,
                     "written": entry.written,
                 }

@@ -15,8 +15,11 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from sliceplane.findings.finding import Evidence, Finding
+from sliceplane.findings.wording import some
+from sliceplane.kit.columns import table
 
 _WORD_WIDTH: Final = 9
+_HEADS: Final = ("SEVERITY", "CODE", "SERVICE", "FINDING")
 #: findings of one code that are printed whole
 ALIKE_MAX: Final = 5
 COMMANDS: Final = (
@@ -56,6 +59,17 @@ def listed(findings: Iterable[Finding], width: int | None) -> Iterator[str]:
             yield from fact("", f"and {len(alike) - ALIKE_MAX:,} more of {code} (--output json has all)", width)
 
 
+def rows(findings: Iterable[Finding], width: int | None, rows_max: int | None = None) -> Iterator[str]:
+    """A row for each, in the order that they have; objects of which one sentence holds are in one row."""
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for entry in findings:
+        name = str(entry.subject).removeprefix("Service ")
+        alike.setdefault((entry.severity, entry.code, entry.sentence), []).append(name)
+    if alike:
+        cells = [(severity, code, some(names, 1), sentence) for (severity, code, sentence), names in alike.items()]
+        yield from table(_HEADS, cells, width=width, rows_max=rows_max)
+
+
 def fact(word: str, text: str, width: int | None, *, word_width: int = _WORD_WIDTH) -> Iterator[str]:
     """*text* after *word*; *width* ``None``: however long it is."""
     if width is None:
@@ -70,6 +84,7 @@ def fact(word: str, text: str, width: int | None, *, word_width: int = _WORD_WID
 def evidence_text(entry: Evidence) -> str:
     value = f" {entry.value}" if entry.value else ""
     was = f", was {entry.was}" if entry.was else ""
+    wanted = f", should be {entry.wanted}" if entry.wanted else ""
     writer = f", written by {entry.writer}" if entry.writer else ""
     written = f" at {entry.written}" if entry.written else ""
-    return f"{entry.subject} {entry.field}{value}{was}{writer}{written}"
+    return f"{entry.subject} {entry.field}{value}{was}{wanted}{writer}{written}"

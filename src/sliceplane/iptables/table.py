@@ -28,6 +28,7 @@ Owned by one ``proxy.plane.NodePlane``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -193,22 +194,28 @@ class IptablesRules:
         self._marked_places.add(place)
 
     def _full(self) -> tuple[tuple[Section, ...], _RestoreDraft]:
-        draft = _RestoreDraft(full=True, chains=dict(self._wanted))
+        shared = {place: shares[0][1] for place, shares in self._claims.items()}
+        draft = _RestoreDraft(full=True, chains=dict(self._wanted), shared=dict(shared))
+        return self._sections(self._wanted, shared), draft
+
+    def shadow(self) -> IptablesTransaction:
+        """What the kernel has, as far as we know, as a whole write."""
+        return IptablesTransaction(self._sections(self._held, self._held_shared), full=True)
+
+    def _sections(self, chains: Mapping[Chain, tuple[str, ...]], lines: Mapping[Place, str]) -> tuple[Section, ...]:
         shared: dict[Chain, list[str]] = {}
-        for place in sorted(self._claims):
-            line = self._claims[place][0][1]
-            draft.shared[place] = line
-            shared.setdefault(place[0], []).append(line)
+        for place in sorted(lines):
+            shared.setdefault(place[0], []).append(lines[place])
         fixed = static_chains(self._family, self._around, self._node_ports)
         sections = []
         for table in TABLES:
             contents = {
                 **{chain[1]: (*shared.get(chain, ()), *tail) for chain, tail in fixed.items() if chain[0] == table},
-                **{name: self._wanted[of, name] for of, name in sorted(self._wanted) if of == table},
+                **{name: chains[of, name] for of, name in sorted(chains) if of == table},
             }
             commands = [f"-A {name} {line}" for name, lines in contents.items() for line in lines]
             sections.append(Section(table, tuple(contents), tuple(commands)))
-        return tuple(sections), draft
+        return tuple(sections)
 
     def _changes(self) -> tuple[tuple[Section, ...], _RestoreDraft]:
         draft = _RestoreDraft()

@@ -219,6 +219,14 @@ def they_answer_that_they_are_not_ready(world: World) -> None:
     _settled(world)
 
 
+@planted("R6")
+def they_were_ready_and_are_no_more(world: World) -> None:
+    for number in range(3):
+        _unready(_pod(world, number), since_s=12)
+        _status(_pod(world, number))["ready"] = False
+    _settled(world)
+
+
 @near_miss("R6")
 def one_of_a_rollout_starts(world: World) -> None:
     pod = _pod(world)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.explain.world import (
+    NOW,
     World,
     add_pod,
     add_service,
@@ -14,6 +15,10 @@ from tests.explain.world import (
     near_miss,
     planted,
 )
+
+from sliceplane.shadow.differences import DifferenceKind, SliceDifference
+from sliceplane.shadow.ledger import News, StandingDifference
+from sliceplane.shadow.report import ShadowSummary, findings_of_lines, json_line, json_summary
 
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 SERVICE_NAME = "kubernetes.io/service-name"
@@ -233,6 +238,30 @@ def one_manager_moves_an_endpoint(world: World) -> None:
 def _twice(world: World, manager: str) -> None:
     endpoint = endpoint_of(world.get("Pod", "shop", "cart-1"), {})
     _slice(world, "cart-2", manager, endpoints=[endpoint])
+
+
+def _in_shadow(world: World, *events: tuple[str, SliceDifference]) -> None:
+    """As ``controllers --shadow --shadow-output`` writes it; the first of two runs told of something else."""
+    other = SliceDifference(DifferenceKind.READY, "IPv4", "Pod cart-2", "true", "false", "cart-2")
+    lines = [
+        json_line(News(what, NOW - 40, StandingDifference("shop/cart", difference, NOW - 70)))
+        for what, difference in [("appeared", other), *events]
+    ]
+    lines.insert(1, json_summary(ShadowSummary(1, 1, 1, 1, 0, 0, 1), NOW - 50))
+    world.shadow = findings_of_lines([*lines, lines[-1][:40]])
+
+
+HINT = SliceDifference(DifferenceKind.HINT_MISSING, "IPv4", "Pod cart-1", "zones zone-b", "(none)", "cart-1")
+
+
+@planted("E16")
+def shadow_mode_misses_a_hint(world: World) -> None:
+    _in_shadow(world, ("appeared", HINT))
+
+
+@near_miss("E16", "E1")
+def what_shadow_mode_missed_came_later(world: World) -> None:
+    _in_shadow(world, ("appeared", HINT), ("resolved", HINT))
 
 
 def _guard(world: World, status: str, message: str) -> None:

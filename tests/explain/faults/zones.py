@@ -61,6 +61,30 @@ def _without_zone(world: World, node: str) -> None:
             del endpoint["zone"]
 
 
+def _unhinted(world: World, **members: Any) -> None:
+    service = world.get("Service", "shop", "cart")
+    service["spec"]["trafficDistribution"] = "example.com/Nearest"
+    service["metadata"]["generation"] = 3
+    condition = {"type": "TrafficDistributionAccepted", "status": "False", "reason": "UnsupportedValue"}
+    message = "Z13: no heuristic example.com/Nearest is installed"
+    service["status"] = {"conditions": [{**condition, "message": message, "observedGeneration": 3, **members}]}
+
+
+@planted("Z13")
+def its_heuristic_is_not_installed(world: World) -> None:
+    _unhinted(world)
+
+
+@near_miss("Z13")
+def the_condition_is_of_the_value_before(world: World) -> None:
+    _unhinted(world, observedGeneration=2)
+
+
+@near_miss("Z13")
+def the_value_is_accepted(world: World) -> None:
+    _unhinted(world, status="True", reason="Accepted", message="example.com/Nearest is supported")
+
+
 @planted("Z2")
 def one_node_has_no_zone(world: World) -> None:
     _without_zone(world, "node-1")

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from sliceplane.explain.case import PodsCase, pod_name
 from sliceplane.explain.checks.pod_troubles import STARTING_S, Trouble, age_of, last_event, seen_condition
 from sliceplane.explain.checks.workloads import root_of
 from sliceplane.explain.objects import FullContainer, FullPod, Probe
 from sliceplane.findings.finding import Evidence
 from sliceplane.findings.wording import clipped, count, lasting, since
+
+#: a container that turned unready so long after its start was ready meanwhile
+WAS_READY_S: Final = 2.0
+#: so long it may be unready then where no other Pod serves: one probe that fails is no outage
+LOST_S: Final = 10.0
 
 
 def not_ready(case: PodsCase, pod: FullPod) -> Trouble | None:
@@ -21,7 +28,9 @@ def not_ready(case: PodsCase, pod: FullPod) -> Trouble | None:
         return None
     started = status.state.running.started_at if status.state.running is not None else None
     lost = since(condition.last_transition_time if condition is not None else None, case.now)
-    age = min((each for each in (since(started, case.now), lost) if each is not None), default=age_of(case, pod))
+    runs = since(started, case.now)
+    age = min((each for each in (runs, lost) if each is not None), default=age_of(case, pod))
+    was_ready = lost is not None and runs is not None and runs - lost >= WAS_READY_S
     is_started = status.started is not False or container.startup_probe is None
     probe = container.readiness_probe if is_started else container.startup_probe
     why, field, value = _probe_words(container, probe, "readiness" if is_started else "startup")
@@ -30,14 +39,16 @@ def not_ready(case: PodsCase, pod: FullPod) -> Trouble | None:
         why += f"; {count(event.times, 'time')}: {clipped(event.message)}"
     target = f"{root_of(pod).kind.lower()} {root_of(pod).name}"
     namespace = pod.metadata.namespace
+    starts_in = max(STARTING_S, _patience(container.readiness_probe) + _patience(container.startup_probe))
     return Trouble(
         "R6",
-        f"running for {lasting(age)}, not ready: {why}",
+        f"not ready for {lasting(age)}, and was before: {why}" if was_ready
+        else f"running for {lasting(age)}, not ready: {why}",
         age,
         (Evidence(subject=pod_name(pod), field=field, value=value),),
         f"kubectl -n {namespace} edit {target}" if "declared" in why
         else f"kubectl -n {namespace} logs {pod.metadata.name} -c {container.name}",
-        allowed_s=max(STARTING_S, _patience(container.readiness_probe) + _patience(container.startup_probe)),
+        allowed_s=LOST_S if was_ready else starts_in,
     )  # fmt: skip
 
 

@@ -105,6 +105,12 @@ def _stale(case: ServiceCase) -> Iterator[tuple[FullPod, str]]:
             yield pod, f"{name} is not ready for {lasting(age)}, and its slice says that it is"
 
 
+def differing_in_shadow(case: ServiceCase) -> Iterable[Finding]:
+    """E1, E12, E16, as shadow mode told them; what the Pods show here says it better."""
+    told = case.facts.shadow.get(f"{case.namespace}/{case.name}", ())
+    return [finding for finding in told if finding.code != "E1" or not any(stale(case))]
+
+
 def _readiness(pod: FullPod) -> str:
     ready = pod.condition("Ready")
     assert ready is not None, "_stale() looked"
@@ -184,4 +190,4 @@ def _on_unknown_node(case: ServiceCase, pod: FullPod) -> bool:
     return bool(node) and case.was_read(NODES.named("", node)) and case.facts.get(NODES, "", node) is None
 
 
-CHECKS = (stale, held, unknown_node)
+CHECKS = (stale, differing_in_shadow, held, unknown_node)

@@ -14,6 +14,7 @@ from typing import Final
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import ServiceCase, name_of, seen
 from sliceplane.explain.checks.zones import takes_pods
+from sliceplane.explain.facts import Facts
 from sliceplane.explain.objects import INGRESSES, NODES, FullIngress, IngressBackend
 from sliceplane.findings.finding import Finding
 from sliceplane.findings.wording import count, part, patch, some
@@ -64,7 +65,7 @@ def external_local(case: ServiceCase) -> Iterable[Finding]:
     checked = service.spec.type == "LoadBalancer" and service.spec.health_check_node_port
     if not bare or checked:
         return
-    total = len([node for node in case.facts.of(NODES) if takes_pods(node)])
+    total = len(case.facts.derived(_taking_pods))
     ports = ", ".join(str(port.node_port) for port in service.spec.ports or () if port.node_port)
     yield Finding(
         code="X2",
@@ -185,9 +186,11 @@ def mesh(case: ServiceCase) -> Iterable[Finding]:
 def _nodes_without(case: ServiceCase) -> list[str]:
     """Nodes that take Pods and have no ready endpoint."""
     holders = {endpoint.node_name for _, endpoint in case.ready}
-    return [
-        node.metadata.name for node in case.facts.of(NODES) if takes_pods(node) and node.metadata.name not in holders
-    ]
+    return [name for name in case.facts.derived(_taking_pods) if name not in holders]
+
+
+def _taking_pods(facts: Facts) -> list[str]:
+    return [node.metadata.name for node in facts.of(NODES) if takes_pods(node)]
 
 
 CHECKS = (internal_local, external_local, uneven, ingress_names, gates_of_instance_targets, mesh)

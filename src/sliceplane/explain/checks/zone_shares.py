@@ -16,14 +16,16 @@ from sliceplane.api.requests import Selection
 from sliceplane.balancing.shares import OVERLOAD
 from sliceplane.explain.case import ServiceCase, ZoneCase, name_of, seen, zone_of
 from sliceplane.explain.checks.zones import (
+    all_by_zone,
     asks,
     followed,
     hinted_zones,
     is_auto,
-    nodes_by_zone,
+    open_by_zone,
     takes_pods,
     zone_without_endpoint,
 )
+from sliceplane.explain.facts import Facts
 from sliceplane.explain.objects import NODES, SERVICES, SLICES
 from sliceplane.findings.finding import Evidence, Finding
 from sliceplane.findings.wording import count, part, patch, some, verb
@@ -44,14 +46,11 @@ def auto_gives_none(case: ServiceCase) -> Iterable[Finding]:
         return
     if not case.was_read(NODES.everywhere()):
         return
-    nodes = case.facts.of(NODES)
-    shares = ZoneShares()
-    for node in nodes:
-        shares.replace(None, NodeFacts(node))
+    shares = case.facts.derived(_shares)
     total = len(case.ready)
     zones = len(shares.shares)
     if not shares.shares:
-        yield _unclear(case, nodes, asked)
+        yield _unclear(case, asked)
     elif total < zones:
         yield Finding(
             code="Z6",
@@ -74,9 +73,31 @@ def auto_gives_none(case: ServiceCase) -> Iterable[Finding]:
         )
 
 
-def _unclear(case: ServiceCase, nodes: tuple[Node, ...], asked: Evidence) -> Finding:
-    facts = [(node, NodeFacts(node)) for node in nodes]
-    lacking = [node for node, known in facts if known.counted and (not known.zone or not known.cpu_milli)]
+def _shares(facts: Facts) -> ZoneShares:
+    shares = ZoneShares()
+    for node in facts.of(NODES):
+        shares.replace(None, NodeFacts(node))
+    return shares
+
+
+def _lacking(facts: Facts) -> list[Node]:
+    """Nodes that count, and do not tell their zone or their CPU."""
+    known = [(node, NodeFacts(node)) for node in facts.of(NODES)]
+    return [node for node, said in known if said.counted and (not said.zone or not said.cpu_milli)]
+
+
+def _closed_by_zone(facts: Facts) -> dict[str, list[str]]:
+    """Nodes that count in their zone's share and take no Pods, of zones where these are most."""
+    zones = facts.derived(all_by_zone).items()
+    closed = {
+        zone: [node.metadata.name for node in nodes if not takes_pods(node) and NodeFacts(node).counted]
+        for zone, nodes in zones
+    }
+    return {zone: closed[zone] for zone, nodes in zones if len(closed[zone]) * 2 > len(nodes)}
+
+
+def _unclear(case: ServiceCase, asked: Evidence) -> Finding:
+    lacking = case.facts.derived(_lacking)
     if not lacking:
         return Finding(
             code="Z8",
@@ -108,23 +129,22 @@ def auto_counts_nodes_without_pods(case: ServiceCase) -> Iterable[Finding]:
     asked = asks(case)
     if asked is None or not is_auto(case) or not any(hinted_zones(endpoint) for _, endpoint in case.ready):
         return
-    for zone, nodes in nodes_by_zone(case, every=True).items():
-        closed = [node.metadata.name for node in nodes if not takes_pods(node) and NodeFacts(node).counted]
-        if len(closed) * 2 > len(nodes):
-            yield Finding(
-                code="Z9",
-                subject=case.subject,
-                sentence=f"{zone}'s share counts {part(len(closed), len(nodes), 'node')} that "
-                f"{verb(len(closed), 'takes')} no Pods: {some(closed)}",
-                evidence=(asked,),
-                effect=f"{zone} is given more endpoints than its clients need",
-                remedy=patch(
-                    case.namespace, "service", case.name,
-                    {"metadata": {"annotations": {ANNOTATION_TOPOLOGY_MODE: None}},
-                     "spec": {"trafficDistribution": "PreferSameZone"}},
-                ),
-            )  # fmt: skip
-            return
+    for zone, closed in case.facts.derived(_closed_by_zone).items():
+        total = len(case.facts.derived(all_by_zone)[zone])
+        yield Finding(
+            code="Z9",
+            subject=case.subject,
+            sentence=f"{zone}'s share counts {part(len(closed), total, 'node')} that "
+            f"{verb(len(closed), 'takes')} no Pods: {some(closed)}",
+            evidence=(asked,),
+            effect=f"{zone} is given more endpoints than its clients need",
+            remedy=patch(
+                case.namespace, "service", case.name,
+                {"metadata": {"annotations": {ANNOTATION_TOPOLOGY_MODE: None}},
+                 "spec": {"trafficDistribution": "PreferSameZone"}},
+            ),
+        )  # fmt: skip
+        return
 
 
 def overloaded_zone(case: ServiceCase) -> Iterable[Finding]:
@@ -132,7 +152,7 @@ def overloaded_zone(case: ServiceCase) -> Iterable[Finding]:
     asked = asks(case)
     if asked is None or is_auto(case) or not followed(case):
         return
-    nodes = nodes_by_zone(case)
+    nodes = case.facts.derived(open_by_zone)
     endpoints = Counter(name for _, endpoint in case.ready for name in hinted_zones(endpoint)[:1])
     if len(nodes) < 2 or not case.was_read(NODES.everywhere()):
         return

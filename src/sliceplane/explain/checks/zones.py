@@ -22,9 +22,10 @@ from sliceplane.api.discovery import (
 )
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import NodeCase, ServiceCase, name_of, seen, zone_of
+from sliceplane.explain.facts import Facts
 from sliceplane.explain.objects import NODES, SLICES
 from sliceplane.findings.finding import Evidence, Finding, ObjectName
-from sliceplane.findings.wording import count, part, patch, some, verb
+from sliceplane.findings.wording import clipped, count, part, patch, some, verb
 from sliceplane.slices.shape import (
     ANNOTATION_TOPOLOGY_AWARE_HINTS,
     ANNOTATION_TOPOLOGY_MODE,
@@ -162,7 +163,7 @@ def zone_without_endpoint(case: ServiceCase) -> Iterable[Finding]:
     if asked is None or not followed(case):
         return
     served = {name for _, endpoint in case.ready for name in hinted_zones(endpoint)}
-    nodes = nodes_by_zone(case)
+    nodes = case.facts.derived(open_by_zone)
     bare = [zone for zone in nodes if zone not in served]
     if bare and (case.client is None or case.client.place.zone in bare):
         zone = bare[0]
@@ -182,13 +183,13 @@ def slice_for_no_node(case: ServiceCase) -> Iterable[Finding]:
     parts = [item for item in case.slices if _subset(item) is not None]
     if not parts or not case.was_read(NODES.everywhere()):
         return
-    labels = [node.metadata.labels or {} for node in case.facts.of(NODES)]
+    known = case.facts.derived(_zones_and_regions)
     for item in parts:
         subset = _subset(item)
         if subset is None or not item.endpoints:
             continue
         label, of_nodes, name = subset
-        if not any(of_node.get(of_nodes) == name for of_node in labels):
+        if name not in known[of_nodes]:
             yield Finding(
                 code="Z12",
                 subject=case.subject,
@@ -196,8 +197,7 @@ def slice_for_no_node(case: ServiceCase) -> Iterable[Finding]:
                 f"{of_nodes.rpartition('/')[2]}",
                 evidence=(seen(SLICES, item, f"metadata.labels[{label}]", name),),
                 effect=f"no node reads its {count(len(item.endpoints), 'endpoint')}",
-                remedy=f"correct the name: Nodes have "
-                f"{some(sorted({other[of_nodes] for other in labels if of_nodes in other}))}",
+                remedy=f"correct the name: Nodes have {some(known[of_nodes]) or 'none'}",
             )
 
 
@@ -215,13 +215,25 @@ def takes_pods(node: Node) -> bool:
     return not node.spec.unschedulable and not any(taint.effect in _NOT_FOR_PODS for taint in node.spec.taints or ())
 
 
-def nodes_by_zone(case: ServiceCase, *, every: bool = False) -> dict[str, list[Node]]:
-    """The Nodes of each zone, sorted: those that take Pods, or *every* one."""
+def all_by_zone(facts: Facts) -> dict[str, list[Node]]:
+    """The Nodes of each zone, sorted.  For ``Facts.derived``, as what follows: once for all Services."""
     zones: dict[str, list[Node]] = {}
-    for node in case.facts.of(NODES):
-        if zone_of(node) and (every or takes_pods(node)):
+    for node in facts.of(NODES):
+        if zone_of(node):
             zones.setdefault(zone_of(node), []).append(node)
     return dict(sorted(zones.items()))
+
+
+def open_by_zone(facts: Facts) -> dict[str, list[Node]]:
+    """Those that take Pods, of the zones that have one."""
+    zones = {zone: [node for node in nodes if takes_pods(node)] for zone, nodes in facts.derived(all_by_zone).items()}
+    return {zone: nodes for zone, nodes in zones.items() if nodes}
+
+
+def _zones_and_regions(facts: Facts) -> dict[str, list[str]]:
+    """The values that Nodes have, sorted, by label."""
+    labels = [node.metadata.labels or {} for node in facts.of(NODES)]
+    return {key: sorted({of[key] for of in labels if key in of}) for key in (LABEL_ZONE, LABEL_REGION)}
 
 
 def _subset(item: EndpointSlice) -> tuple[str, str, str] | None:
@@ -233,5 +245,37 @@ def _subset(item: EndpointSlice) -> tuple[str, str, str] | None:
     return None
 
 
-CHECKS = (no_hints_asked_for, voided, client_without_zone, zone_without_endpoint, slice_for_no_node)
+def nothing_gives_hints(case: ServiceCase) -> Iterable[Finding]:
+    """Z13, as the controller of conditions says it of the Service as it is now."""
+    service = case.service
+    if service is None:
+        return
+    for condition in service.status.conditions or ():
+        told, _, why = condition.message.partition(": ")
+        if told != "Z13" or condition.status != "False":
+            continue
+        if (condition.observed_generation or service.metadata.generation) != service.metadata.generation:
+            continue  # of a value that it had before
+        yield Finding(
+            code="Z13",
+            subject=case.subject,
+            sentence=f"{case.name} gets no hints: {clipped(why)}",
+            evidence=(
+                case.field(f"status.conditions[{condition.type}]", f"{condition.status}, {condition.reason}"),
+                case.field("spec.trafficDistribution", service.spec.traffic_distribution or "(not set)"),
+            ),
+            effect="connections go to every zone",
+            remedy=patch(case.namespace, "service", case.name, {"spec": {"trafficDistribution": "PreferSameZone"}}),
+        )
+        return
+
+
+CHECKS = (
+    no_hints_asked_for,
+    nothing_gives_hints,
+    voided,
+    client_without_zone,
+    zone_without_endpoint,
+    slice_for_no_node,
+)
 NODE_CHECKS = (node_without_zone,)

@@ -17,9 +17,9 @@ from sliceplane.controllers.shadow import ShadowController
 from sliceplane.kit.metrics import Family
 from sliceplane.kit.rng import Rng
 from sliceplane.shadow.ledger import DifferenceLedger, News
+from sliceplane.shadow.report import ShadowSummary, summary_of
 from sliceplane.shell.hosting import ControllerHost
 from sliceplane.shell.hosting.monitoring import health_pages
-from sliceplane.shell.hosting.shadow_report import ShadowSummary, summary_of
 from sliceplane.shell.process.pages import Page, PageMaker
 from sliceplane.shell.transport.base import Reader, ReadOnlyClient
 from sliceplane.shell.transport.reflect import loop_clock

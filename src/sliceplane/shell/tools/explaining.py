@@ -7,7 +7,7 @@ investigation, which goes on without it; any other error ends the question.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from sliceplane.api.errors import StatusError
@@ -17,6 +17,7 @@ from sliceplane.explain.facts import Outcome, ProbedAddress
 from sliceplane.explain.investigation import FORBIDDEN, Investigation
 from sliceplane.explain.kernel import KernelFacts
 from sliceplane.explain.question import ExplainQuestion, Explanation
+from sliceplane.findings.finding import Finding
 from sliceplane.shell.tools.lists import list_whole
 from sliceplane.shell.transport.base import Reader
 
@@ -32,11 +33,12 @@ async def explain(
     kernel: KernelFacts | None = None,
     *,
     probe: bool = False,
+    shadow: Iterable[Finding] = (),
 ) -> Explanation:
     """*wall_clock*: seconds since the epoch.  *kernel*: that of this machine, which is a node then.  *probe*:
-    connections are tried from here.  Raises
+    connections are tried from here.  *shadow*: what shadow mode found.  Raises
     ``StatusError``, ``shell.transport.base.Unreachable`` and ``msgspec.DecodeError``."""
-    investigation = await investigated(client, Investigation(question, wall_clock(), kernel))
+    investigation = await investigated(client, Investigation(question, wall_clock(), kernel, shadow))
     if probe:
         targets = investigation.to_try()
         investigation.on_tried(dict(zip(targets, await asyncio.gather(*map(connect, targets)), strict=True)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+from sliceplane.iptables.compared import differences, rules_of
 from sliceplane.iptables.found import ListedRules, parse_saved, removal
 from sliceplane.iptables.layout import CANARY_RULE, TABLES
 from sliceplane.iptables.names import CANARY
@@ -83,15 +84,18 @@ class Iptables:
         return True
 
     async def differences(self, plane: IptablesPlane) -> tuple[str, ...]:
-        raise IptablesError("rejected", "rules of iptables are not compared one by one")
+        saved = await self._saved(plane.family)
+        return differences(rules_of(saved), parse_saved(saved), rules_of(plane.rules.shadow().render()))
 
     def disturbed(self) -> bool:
         return False  # nothing tells, short of listing them
 
     async def found(self, family: Family) -> ListedRules:
         """What is ours, or was a kube-proxy's.  Raises ``IptablesError``."""
-        listed = [await self._run(family, "-save", "-t", table) for table in TABLES]
-        return parse_saved("".join(listed))
+        return parse_saved(await self._saved(family))
+
+    async def _saved(self, family: Family) -> str:
+        return "".join([await self._run(family, "-save", "-t", table) for table in TABLES])
 
     async def remove(self, families: tuple[Family, ...]) -> None:
         for family in families:

@@ -31,7 +31,7 @@ MAX_JOBS: Final = 16
 
 
 class Cluster(Server):
-    """Made by one test or one question, which alone calls it.  *records*: what is there when it begins."""
+    """Made by one test or one question, which alone calls it.  The others of its arguments are what it begins with."""
 
     def __init__(
         self,
@@ -39,10 +39,12 @@ class Cluster(Server):
         seed: int = 1,
         config: RegistryConfig | None = None,
         records: Sequence[Record] = (),
+        revision: int = 1,
         began: float = START,
+        field_manager: str = "",
     ) -> None:
         self._agenda = Agenda(began)
-        super().__init__(self._agenda, Rng(seed), config, records)
+        super().__init__(self._agenda, Rng(seed), config, records, revision=revision, field_manager=field_manager)
         self.notes: list[EventNote] = []
         #: every write that a controller made, with its answer's code
         self.writes: list[tuple[str, Write]] = []

@@ -26,7 +26,6 @@ from sliceplane.store.types import Key, Record, StoreEvent
 from sliceplane.store.watcher import Watcher
 
 ADMIN: Final = User(name="admin", groups=("system:masters",))
-_OPTIONS: Final = WriteOptions(field_validation="Strict")
 
 
 class OpenTokens:
@@ -49,13 +48,21 @@ class Server:
     """Owned by one simulation.  ``listeners`` are told of every commit, after the watches."""
 
     def __init__(
-        self, agenda: Agenda, rng: Rng, config: RegistryConfig | None = None, records: Sequence[Record] = ()
+        self,
+        agenda: Agenda,
+        rng: Rng,
+        config: RegistryConfig | None = None,
+        records: Sequence[Record] = (),
+        *,
+        revision: int = 1,
+        field_manager: str = "",
     ) -> None:
-        """*records*: what is there when it starts."""
+        """*records*: what is there when it starts, at *revision* at least.  *field_manager*: of all who write."""
         self._agenda = agenda
+        self._options = WriteOptions(field_validation="Strict", field_manager=field_manager)
         #: how far this machine's clock is ahead of the controllers'
         self.ahead_s = 0.0
-        revision = max((record.revision for record in records), default=1)
+        revision = max([revision, *(record.revision for record in records)])
         self.store = Store.restore(restored(records), revision, revision)
         self.registry = Registry(self.store, rng=rng, config=config, tokens=OpenTokens())
         self.hub = Hub(self.store)
@@ -77,7 +84,7 @@ class Server:
         if write.verb == "get":
             target = Target(resource=write.resource, namespace=write.namespace, name=write.name)
             return self.registry.get(self._context(), target).body
-        outcome = step_of(self.registry, self._context(), write, _OPTIONS)()
+        outcome = step_of(self.registry, self._context(), write, self._options)()
         self._publish()
         return outcome.body
 

@@ -43,6 +43,8 @@ from sliceplane.whatif.state import CannotTell, ClusterState, ServiceWorkload
 
 #: of a Pod's template: a new value is a rollout, as ``kubectl rollout restart`` does it
 ANNOTATION_RESTARTED: Final = "kubectl.kubernetes.io/restartedAt"
+#: who controllers are in managedFields, which are in the bytes that watchers get
+FIELD_MANAGER: Final = "kube-controller-manager"
 #: clients that read all slices, headless Services' too
 _EVERY: Final = "every"
 #: a run is at rest when nothing is written for so long; and gives up after so long
@@ -90,7 +92,10 @@ class WhatIfWorld:
         self.running = running
         pods = [pod for pod in state.pods(service.metadata.namespace) if _is_selected(pod, service)]
         self.ready_delay_s = _usual_delay(pods) if running.ready_delay_s is None else running.ready_delay_s
-        self.cluster = Cluster(seed=_seed(state), records=state.records, began=max(_newest(state)))
+        self.cluster = Cluster(
+            seed=_seed(state), records=state.records, revision=state.revision, began=max(_newest(state)),
+            field_manager=FIELD_MANAGER,
+        )  # fmt: skip
         self.cluster.listeners.append(self._on_commit)
         self._start()
 

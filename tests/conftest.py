@@ -7,6 +7,7 @@ end is short.  ``pytest --record-longest`` writes that table anew.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from collections import defaultdict
 from collections.abc import AsyncIterator
@@ -16,6 +17,8 @@ from typing import Final
 import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, settings
+
+from sliceplane.cli.entry import spare_collector
 
 settings.register_profile(
     "default",
@@ -28,6 +31,8 @@ settings.register_profile(
 settings.register_profile("soak", parent=settings.get_profile("default"), derandomize=False, max_examples=5000)
 settings.register_profile("quick", parent=settings.get_profile("default"), max_examples=15, stateful_step_count=20)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+# As our programs do.  What pytest collects stays: nine thousand tests are a heap that is not worth looking at.
+spare_collector()
 # Else pytest-asyncio asks for the loop that it is to put back, which makes one that is closed by nothing.
 asyncio.set_event_loop(None)
 
@@ -67,6 +72,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         lines = (line.split() for line in LONGEST_FILES.read_text(encoding="utf-8").splitlines())
         seconds = {path: float(figure) for figure, path in lines}
         items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0.0))
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

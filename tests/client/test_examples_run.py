@@ -228,7 +228,7 @@ async def test_grpc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
 
         async def ask() -> None:
             found = await channels.call(
-                lambda channel: channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=5)
+                lambda channel: channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=60)
             )
             assert found == SERVING
 

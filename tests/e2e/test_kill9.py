@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.running import Plane, spawn, stop
+from tests.waiting import until
 
 COLLECTION = "/api/v1/namespaces/default/configmaps"
 WRITERS = 4
@@ -114,7 +115,8 @@ def kill_loop(folder: Path, kills: int) -> int:
         ]
         for thread in threads:
             thread.start()
-        time.sleep(rng.uniform(0.1, 0.7))
+        before, more = sum(ledger.writes for ledger in ledgers), rng.randrange(15, 100)
+        until(lambda before=before, more=more: sum(ledger.writes for ledger in ledgers) >= before + more)
         os.kill(plane.process.pid, signal.SIGKILL)
         for thread in threads:
             thread.join()

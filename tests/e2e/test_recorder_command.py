@@ -53,7 +53,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
         yield running
     finally:
         running.process.terminate()
-        running.process.communicate(timeout=30)
+        running.process.communicate(timeout=90)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_a_plane_can_do_without(tmp_path: Path) -> None:
         assert "Service web: set " in told.stdout
     finally:
         without.process.terminate()
-        without.process.communicate(timeout=30)
+        without.process.communicate(timeout=90)
 
 
 def test_a_timeline_tells_who_and_what_followed(plane: Plane, saved: Path) -> None:

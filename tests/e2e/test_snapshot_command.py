@@ -11,7 +11,6 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -191,29 +190,41 @@ def test_restoring_replaces_nothing_and_trusts_no_file(plane: Plane, tmp_path: P
     assert {each.name for each in (tmp_path / "third").iterdir()} == {"lock"}
 
 
+#: ``sliceplane`` that kills itself at the so-manieth thing that it does to files after its database was begun
+KILLED = """
+import os, runpy, signal, sys
+begun, left = False, int(sys.argv.pop(1))
+def on_event(event, arguments):
+    global begun, left
+    if begun and event.startswith(("open", "os.", "fcntl.")):
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+    begun = begun or event == "sqlite3.connect/handle"
+sys.addaudithook(on_event)
+runpy.run_module("sliceplane", run_name="__main__")
+"""
+
+
 def test_a_restore_that_is_killed_leaves_no_beginning(plane: Plane, tmp_path: Path) -> None:
     """At any moment of it: a server does not begin with nothing, and the restore can be done again."""
     file, folder = tmp_path / "copy", tmp_path / "second"
     assert snapshot("save", file, "--kubeconfig", plane.kubeconfig).returncode == 0
-    command = [sys.executable, "-m", "sliceplane", "snapshot", "restore", str(file), "--data-dir", str(folder)]
-    halfway = 0
-    for delay_ms in range(0, 60, 6):
-        restoring = subprocess.Popen(command, env=PYTHON, stdout=subprocess.DEVNULL)
-        until(lambda restoring=restoring: (folder / "restoring.db").exists() or restoring.poll() is not None)
-        time.sleep(delay_ms / 1000)
-        restoring.kill()
-        restoring.wait()
+    arguments = ["snapshot", "restore", str(file), "--data-dir", str(folder)]
+    halfway = whole = 0
+    for moment in (1, 3, 5, 7, 8):
+        killed = subprocess.run([sys.executable, "-c", KILLED, str(moment), *arguments], env=PYTHON, check=False)
+        assert killed.returncode == -signal.SIGKILL
         opened = DataDir.open(str(folder))
-        if not (folder / "sliceplane.db").exists():
+        if (folder / "sliceplane.db").exists():
+            whole += 1
+            opened.check_database()
+        else:
             halfway += 1
             with pytest.raises(StartError, match="a restore was begun and did not end"):
                 opened.check_database()
-            opened.close()
-            continue
-        opened.check_database()
         opened.close()
-        break
-    assert halfway, "it was too quick to be killed"
+    assert (halfway > 2, whole) == (True, 1), "the last moment is that after the database has got its name"
     for left in folder.glob("sliceplane.db*"):
         left.unlink()
     assert snapshot("restore", file, "--data-dir", folder).returncode == 0

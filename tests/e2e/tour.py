@@ -7,9 +7,9 @@ One list, two readers: ``test_kubectl_tour.py`` drives every step with the real 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
-import time
 from dataclasses import dataclass, field
 
 from tests.e2e.running import Plane
@@ -107,9 +107,8 @@ class Step:
     fails: bool = False
     absent: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
-    #: stop the command after this many seconds (a watch has no end of its own)
-    stop_after_s: float = 0.0
-    #: a second command, run while this one goes on
+    #: for a watch, which has no end of its own: when it has said something this second command is run, and when it has
+    #: said what is expected it is stopped
     meanwhile: str = ""
 
 
@@ -291,7 +290,6 @@ TOUR: tuple[Chapter, ...] = (
             Step(
                 f"get endpointslices {_NAME} -w",
                 (r"(?s)web-\w{5} +IPv4.*web-\w{5} +IPv4",),
-                stop_after_s=4.0,
                 meanwhile="scale deployment/web --replicas=2",
             ),
             Step("wait deployment/web --for=jsonpath={.status.replicas}=2 --timeout=30s", (r"condition met",)),
@@ -368,13 +366,24 @@ def run_step(plane: Plane, step: Step) -> subprocess.CompletedProcess[str]:
         env=environment,
     )
     if step.meanwhile:
-        time.sleep(step.stop_after_s / 4)
+        out = _until_said(process, r"\n")
         subprocess.run([plane.kubectl, *shlex.split(step.meanwhile)], env=environment, check=True, capture_output=True)
-    try:
-        out, err = process.communicate(step.stdin, timeout=step.stop_after_s or 90)
-    except subprocess.TimeoutExpired:
+        for pattern in step.expect:
+            out = _until_said(process, pattern, out)
         process.terminate()
-        out, err = process.communicate()
-        assert step.stop_after_s, f"kubectl {step.args}: no end after 90 s\n{out}\n{err}"
-        return subprocess.CompletedProcess(command, 0, out, err)
+        with process:
+            assert process.stdout is not None, "it is a pipe"
+            assert process.stderr is not None, "it is a pipe"
+            return subprocess.CompletedProcess(command, 0, out + process.stdout.read(), process.stderr.read())
+    out, err = process.communicate(step.stdin, timeout=90)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def _until_said(process: subprocess.Popen[str], pattern: str, said: str = "") -> str:
+    """All that it has said when that has *pattern*."""
+    assert process.stdout is not None
+    while not re.search(pattern, said, re.MULTILINE):
+        line = process.stdout.readline()
+        assert line, f"it ended and did not say {pattern}:\n{said}"
+        said += line
+    return said

@@ -103,6 +103,6 @@ def test_a_start_reads_no_packages() -> None:
     )
     environment = {"PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stdout == "None\n"

@@ -32,7 +32,7 @@ from sliceplane.explain.objects import (
 )
 from sliceplane.explain.question import ExplainQuestion, Explanation
 from sliceplane.explain.story import story
-from sliceplane.explain.writers import last_write
+from sliceplane.explain.writers import NotedWrite, last_write, noted_writes, with_user
 from sliceplane.findings.finding import Evidence, Finding, ObjectName, rank
 
 #: findings whose writers are looked up
@@ -53,6 +53,7 @@ class Investigation:
         self.question = question
         self.facts = Facts(now, kernel, shadow)
         self._bodies: dict[Selection, bytes] = {}
+        self._noted: dict[ObjectName, tuple[NotedWrite, ...]] = {}
         self._findings: list[tuple[Link, Finding]] | None = None
         #: kept once nothing more is to be read, with all that the cases worked out
         self._kept: tuple[Case, ...] | None = None
@@ -89,6 +90,14 @@ class Investigation:
             self._bodies[selection] = b""
             return
         self.facts.refuse(Unread(selection, verb, reason))
+
+    def shown(self) -> tuple[ObjectName, ...]:
+        """The objects that show the findings, once nothing is wanted: a server may remember who wrote them."""
+        return tuple(self._shown_names())
+
+    def on_noted(self, name: ObjectName, page: bytes) -> None:
+        """What the server remembers of the writes of *name*."""
+        self._noted[name] = noted_writes(page)
 
     def to_try(self) -> tuple[ProbedAddress, ...]:
         """Where ``--probe`` connects to, once nothing is wanted."""
@@ -230,15 +239,16 @@ class Investigation:
     # Who wrote it
 
     def _shown(self) -> Iterator[Selection]:
-        assert self._findings is not None
+        return (_named(name) for name in self._shown_names())
+
+    def _shown_names(self) -> Iterator[ObjectName]:
+        assert self._findings is not None, "wanted() still names what to read"
         names = dict.fromkeys(
             entry.subject
             for finding in sorted((finding for _, finding in self._findings), key=self._rank)[:WITH_WRITERS_MAX]
             for entry in finding.evidence
         )
-        for name in names:
-            if name.plural in _PROJECTIONS:
-                yield _named(name)
+        yield from (name for name in names if name.plural in _PROJECTIONS)
 
     def _was_refused(self, selection: Selection) -> bool:
         """Other objects of its resource were, which answers for it."""
@@ -254,7 +264,10 @@ class Investigation:
             return entry
         body = self._bodies.get(_named(entry.subject), b"")
         write = last_write(body, entry.field) if body else None
-        return entry if write is None else msgspec.structs.replace(entry, writer=write.manager, written=write.time)
+        if write is None:
+            return entry
+        write = with_user(write, self._noted.get(entry.subject, ()))
+        return msgspec.structs.replace(entry, writer=write.manager, written=write.time)
 
 
 #: the reason of what the reader has no right to

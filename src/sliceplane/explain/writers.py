@@ -1,18 +1,20 @@
 """Who wrote a field last, from ``metadata.managedFields`` (kubernetes.io, "Server-Side Apply", field management).
 
 A manager owns a field if its ``fieldsV1`` has the path, or ends above it as an owner of the whole.  Times are of the
-manager's last write of whatever it owns, to the second: "helm at 02:09:41" is the most that this source can say.
+manager's last write of whatever it owns, to the second: "helm at 02:09:41" is the most that this source can say.  Our
+own server remembers the users of recent writes as well: "alice (helm) at 02:09:41".
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from sliceplane.api.meta import Projection
+from sliceplane.kit.times import parse_time
 
 _STEP = re.compile(r"[^.\[\]]+|\[[^\]]*\]")
 
@@ -37,6 +39,44 @@ class LastWrite(NamedTuple):
 
     manager: str
     time: str
+
+
+class NotedWrite(msgspec.Struct, frozen=True):
+    """A write as our own server remembers it.  ``time``: seconds since the epoch."""
+
+    time: float
+    user: str
+    verb: str
+    agent: str = ""
+
+
+_noted = msgspec.json.Decoder(tuple[NotedWrite, ...])
+#: between a server's clock when it wrote managedFields and when it had answered
+_SAME_WRITE_S: Final = 3.0
+
+
+def noted_writes(page: bytes) -> tuple[NotedWrite, ...]:
+    """Of the page of our own server; none of what is no such page."""
+    try:
+        return _noted.decode(page)
+    except msgspec.DecodeError:
+        return ()
+
+
+def with_user(write: LastWrite, noted: tuple[NotedWrite, ...]) -> LastWrite:
+    """The user of the request that wrote it, and the program, where the server remembers that request."""
+    try:
+        at = parse_time(write.time)
+    except ValueError:
+        return write
+    # managedFields have whole seconds, and the server answers a little later.
+    near = [entry for entry in noted if -1.0 <= entry.time - at <= _SAME_WRITE_S]
+    program = write.manager.partition("-")[0]
+    same = [entry for entry in near if entry.agent.startswith(program)] or near
+    if not same:
+        return write
+    nearest = min(same, key=lambda entry: abs(entry.time - at))
+    return write._replace(manager=f"{nearest.user} ({write.manager})")
 
 
 _decoder = msgspec.json.Decoder(_Managed)

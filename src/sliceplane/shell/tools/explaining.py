@@ -19,8 +19,10 @@ from sliceplane.explain.kernel import KernelFacts
 from sliceplane.explain.question import ExplainQuestion, Explanation
 from sliceplane.findings.finding import Finding
 from sliceplane.shell.tools.lists import list_whole
-from sliceplane.shell.transport.base import Reader
+from sliceplane.shell.transport.base import Reader, Unreachable
+from sliceplane.shell.transport.http import HttpClient
 
+WRITES_PATH: Final = "/sliceplane/writes"
 LISTS_AT_ONCE: Final = 8
 CONNECT_TIMEOUT_S: Final = 1.0
 NOT_SERVED: Final = "not served by this cluster"
@@ -43,7 +45,20 @@ async def explain(
         targets = investigation.to_try()
         investigation.on_tried(dict(zip(targets, await asyncio.gather(*map(connect, targets)), strict=True)))
         await investigated(client, investigation)
+    if isinstance(client, HttpClient):
+        await _ask_who_wrote(client, investigation)
     return investigation.answer()
+
+
+async def _ask_who_wrote(client: HttpClient, investigation: Investigation) -> None:
+    """Of our own server, which remembers it; any other has no such page, or the reader no right to it."""
+    for name in investigation.shown():
+        path = f"{WRITES_PATH}/{name.plural}/{name.namespace or '-'}/{name.name}"
+        try:
+            page = b"".join([portion async for portion in client.download(path)])
+        except (StatusError, Unreachable):
+            return
+        investigation.on_noted(name, page)
 
 
 async def connect(target: ProbedAddress) -> Outcome:

@@ -3,7 +3,7 @@
 ``/sliceplane/snapshot`` is the whole state at one revision, while the server goes on (``store.snapshot``).  The right
 is ``get`` on that non-resource URL, which ``system:masters`` has and no other user unless a ClusterRole says so, for
 everything is in it, Secrets too.  ``/sliceplane/recording`` is what the flight recorder keeps
-(``shell.process.flight``), with a right of its own.
+(``shell.process.flight``), with a right of its own.  So are ``/sliceplane/writes/...``: who wrote an object last.
 
 A check behind ``/healthz``, ``/livez`` and ``/readyz`` (kubernetes.io, API health endpoints) is a function that returns
 "" when all is well, else why not; it must not block.  The reason goes to the single check's page only; lists say
@@ -26,6 +26,7 @@ from sliceplane.shell.process.version import version_document
 from sliceplane.shell.server.keys.token_keys import TokenKeys
 from sliceplane.shell.server.nonresource import openapi
 from sliceplane.shell.server.nonresource.discovery import Discovery
+from sliceplane.shell.server.requests.last_writes import LastWrites
 from sliceplane.shell.server.requests.request import Query, Request, Send
 from sliceplane.shell.server.requests.response import NO_CACHE, Response, common_headers, text_response
 from sliceplane.shell.transport.service import Check
@@ -80,6 +81,7 @@ class Pages:
     def __init__(
         self,
         *,
+        writes: LastWrites,
         discovery: Discovery,
         health: HealthChecks,
         metrics: Callable[[str], tuple[bytes, bytes]],
@@ -88,6 +90,7 @@ class Pages:
         clock: Callable[[], float],
     ) -> None:
         """*metrics* makes the page that an Accept header asks for, and its content type."""
+        self._writes = writes
         self._discovery = discovery
         self._health = health
         self._metrics = metrics
@@ -112,6 +115,8 @@ class Pages:
         if request.path == "/":
             issued = self._issuer.paths if self._issuer else ()
             return Response(200, encode({"paths": sorted((*issued, *self._discovery.paths(), *_INDEXED))}) + b"\n")
+        if root == "sliceplane" and (told := self._writes.page(request.path)) is not None:
+            return Response(200, told, headers=(NO_CACHE,))
         if root in ("api", "apis"):
             page = self._discovery.respond(request)
         elif root == "openapi":

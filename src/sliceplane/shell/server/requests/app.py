@@ -42,6 +42,7 @@ from sliceplane.shell.server.nonresource.pages import (
     snapshot_portions,
 )
 from sliceplane.shell.server.requests.auth import ANONYMOUS, authenticate, bearer_token
+from sliceplane.shell.server.requests.last_writes import LastWrites, NotedWrite
 from sliceplane.shell.server.requests.limits import InFlight, Limits, RequestPlace, TooMany
 from sliceplane.shell.server.requests.params import request_timeout_s
 from sliceplane.shell.server.requests.paths import ResourcePath, parse, resolve, verb_of
@@ -133,7 +134,9 @@ class ApiServer:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._writes = LastWrites()
         self._pages = Pages(
+            writes=self._writes,
             discovery=services.discovery,
             health=services.health,
             metrics=services.metrics.render,
@@ -241,7 +244,11 @@ class ApiServer:
             route = resolve(path, verb, services.discovery.served)
             limit_s = READ_S_MAX if reading else WRITE_S_MAX
             async with asyncio.timeout(request_timeout_s(request.query, limit_s)):
-                return await services.resources.respond(request, route)
+                response = await services.resources.respond(request, route)
+            if not reading and "dryRun" not in request.query:
+                write = NotedWrite(services.clock(), user.name, verb, agent_of(request))
+                self._writes.note(wanted, request.created, write)
+            return response
         finally:
             place.close()
 

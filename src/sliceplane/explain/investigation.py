@@ -32,7 +32,7 @@ from sliceplane.explain.objects import (
 )
 from sliceplane.explain.question import ExplainQuestion, Explanation
 from sliceplane.explain.story import story
-from sliceplane.explain.writers import NotedWrite, last_write, noted_writes, with_user
+from sliceplane.explain.writers import RememberedWrite, last_write, noted_writes, with_user
 from sliceplane.findings.finding import Evidence, Finding, ObjectName, rank
 
 #: findings whose writers are looked up
@@ -53,7 +53,7 @@ class Investigation:
         self.question = question
         self.facts = Facts(now, kernel, shadow)
         self._bodies: dict[Selection, bytes] = {}
-        self._noted: dict[ObjectName, tuple[NotedWrite, ...]] = {}
+        self._noted: dict[ObjectName, tuple[RememberedWrite, ...]] = {}
         self._findings: list[tuple[Link, Finding]] | None = None
         #: kept once nothing more is to be read, with all that the cases worked out
         self._kept: tuple[Case, ...] | None = None

@@ -41,7 +41,7 @@ class LastWrite(NamedTuple):
     time: str
 
 
-class NotedWrite(msgspec.Struct, frozen=True):
+class RememberedWrite(msgspec.Struct, frozen=True):
     """A write as our own server remembers it.  ``time``: seconds since the epoch."""
 
     time: float
@@ -50,12 +50,12 @@ class NotedWrite(msgspec.Struct, frozen=True):
     agent: str = ""
 
 
-_noted = msgspec.json.Decoder(tuple[NotedWrite, ...])
+_noted = msgspec.json.Decoder(tuple[RememberedWrite, ...])
 #: between a server's clock when it wrote managedFields and when it had answered
 _SAME_WRITE_S: Final = 3.0
 
 
-def noted_writes(page: bytes) -> tuple[NotedWrite, ...]:
+def noted_writes(page: bytes) -> tuple[RememberedWrite, ...]:
     """Of the page of our own server; none of what is no such page."""
     try:
         return _noted.decode(page)
@@ -63,7 +63,7 @@ def noted_writes(page: bytes) -> tuple[NotedWrite, ...]:
         return ()
 
 
-def with_user(write: LastWrite, noted: tuple[NotedWrite, ...]) -> LastWrite:
+def with_user(write: LastWrite, noted: tuple[RememberedWrite, ...]) -> LastWrite:
     """The user of the request that wrote it, and the program, where the server remembers that request."""
     try:
         at = parse_time(write.time)

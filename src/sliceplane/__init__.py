@@ -10,6 +10,7 @@ in which none needs one that comes later:
 - rules of a node: nft, iptables, ipvs, hns;
 - what answers questions: tracer, endpoints_audit, estimate, explain, drift;
 - what controllers were told, to be told again: recorder;
+- what a browser shows of all that: page;
 - what runs them, on real or on virtual time: shell, sim;
 - what would happen if: whatif;
 - what people and their programs begin with: client, cli, testing.

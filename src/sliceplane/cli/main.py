@@ -25,6 +25,7 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
     "Understand a cluster": {
         "status": ("sliceplane.cli.status", "Show the cluster on one screen, and what needs attention."),
+        "ui": ("sliceplane.cli.ui", "Show the cluster in a browser, live: findings, endpoints, nodes."),
         "explain": ("sliceplane.cli.explain", "Tell why a Service, Pod, Node or zone does not work."),
         "lint": ("sliceplane.cli.lint", "Look at every Service, and say what is wrong."),
         "drift": ("sliceplane.cli.drift", "Tell which nodes do not hold what the API server says."),

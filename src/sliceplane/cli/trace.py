@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from sliceplane.shell.transport.base import Client
     from sliceplane.tracer.answer import TraceAnswer
     from sliceplane.tracer.inquiry import TracedProxy
-    from sliceplane.tracer.question import Question
 
 
 @click.command("trace", cls=Command, examples=[
@@ -52,14 +51,14 @@ def command(*, source: str, target: str, node: str, output: Form, **flags: Any) 
 
     Exit code 0: it arrives; 1: it is dropped or rejected; 2: no answer, stderr says why.
     """
-    from sliceplane.shell.tools.tracing import trace
+    from sliceplane.shell.tools.tracing import question_of, trace
     from sliceplane.tracer.question import Unanswerable
     from sliceplane.tracer.text import as_text
 
     settings = _settings(flags)
 
     async def work(client: Client, namespace: str) -> TraceAnswer:
-        question = await _question(
+        question = await question_of(
             client, source, target, protocol=flags["protocol"], node=node, namespace=flags["namespace"] or namespace
         )
         return await trace(client, question, settings)
@@ -68,17 +67,6 @@ def command(*, source: str, target: str, node: str, output: Form, **flags: Any) 
     text = rendered(output, answer.as_document, lambda: as_text(answer, screen_width()))
     show(text, exit_code=NO_ANSWER)
     raise SystemExit(GOOD if answer.arrives else BAD)
-
-
-async def _question(client: Client, source: str, target: str, *, protocol: Any, node: str, namespace: str) -> Question:
-    from sliceplane.shell.tools.tracing import address_of
-    from sliceplane.tracer.question import AddressTarget, Question, family_of, parse_source, parse_to
-
-    sender = parse_source(source, namespace)
-    to = parse_to(target, namespace)
-    if not isinstance(sender, str):
-        sender = await address_of(client, sender, family_of(to.ip) if isinstance(to, AddressTarget) else None)
-    return Question(sender, to, protocol.upper() if protocol else None, node.lower())
 
 
 def _settings(flags: dict[str, Any]) -> TracedProxy:

@@ -34,7 +34,11 @@ class HeldService:
 
 async def read_held(client: Reader, namespace: str) -> tuple[HeldService, ...]:
     """By name.  *namespace* "": all.  Raises ``StatusError`` and ``Unreachable``."""
-    services = [decode(body, Service) for body in await list_whole(client, Selection(Services, namespace))]
+    return held_of(decode(body, Service) for body in await list_whole(client, Selection(Services, namespace)))
+
+
+def held_of(services: Iterable[Service]) -> tuple[HeldService, ...]:
+    """By name."""
     return tuple(
         HeldService(service.metadata.key, condition.last_transition_time or "", condition.message)
         for service in sorted(services, key=lambda service: service.metadata.key)

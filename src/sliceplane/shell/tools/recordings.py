@@ -21,9 +21,10 @@ from sliceplane.api.scheme import (
     Services,
     StatefulSets,
 )
-from sliceplane.recorder.elsewhere import lines_of
+from sliceplane.recorder.elsewhere import NOTICE, lines_of
 from sliceplane.recorder.file import Recording, RecordingError, read_lines
-from sliceplane.recorder.timeline import Line
+from sliceplane.recorder.index import index_of
+from sliceplane.recorder.timeline import Line, Timeline
 from sliceplane.shell.process.flight import PATH, write_file
 from sliceplane.shell.tools.lists import list_whole
 from sliceplane.shell.transport.http import HttpClient
@@ -59,6 +60,19 @@ async def recorded(client: HttpClient) -> Recording | None:
         if error.code in (403, 404):
             return None
         raise
+
+
+async def timeline_lines(client: HttpClient, namespace: str, name: str, since: float) -> tuple[list[Line], str]:
+    """What happened to a Service, out of what the plane records or of what the objects tell; and what a reader must
+    know of it, "" for nothing.  Raises ``RecordingError`` for a recording that cannot be read, and as ``fetch``."""
+    recording = await recorded(client)
+    if recording is None:
+        return await lines_elsewhere(client, namespace, name, since), NOTICE
+    try:
+        timeline = Timeline(index_of(recording), namespace, name)
+    except (ValueError, IndexError, TypeError, AssertionError) as error:
+        raise RecordingError(f"the recording cannot be read by this version: {error}") from error
+    return timeline.lines(since) if timeline.known else [], recording.problem
 
 
 async def lines_elsewhere(client: HttpClient, namespace: str, name: str, since: float) -> list[Line]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from sliceplane.api import codec
 from sliceplane.api.core import Endpoints, Node, Pod, Service, ServiceCIDR
@@ -31,20 +31,46 @@ from sliceplane.kit.ip import Family
 from sliceplane.proxy.endpoints import slices_of
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.selections import reads_slices
+from sliceplane.proxy.surroundings import RulesConfig
 from sliceplane.shell.tools.lists import list_whole
-from sliceplane.shell.transport.base import Client
+from sliceplane.shell.transport.base import Reader
 from sliceplane.tracer.answer import TraceAnswer
 from sliceplane.tracer.cluster import TracedCluster
 from sliceplane.tracer.explain import explain
 from sliceplane.tracer.inquiry import Inquiry, TracedProxy
-from sliceplane.tracer.question import AddressTarget, NamedSource, Question, Unanswerable, family_of
+from sliceplane.tracer.question import (
+    AddressTarget,
+    NamedSource,
+    Question,
+    Unanswerable,
+    family_of,
+    parse_source,
+    parse_to,
+)
+from sliceplane.tracer.route import POD_INTERFACE
 
 SERVICES_AT_ONCE: Final = 8
 
 T = TypeVar("T", bound=Object)
 
 
-async def trace(client: Client, question: Question, settings: TracedProxy) -> TraceAnswer:
+def usual_proxy() -> TracedProxy:
+    """A proxy whose flags are the defaults of ``sliceplane trace``."""
+    return TracedProxy(RulesConfig(pod_bridge_interface=POD_INTERFACE, pod_interface_name_prefix=POD_INTERFACE))
+
+
+async def question_of(
+    client: Reader, source: str, target: str, *, protocol: str | None, node: str, namespace: str
+) -> Question:
+    """What a person writes as ``--from`` and ``--to``; raises as ``trace`` does."""
+    sender = parse_source(source, namespace)
+    to = parse_to(target, namespace)
+    if not isinstance(sender, str):
+        sender = await address_of(client, sender, family_of(to.ip) if isinstance(to, AddressTarget) else None)
+    return Question(sender, to, cast("Any", protocol.upper()) if protocol else None, node.lower())
+
+
+async def trace(client: Reader, question: Question, settings: TracedProxy) -> TraceAnswer:
     """Raises ``tracer.question.Unanswerable``, ``StatusError`` and ``shell.transport.base.Unreachable``."""
     unread: list[str] = []
     services, nodes, pods, ranges = await asyncio.gather(
@@ -70,7 +96,7 @@ async def trace(client: Client, question: Question, settings: TracedProxy) -> Tr
     return explain(inquiry)
 
 
-async def address_of(client: Client, source: NamedSource, family: Family | None) -> str:
+async def address_of(client: Reader, source: NamedSource, family: Family | None) -> str:
     """The address that *source* sends from: of *family*, else its first.  Raises ``Unanswerable``."""
     try:
         if source.namespace:
@@ -91,7 +117,7 @@ async def address_of(client: Client, source: NamedSource, family: Family | None)
     return fitting[0]
 
 
-async def _slices(client: Client, key: ServiceKey, settings: TracedProxy) -> tuple[EndpointSlice, ...]:
+async def _slices(client: Reader, key: ServiceKey, settings: TracedProxy) -> tuple[EndpointSlice, ...]:
     if reads_slices(settings.gates):
         selector = f"{LABEL_SERVICE_NAME}={key.name}"
         return await _list(client, Selection(EndpointSlices, key.namespace, selector), EndpointSlice)
@@ -104,7 +130,7 @@ async def _slices(client: Client, key: ServiceKey, settings: TracedProxy) -> tup
     return tuple(slices_of(codec.decode(body, Endpoints)).values())
 
 
-async def _pods(client: Client, question: Question, unread: list[str]) -> tuple[Pod, ...]:
+async def _pods(client: Reader, question: Question, unread: list[str]) -> tuple[Pod, ...]:
     """Those that have an address of the question as their first one, by which alone a server finds them."""
     pods: list[Pod] = []
     wanted = (question.source, *((question.to.ip,) if isinstance(question.to, AddressTarget) else ()))
@@ -121,7 +147,7 @@ def _may_be_a_pod(question: Question, cluster: TracedCluster) -> bool:
 
 
 async def _allowed(
-    client: Client, resource: Resource, kind: type[T], unread: list[str], *, field_selector: str = ""
+    client: Reader, resource: Resource, kind: type[T], unread: list[str], *, field_selector: str = ""
 ) -> tuple[T, ...]:
     try:
         return await _list(client, Selection(resource, field_selector=field_selector), kind)
@@ -135,5 +161,5 @@ async def _allowed(
         return ()
 
 
-async def _list(client: Client, selection: Selection, kind: type[T]) -> tuple[T, ...]:
+async def _list(client: Reader, selection: Selection, kind: type[T]) -> tuple[T, ...]:
     return tuple([codec.decode(body, kind) for body in await list_whole(client, selection)])

@@ -1,0 +1,77 @@
+"""Rows by column: 20,000 endpoints as columns are a third of a megabyte, as objects five.
+
+A table is made of *chunks*, tuples of rows that belong together (those of one slice, say).  A chunk that is the same
+object as before holds the same rows, so that a change costs what it changed and not what the table has.  The first
+``keys`` columns name a row; a key stands in one chunk at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+#: a cell is a text, a number, or a short list of numbers
+Cell = Any
+Row = tuple[Cell, ...]
+#: a column with at most so many different texts for each row is sent as words and indexes
+_REPEATED: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class PageTable:
+    """``chunks``: by a name of their own, in the order in which rows are shown."""
+
+    columns: tuple[str, ...]
+    keys: int
+    chunks: Mapping[str, tuple[Row, ...]]
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for chunk in self.chunks.values() for row in chunk]
+
+    def as_document(self) -> dict[str, Any]:
+        """All of it, column by column."""
+        rows = self.rows
+        columns = zip(*rows, strict=True) if rows else ((),) * len(self.columns)
+        return {
+            "keys": self.keys,
+            "count": len(rows),
+            "columns": [
+                {"name": name, **_column(values)} for name, values in zip(self.columns, columns, strict=True)
+            ],
+        }  # fmt: skip
+
+
+def table_of(columns: Iterable[str], keys: int, rows: Iterable[Row]) -> PageTable:
+    """For few rows: each is a chunk."""
+    return PageTable(tuple(columns), keys, {"\n".join(map(str, row[:keys])): (row,) for row in rows})
+
+
+def difference(before: PageTable, after: PageTable) -> dict[str, Any] | None:
+    """What makes *after* of *before*: rows that are new or other, and keys that are gone; ``None``: nothing does.
+
+    Both have the same columns.
+    """
+    assert before.columns == after.columns, "a table of other columns is another table"
+    old: dict[Row, Row] = {}
+    new: dict[Row, Row] = {}
+    for name, chunk in before.chunks.items():
+        if after.chunks.get(name) is not chunk:
+            old.update((row[: before.keys], row) for row in chunk)
+    for name, chunk in after.chunks.items():
+        if before.chunks.get(name) is not chunk:
+            new.update((row[: after.keys], row) for row in chunk)
+    changed = [row for key, row in new.items() if old.get(key) != row]
+    gone = [key for key in old if key not in new]
+    if not changed and not gone:
+        return None
+    return {"set": changed, "gone": gone}
+
+
+def _column(values: tuple[Cell, ...]) -> dict[str, Any]:
+    if values and isinstance(values[0], str):
+        words = {word: number for number, word in enumerate(dict.fromkeys(values))}
+        if len(words) <= _REPEATED * len(values):
+            return {"words": list(words), "index": [words[value] for value in values]}
+    return {"values": list(values)}

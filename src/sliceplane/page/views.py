@@ -1,0 +1,278 @@
+"""Each view of the page: what the model holds, beside what the engines answered, and the command that prints the same.
+
+An *answered* question is a document of the command's own ``--output json`` with the time at which it was asked, or the
+sentence that says why there is no answer; ``None``: it is being asked for the first time.  Nothing here judges.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sliceplane.api.core import Node, Service
+from sliceplane.api.discovery import LABEL_ZONE, EndpointSlice
+from sliceplane.page.feed import PageView
+from sliceplane.page.model import ENDPOINT_COLUMNS, STATES, ClusterModel
+from sliceplane.page.tables import PageTable, Row, table_of
+from sliceplane.page.zones import ZoneBook
+
+FINDINGS_MAX: Final = 200
+LEAVING_MAX: Final = 20
+SERVICE_COLUMNS: Final = (
+    "namespace", "name", "type", "address", "ports", "ready", "endpoints", "slices", "zones", "finding", "changes",
+)  # fmt: skip
+NODE_COLUMNS: Final = ("node", "state", "zone", "kubelet", "version", "told", "behind", "cache", "kernel")
+SLICE_COLUMNS: Final = ("name", "endpoints", "ready", "family", "ports", "version")
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """``document`` is what the command writes as JSON, ``problem`` why there is none."""
+
+    at: float
+    document: Any = None
+    problem: str = ""
+
+    def part(self) -> dict[str, Any]:
+        return {"at": self.at, "answer": self.document, "problem": self.problem}
+
+
+def part_of(answered: Answered | None) -> dict[str, Any] | None:
+    return None if answered is None else answered.part()
+
+
+class Views:
+    """Makes models of views.  Owned by whoever owns the model; remembers only what it need not make twice."""
+
+    def __init__(self, model: ClusterModel, namespace: str = "") -> None:
+        """*namespace*: what is shown is only of it; "": of all."""
+        self._model = model
+        self._namespace = namespace
+        self._book = ZoneBook()
+        self._rows: dict[str, tuple[Row, ...]] = {}
+
+    # Views
+
+    def now(self, lint: Answered | None, drift: Answered | None, held: Iterable[Any], now: float) -> PageView:
+        model = self._model
+        freshness = Counter(row["state"] for row in _rows_of(drift, "nodes"))
+        states: Counter[str] = Counter()
+        for service in model.services:
+            states.update(model.sums(service).states)
+        parts = {
+            "lint": _clipped(lint),
+            "sums": {
+                "services": len(model.services),
+                "nodes": len(model.nodes),
+                "zones": len([zone for zone in model.zones() if zone]),
+                "endpoints": {state: states[state] for state in STATES},
+            },
+            "freshness": {
+                "at": None if drift is None else drift.at,
+                "problem": "" if drift is None else drift.problem,
+                "states": dict(sorted(freshness.items())),
+                "nodes": [row for row in _rows_of(drift, "nodes") if row["state"] != "in step"][:20],
+                "findings": _rows_of(drift, "findings"),
+                "notLookedAt": _rows_of(drift, "notLookedAt"),
+            },
+            "activity": [
+                {"at": entry.at, "until": entry.until, "kind": entry.kind, "name": entry.name, "what": entry.what}
+                for entry in model.activity
+            ],
+            "guards": [item.as_document() for item in held],
+        }
+        return PageView("now", self._command("sliceplane status"), parts, {})
+
+    def services(self, lint: Answered | None, now: float) -> PageView:
+        worst: dict[str, str] = {}
+        for finding in _rows_of(lint, "findings"):
+            subject = finding["subject"]
+            if subject["kind"] == "Service" and finding["severity"] != "note":
+                worst.setdefault(
+                    f"{subject['namespace']}/{subject['name']}", f"{finding['severity']} {finding['code']}"
+                )
+        rows = {}
+        for key in sorted(self._model.services):
+            row = self._service_row(key, worst.get(key, ""), now)
+            known = self._rows.get(key)
+            rows[key] = known if known is not None and known[0] == row else (row,)
+        self._rows = rows
+        problem = "" if lint is None else lint.problem
+        table = PageTable(SERVICE_COLUMNS, 2, rows)
+        return PageView("services", self._command("sliceplane lint"), {"problem": problem}, {"services": table})
+
+    def service(
+        self, key: str, explained: Answered | None, drift: Answered | None, traced: Answered | None, client: str
+    ) -> PageView:
+        model = self._model
+        namespace, _, name = key.partition("/")
+        slices = model.slices(key)
+        sums = model.sums(key)
+        service = model.services.get(key)
+        parts: dict[str, Any] = {
+            "service": None if service is None else _service_part(service),
+            "explain": part_of(explained),
+            "sums": {"states": {state: sums.states.get(state, 0) for state in STATES}, "slices": sums.slices},
+            "fresh": _fresh(drift),
+            "trace": part_of(traced),
+            "client": client,
+            "clients": [
+                {"node": node, "zone": (model.nodes[node].metadata.labels or {}).get(LABEL_ZONE, "")}
+                for node in sorted(model.nodes)[:500]
+            ],
+        }
+        tables = {
+            "endpoints": PageTable(ENDPOINT_COLUMNS, 2, {item.metadata.name: model.rows(item) for item in slices}),
+            "slices": table_of(SLICE_COLUMNS, 1, map(_slice_row, slices)),
+        }
+        return PageView("service", f"sliceplane explain service {name} -n {namespace}", parts, tables)
+
+    def zones(self, key: str) -> PageView:
+        """*key*: of one Service, "" of all."""
+        model = self._model
+        services = sorted(model.services) if not key else [key]
+        matrix = self._book.matrix(model, services)
+        parts = {
+            "service": key,
+            "services": matrix.services,
+            "nodes": model.zones(),
+            "shares": matrix.shares,
+            "load": matrix.load,
+            "cross": matrix.cross,
+            "leaving": matrix.leaving[:LEAVING_MAX],
+            "endpoints": dict(
+                sorted(sum((Counter(model.sums(service).zones) for service in services), Counter()).items())
+            ),
+        }
+        zone = next((zone for zone in model.zones() if zone), "ZONE")
+        return PageView("zones", f"sliceplane explain zone {zone}", parts, {})
+
+    def nodes(self, drift: Answered | None) -> PageView:
+        model = self._model
+        told = {row["node"]: row for row in _rows_of(drift, "nodes")}
+        names = [*told, *(name for name in sorted(model.nodes) if name not in told)]
+        rows = [_node_row(name, told.get(name), model.nodes.get(name)) for name in names]
+        parts = {
+            "at": None if drift is None else drift.at,
+            "problem": "" if drift is None else drift.problem,
+            "findings": _rows_of(drift, "findings"),
+            "notLookedAt": _rows_of(drift, "notLookedAt"),
+        }
+        return PageView("nodes", "sliceplane drift", parts, {"nodes": table_of(NODE_COLUMNS, 1, rows)})
+
+    def timeline(self, key: str, answered: Answered | None, since: str) -> PageView:
+        namespace, _, name = key.partition("/")
+        command = f"sliceplane timeline service {name or 'NAME'} -n {namespace or 'NAMESPACE'} --since {since}"
+        known = [] if key else sorted(self._model.services)[:1000]
+        parts = {"service": key, "since": since, "timeline": part_of(answered), "services": known}
+        return PageView("timeline", command, parts, {})
+
+    def trace(self) -> PageView:
+        """The form; its answer is asked for by itself."""
+        model = self._model
+        parts = {"nodes": sorted(model.nodes)[:500], "services": sorted(model.services)[:1000]}
+        return PageView("trace", "sliceplane trace --from node/NODE --to SERVICE.NAMESPACE:PORT", parts, {})
+
+    # Rows
+
+    def _command(self, words: str) -> str:
+        return f"{words} -n {self._namespace}" if self._namespace else words
+
+    def _service_row(self, key: str, finding: str, now: float) -> Row:
+        service, sums = self._model.services[key], self._model.sums(key)
+        spec = service.spec
+        return (
+            service.metadata.namespace,
+            service.metadata.name,
+            spec.type,
+            _address(service),
+            ", ".join(f"{port.port}/{port.protocol}" for port in spec.ports or ()),
+            sums.states.get("ready", 0),
+            sum(sums.states.values()),
+            sums.slices,
+            len([zone for zone in sums.zones if zone]),
+            finding,
+            self._model.changes(key, now),
+        )
+
+
+def _rows_of(answered: Answered | None, member: str) -> list[Any]:
+    """A list of the answer's document; [] without one."""
+    if answered is None or answered.document is None:
+        return []
+    found: list[Any] = answered.document[member]
+    return found
+
+
+def _clipped(lint: Answered | None) -> dict[str, Any] | None:
+    """The worst findings, and how many there are of each severity."""
+    part = part_of(lint)
+    if part is None or part["answer"] is None:
+        return part
+    findings = part["answer"]["findings"]
+    sums = Counter(finding["severity"] for finding in findings)
+    return {
+        **part,
+        "sums": dict(sorted(sums.items())),
+        "answer": {**part["answer"], "findings": findings[:FINDINGS_MAX]},
+    }
+
+
+def _fresh(drift: Answered | None) -> dict[str, Any]:
+    """Of all nodes: how many are in step, and the first that are not."""
+    rows = _rows_of(drift, "nodes")
+    late = [row for row in rows if row["state"] != "in step"]
+    return {
+        "known": drift is not None,
+        "problem": "" if drift is None else drift.problem,
+        "nodes": len(rows),
+        "late": late[:5],
+        "lateCount": len(late),
+        "untold": sum(row["state"] == "never told" for row in rows),
+        "kernel": dict(sorted(Counter(row["kernel"] for row in rows).items())),
+    }
+
+
+def _service_part(service: Service) -> dict[str, Any]:
+    spec = service.spec
+    return {
+        "type": spec.type,
+        "address": _address(service),
+        "ports": [
+            {"name": port.name, "port": port.port, "protocol": port.protocol, "target": str(port.target_port or "")}
+            for port in spec.ports or ()
+        ],
+        "selector": spec.selector or {},
+        "distribution": spec.traffic_distribution or "",
+        "internalPolicy": spec.internal_traffic_policy or "",
+        "affinity": spec.session_affinity,
+    }
+
+
+def _address(service: Service) -> str:
+    spec = service.spec
+    return spec.external_name if spec.type == "ExternalName" else ", ".join(spec.cluster_ips or ()) or spec.cluster_ip
+
+
+def _slice_row(item: EndpointSlice) -> Row:
+    endpoints = item.endpoints or ()
+    ready = sum(endpoint.conditions.ready is not False for endpoint in endpoints)
+    ports = ", ".join(f"{port.port or 'all'}/{port.protocol or 'TCP'}" for port in item.ports or ())
+    return (item.metadata.name, len(endpoints), ready, item.address_type, ports, item.metadata.resource_version)
+
+
+def _node_row(name: str, told: Mapping[str, Any] | None, node: Node | None) -> Row:
+    zone = (node.metadata.labels or {}).get(LABEL_ZONE, "") if node is not None else ""
+    conditions = node.status.conditions or () if node is not None else ()
+    ready = next((condition.status for condition in conditions if condition.type == "Ready"), "")
+    kubelet = {"True": "ready", "False": "not ready", "Unknown": "silent"}.get(ready, "no Node" if node is None else "")
+    if told is None:
+        return (name, "not looked at", zone, kubelet, 0, -1.0, "", "", "")
+    ago = told["secondsSinceReport"]
+    behind = f"{told['objectsBehind']}, {told['secondsBehind']:.0f} s" if told["objectsBehind"] else ""
+    return (
+        name, told["state"], zone, kubelet, told["revision"], -1.0 if ago is None else ago, behind, told["cache"],
+        told["kernel"],
+    )  # fmt: skip

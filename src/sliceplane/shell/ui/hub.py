@@ -1,0 +1,162 @@
+"""Views that are open, each made once however many tabs show it.
+
+A *topic* is a view with its parameters.  Four times a second at most the hub looks what of a topic's inputs has changed
+(the model, an engine's answer), makes the view and lets its feed find the difference; tabs are woken and send the same
+bytes.  A topic without tabs is forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from sliceplane.page.feed import PageView, ViewFeed
+from sliceplane.page.model import BUCKET_S
+from sliceplane.page.views import Answered, Views
+from sliceplane.shell.tools.guarding import held_of
+from sliceplane.shell.ui.live import LiveCluster
+from sliceplane.shell.ui.questions import Question, Questions
+
+TICK_S: Final = 0.25
+#: of the time between two looks, at most such a part is spent on looking
+BUSY_SHARE: Final = 0.25
+SINCE: Final = {"10m": 600, "1h": 3600, "6h": 21600}
+
+
+class Topic:
+    """One view with its parameters: a feed, and the tabs that wait for it."""
+
+    def __init__(self, inputs: Callable[[], tuple[Any, ...]], make: Callable[..., PageView]) -> None:
+        self.feed = ViewFeed()
+        self.tabs = 0
+        self._inputs = inputs
+        self._make = make
+        self._shown: tuple[Any, ...] | None = None
+        self._news = asyncio.Event()
+
+    def look(self, now: float) -> None:
+        inputs = self._inputs()
+        if self._shown is not None and _same(inputs, self._shown):
+            return
+        self._shown = inputs
+        if self.feed.show(self._make(*inputs), now):
+            news, self._news = self._news, asyncio.Event()
+            news.set()
+
+    async def changed(self, number: int, within_s: float) -> bool:
+        """Whether the feed is past *number*, now or *within_s*."""
+        if self.feed.number == number:
+            try:
+                async with asyncio.timeout(within_s):
+                    await self._news.wait()
+            except TimeoutError:
+                return False
+        return True
+
+
+class ViewHub:
+    """Owned by one loop; ``run`` is a task."""
+
+    def __init__(self, live: LiveCluster, questions: Questions) -> None:
+        self._live = live
+        self._questions = questions
+        self._views = Views(live.model, live.namespace)
+        self._topics: dict[tuple[str, ...], Topic] = {}
+
+    async def run(self) -> None:
+        while True:
+            began = time.monotonic()
+            self.look()
+            await asyncio.sleep(max(TICK_S, (time.monotonic() - began) / BUSY_SHARE))
+
+    def look(self) -> None:
+        for topic in list(self._topics.values()):
+            topic.look(self._live.current())
+
+    def enter(self, query: Mapping[str, str]) -> tuple[tuple[str, ...], Topic]:
+        """The topic that *query* names, for one tab more.  Raises ``ValueError`` with a sentence."""
+        key, make = self._described(query)
+        topic = self._topics.get(key)
+        if topic is None:
+            topic = self._topics[key] = make()
+            topic.look(self._live.current())
+        topic.tabs += 1
+        return key, topic
+
+    def leave(self, key: tuple[str, ...]) -> None:
+        topic = self._topics[key]
+        topic.tabs -= 1
+        if not topic.tabs:
+            del self._topics[key]
+
+    def _described(self, query: Mapping[str, str]) -> tuple[tuple[str, ...], Callable[[], Topic]]:
+        model, views, name = self._live.model, self._views, query.get("view", "")
+        service = query.get("service", "")
+        if service and service.count("/") != 1:
+            raise ValueError("service is NAMESPACE/NAME")
+        match name:
+            case "now":
+                return (name,), lambda: Topic(
+                    lambda: (self._ask("lint"), self._ask("drift"), model.version),
+                    lambda lint, drift, _: views.now(lint, drift, held_of(model.services.values()), self._live.now()),
+                )
+            case "services":
+                return (name,), lambda: Topic(
+                    lambda: (self._ask("lint"), model.version, int(self._live.now() // BUCKET_S)),
+                    lambda lint, *_: views.services(lint, self._live.now()),
+                )
+            case "service" if service:
+                return self._service(service, query.get("client", ""))
+            case "zones":
+                return (name, service), lambda: Topic(lambda: (model.version,), lambda _: views.zones(service))
+            case "nodes":
+                return (name,), lambda: Topic(
+                    lambda: (self._ask("drift"), model.version), lambda drift, _: views.nodes(drift)
+                )
+            case "timeline":
+                return self._timeline(service, query.get("since", "10m"))
+            case "trace":
+                return (name,), lambda: Topic(lambda: (model.version,), lambda _: views.trace())
+        raise ValueError("view is one of now, services, service, zones, nodes, timeline, trace")
+
+    def _service(self, service: str, client: str) -> tuple[tuple[str, ...], Callable[[], Topic]]:
+        model, views = self._live.model, self._views
+        namespace, _, name = service.partition("/")
+
+        def inputs() -> tuple[Any, ...]:
+            traced = None
+            if client:
+                spec = model.services.get(service)
+                port = f":{spec.spec.ports[0].port}" if spec is not None and spec.spec.ports else ""
+                traced = self._ask("trace", client, f"{name}.{namespace}{port}", "", "", namespace)
+            return self._ask("explain", namespace, name), self._ask("drift"), traced, model.version
+
+        def make(explained: Answered | None, drift: Answered | None, traced: Answered | None, _: int) -> PageView:
+            return views.service(service, explained, drift, traced, client)
+
+        return ("service", service, client), lambda: Topic(inputs, make)
+
+    def _timeline(self, service: str, since: str) -> tuple[tuple[str, ...], Callable[[], Topic]]:
+        if since not in SINCE:
+            raise ValueError(f"since is one of {', '.join(SINCE)}")
+        namespace, _, name = service.partition("/")
+
+        def inputs() -> tuple[Any, ...]:
+            answered = self._ask("timeline", namespace, name, str(SINCE[since])) if service else None
+            return answered, self._live.model.version
+
+        views = self._views
+        return ("timeline", service, since), lambda: Topic(
+            inputs, lambda answered, _: views.timeline(service, answered, since)
+        )
+
+    def _ask(self, *question: str) -> Answered | None:
+        made: Question = question
+        return self._questions.latest(made, self._live.model.version)
+
+
+def _same(inputs: tuple[Any, ...], shown: tuple[Any, ...]) -> bool:
+    """Answers are the same object until there is another one, and are not compared in depth."""
+    return all(new is old or (isinstance(new, int) and new == old) for new, old in zip(inputs, shown, strict=True))

@@ -1,0 +1,167 @@
+"""The engines' answers (explain, lint, drift, trace, timeline), kept for all tabs that show them.
+
+An engine reads the cluster by lists and may compute for a second, so it runs in a thread with a loop and a client of
+its own: the stream of a tab never waits for one.  A question is asked again when the cluster has changed, and now and
+then without a change; the more it costs, the less often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from sliceplane.api.errors import StatusError
+from sliceplane.explain.question import ExplainQuestion
+from sliceplane.page.views import Answered
+from sliceplane.recorder.file import RecordingError
+from sliceplane.recorder.timeline import line_document
+from sliceplane.shell.tools.drifting import read_drift
+from sliceplane.shell.tools.explaining import explain
+from sliceplane.shell.tools.recordings import timeline_lines
+from sliceplane.shell.tools.tracing import question_of, trace, usual_proxy
+from sliceplane.shell.transport.base import Unreachable
+from sliceplane.shell.transport.http import HttpClient
+from sliceplane.tracer.question import Unanswerable
+
+#: a question is not asked again sooner after its answer than that, nor than so many times what it took
+GAP_S: Final = 1.0
+REST: Final = 8.0
+#: nor later, as long as a tab shows it
+AGE_MAX_S: Final = 10.0
+KEPT_MAX: Final = 256
+METRICS_PORT: Final = 10249
+
+#: the kind of the question, and what it is about
+Question = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Kept:
+    asked: float = 0.0
+    ended: float = 0.0
+    version: int = -1
+    running: asyncio.Task[None] | None = None
+    answered: Answered | None = None
+
+
+class Questions:
+    """Used from one loop.  *connect* makes a client, within the thread's loop; *clock*: seconds since the epoch."""
+
+    def __init__(self, connect: Callable[[], HttpClient], clock: Callable[[], float], namespace: str) -> None:
+        self._connect = connect
+        self._clock = clock
+        self._namespace = namespace
+        self._kept: dict[Question, _Kept] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="engines", daemon=True)
+        self._client: HttpClient
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        await asyncio.to_thread(self._thread.join)
+
+    def latest(self, question: Question, version: int) -> Answered | None:
+        """The last answer, which may be older than *version* of the model; a newer one is on its way then."""
+        kept = self._kept.pop(question, None) or _Kept()
+        self._kept[question] = kept
+        while len(self._kept) > KEPT_MAX:
+            del self._kept[next(iter(self._kept))]
+        now = time.monotonic()
+        gap = max(GAP_S, REST * (kept.ended - kept.asked))
+        rested = now - kept.ended >= gap
+        if kept.running is None and rested and (kept.version != version or now - kept.ended >= AGE_MAX_S):
+            kept.asked = now
+            kept.version = version
+            kept.running = asyncio.create_task(self._note(question, kept))
+        return kept.answered
+
+    async def ask(self, question: Question) -> Answered:
+        """Once, now."""
+        future: Future[Answered] = asyncio.run_coroutine_threadsafe(self._answer(question), self._loop)
+        return await asyncio.wrap_future(future)
+
+    async def _note(self, question: Question, kept: _Kept) -> None:
+        try:
+            kept.answered = await self.ask(question)
+        except Exception as error:
+            # A fault of ours: said on the page, as a refusal would be, and tried again.
+            kept.answered = Answered(self._clock(), None, f"a fault of this program: {type(error).__name__}: {error}")
+        finally:
+            kept.ended = time.monotonic()
+            kept.running = None
+
+    # In the thread
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._client = self._connect()
+        try:
+            self._loop.run_forever()
+        finally:
+            pending = asyncio.all_tasks(self._loop)
+            for task in pending:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+            self._loop.run_until_complete(self._client.close())
+            self._loop.close()
+
+    async def _answer(self, question: Question) -> Answered:
+        at = self._clock()
+        try:
+            return Answered(at, await self._document(question, at))
+        except (StatusError, Unreachable, Unanswerable, RecordingError) as error:
+            return Answered(at, None, _sentence(error))
+        except msgspec.DecodeError as error:
+            return Answered(at, None, f"the server sent an object that cannot be read: {error}")
+        except BaseExceptionGroup as errors:
+            known = errors.subgroup((StatusError, Unreachable, msgspec.DecodeError))
+            if known is None:
+                raise
+            return Answered(at, None, _sentence(known.exceptions[0]))
+
+    def _document(self, question: Question, at: float) -> Awaitable[Any]:
+        client, clock = self._client, self._clock
+        match question:
+            case ("lint",):
+                return _explained(client, ExplainQuestion("everything", namespace=self._namespace), clock)
+            case ("explain", namespace, name):
+                return _explained(client, ExplainQuestion("service", name, namespace), clock)
+            case ("drift",):
+                return _drifted(client, clock)
+            case ("trace", source, target, protocol, node, namespace):
+                return _traced(client, source, target, protocol=protocol, node=node, namespace=namespace)
+            case ("timeline", namespace, name, since):
+                return _told(client, namespace, name, at - float(since))
+        raise AssertionError(f"no such question: {question}")
+
+
+async def _explained(client: HttpClient, question: ExplainQuestion, clock: Callable[[], float]) -> Any:
+    return (await explain(client, question, clock)).as_document()
+
+
+async def _drifted(client: HttpClient, clock: Callable[[], float]) -> Any:
+    return (await read_drift(client, clock, port=METRICS_PORT)).as_document()
+
+
+async def _traced(client: HttpClient, source: str, target: str, *, protocol: str, node: str, namespace: str) -> Any:
+    question = await question_of(client, source, target, protocol=protocol or None, node=node, namespace=namespace)
+    return (await trace(client, question, usual_proxy())).as_document()
+
+
+async def _told(client: HttpClient, namespace: str, name: str, since: float) -> Any:
+    lines, notice = await timeline_lines(client, namespace, name, since)
+    return {"lines": [line_document(line) for line in lines], "notice": notice}
+
+
+def _sentence(error: BaseException) -> str:
+    return f"the server refuses: {error}" if isinstance(error, StatusError) else str(error)

@@ -1,0 +1,117 @@
+// Endpoints where they are: zones as boxes, in them nodes, in them a cell for each endpoint.  Up to 500 cells are
+// elements; more are drawn, 8 pixels each, so that 20,000 stand on one screen.  The table below says the same in words.
+import { useLayoutEffect, useMemo, useRef, useState } from './vendor/hooks.js';
+import { choose, count, html } from './base.js';
+import { STATES, State, stateClass } from './parts.js';
+
+export const ELEMENTS_MAX = 500;
+const CELL = 8;
+const GAP = 2;
+
+// zone -> node -> rows, each in the order of names.
+function grouped(table) {
+  const zones = new Map();
+  for (let row = 0; row < table.length; row++) {
+    const zone = table.get('zone', row);
+    const node = table.get('node', row);
+    let nodes = zones.get(zone);
+    if (!nodes) zones.set(zone, (nodes = new Map()));
+    let rows = nodes.get(node);
+    if (!rows) nodes.set(node, (rows = []));
+    rows.push(row);
+  }
+  const sorted = (map) => [...map].sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0));
+  return sorted(zones).map(([zone, nodes]) => [zone, sorted(nodes)]);
+}
+
+const ready = (table, nodes) => nodes.reduce((sum, [, rows]) => sum + rows.filter((row) => table.get('state', row) === 'ready').length, 0);
+const size = (nodes) => nodes.reduce((sum, [, rows]) => sum + rows.length, 0);
+
+export function EndpointMap({ table, shares }) {
+  const zones = useMemo(() => grouped(table), [table, table.shape, table.version]);
+  const large = table.length > ELEMENTS_MAX;
+  const sums = zones.map(([zone, nodes]) => `${zone || 'no zone'}: ${ready(table, nodes)} of ${size(nodes)} ready`).join('; ');
+  if (!table.length) return html`<p class="quiet">no endpoint</p>`;
+  return html`<div class="map" role="img" aria-label=${`${count(table.length, 'endpoint')}; ${sums}`}>
+    ${zones.map(([zone, nodes]) => html`<div class=${`zone${nodes.length > 3 || size(nodes) > 40 ? ' wide' : ''}`} key=${zone} aria-hidden="true">
+      <div class="zone-head"><bdi>${zone || 'no zone'}</bdi> <span class="quiet">${ready(table, nodes)} of ${size(nodes)} ready</span></div>
+      ${large
+        ? html`<${Drawn} table=${table} nodes=${nodes} shares=${shares} version=${table.version} />`
+        : html`<div class="nodes">${nodes.map(([node, rows]) => html`<div class="node" key=${node}>
+            <bdi class="node-name" title=${node}>${node || 'no node'}</bdi>
+            <div class="cells">${rows.map((row) => html`<${Cell} key=${table.key(row)} table=${table} row=${row} shares=${shares} />`)}</div>
+          </div>`)}</div>`}
+    </div>`)}
+  </div>`;
+}
+
+function Cell({ table, row, shares }) {
+  const state = table.get('state', row);
+  const address = table.get('address', row);
+  const share = shares && shares.get(address);
+  const used = shares ? (share ? ' used' : ' unused') : '';
+  const title = `${table.get('pod', row) || address} ${address}, ${state}${shares ? `, ${share || 'gets nothing'}` : ''}`;
+  return html`<i class=${`cell ${stateClass(state)}${used}`} title=${title} onClick=${() => choose({ q: address })}></i>`;
+}
+
+export function Legend({ states }) {
+  return html`<div class="legend">${STATES.map((state) => html`<span key=${state}><${State} state=${state} /> <b>${(states[state] || 0).toLocaleString('en')}</b></span>`)}</div>`;
+}
+
+// A zone on a canvas: cells of one node together, a gap between nodes.
+function Drawn({ table, nodes, shares, version }) {
+  const canvas = useRef();
+  const [width, setWidth] = useState(0);
+  useLayoutEffect(() => {
+    const watch = new ResizeObserver(() => canvas.current && setWidth(canvas.current.parentElement.clientWidth));
+    watch.observe(canvas.current.parentElement);
+    return () => watch.disconnect();
+  }, []);
+  useLayoutEffect(() => {
+    if (width) draw(canvas.current, width, table, nodes, shares);
+  }, [version, width, nodes, shares]);
+  return html`<canvas ref=${canvas} height="10"></canvas>`;
+}
+
+function draw(canvas, width, table, nodes, shares) {
+  const columns = Math.max(1, Math.floor(width / CELL));
+  let cells = 0;
+  for (const [, rows] of nodes) cells += rows.length + 1;
+  const lines = Math.ceil(cells / columns);
+  const scale = devicePixelRatio || 1;
+  canvas.width = width * scale;
+  canvas.height = lines * CELL * scale;
+  canvas.style.height = `${lines * CELL}px`;
+  const pen = canvas.getContext('2d');
+  pen.scale(scale, scale);
+  const colours = STATES.map((state) => getComputedStyle(document.querySelector(`.legend .${stateClass(state)}`)).color);
+  const edge = CELL - GAP;
+  const faint = STATES.length;
+  const paths = Array.from({ length: 2 * faint }, () => new Path2D());
+  let at = 0;
+  for (const [, rows] of nodes) {
+    for (const row of rows) {
+      const x = (at % columns) * CELL;
+      const y = Math.floor(at / columns) * CELL;
+      const state = STATES.indexOf(table.get('state', row));
+      const path = paths[shares && !shares.get(table.get('address', row)) ? state + faint : state];
+      if (state === 0) path.rect(x, y, edge, edge);
+      else if (state === 1) path.rect(x + 0.5, y + 0.5, edge - 1, edge - 1);
+      else {
+        path.moveTo(x, y + edge);
+        path.lineTo(x + edge, y + edge);
+        path.lineTo(x, y);
+        path.closePath();
+      }
+      at++;
+    }
+    at++;
+  }
+  paths.forEach((path, number) => {
+    const state = number % faint;
+    pen.globalAlpha = number < faint ? 1 : 0.3;
+    pen.fillStyle = pen.strokeStyle = colours[state];
+    state === 1 || state === 3 ? pen.stroke(path) : pen.fill(path);
+  });
+  performance.mark('map-drawn');
+}

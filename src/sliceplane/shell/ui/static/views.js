@@ -1,0 +1,320 @@
+// The views.  Each shows the parts and tables that the server made of the same answers that commands print.
+import { useEffect, useRef, useState } from './vendor/hooks.js';
+import { choose, clock, count, html, lasting, link, percent, place } from './base.js';
+import { EndpointMap, Legend } from './map.js';
+import { Ago, Filter, Finding, Mark, Panel, Problem, Spark, State, Table, Waiting } from './parts.js';
+
+const go = (path, query) => { location.hash = link(path, query).slice(1); };
+const named = (key) => key.split('/');
+
+const Unseen = ({ phrases }) => phrases.length > 0 && html`<details class="unseen"><summary>${count(phrases.length, 'thing')} not looked at</summary><ul>${phrases.map((phrase) => html`<li><bdi>${phrase}</bdi></li>`)}</ul></details>`;
+
+// ---- Now
+
+function Now({ state, stream }) {
+  const { lint, sums, freshness, activity, guards } = state.parts;
+  const { endpoints } = sums;
+  return html`<h1 class="sr">Now</h1>
+    <div class="sums">
+      <a href=${link(['services'])}><b>${sums.services.toLocaleString('en')}</b> Services</a>
+      <span><b>${endpoints.ready.toLocaleString('en')}</b> endpoints ready</span>
+      ${['not ready', 'terminating', 'stopped'].map((name) => endpoints[name] > 0 && html`<span><b>${endpoints[name].toLocaleString('en')}</b> <${State} state=${name} /></span>`)}
+      <a href=${link(['nodes'])}><b>${sums.nodes.toLocaleString('en')}</b> Nodes</a>
+      <a href=${link(['zones'])}><b>${sums.zones}</b> zones</a>
+    </div>
+    <div class="columns">
+      <div class="main-column">
+        <${Panel} id="attention" title="Needs attention" aside=${lint && html`<${Ago} at=${lint.at} stream=${stream} />`}>
+          ${!lint ? html`<${Waiting}>looking at every Service<//>` : lint.problem ? html`<${Problem} text=${lint.problem} />` : html`
+            ${lint.answer.findings.length === 0
+              ? html`<p class="well"><${Mark} kind="well">nothing is wrong<//> <span class="quiet">in ${count(lint.answer.services, 'Service')}, as far as one can see</span></p>`
+              : html`<p class="quiet severities">${['error', 'warning', 'note'].filter((name) => lint.sums[name]).map((name) => html`<${Mark} kind=${name}>${count(lint.sums[name], name)}<//> `)} in ${count(lint.answer.services, 'Service')}</p>`}
+            <div class="findings">${lint.answer.findings.slice(0, 60).map((finding) => html`<${Finding} key=${finding.code + finding.subject.namespace + finding.subject.name + finding.sentence} finding=${finding} />`)}</div>
+            <${Unseen} phrases=${lint.answer.notLookedAt} />`}
+        <//>
+      </div>
+      <div class="side-column">
+        <${Panel} id="fresh" title="Nodes by freshness" aside=${freshness.at && html`<${Ago} at=${freshness.at} stream=${stream} />`}><${Fresh} freshness=${freshness} nodes=${sums.nodes} /><//>
+        <${Panel} id="activity" title="Recent activity">
+          ${activity.length ? html`<ol class="activity">${activity.slice(0, 14).map((entry) => html`<li key=${entry.name + entry.at}>
+            <time>${clock(entry.until)}</time> <a href=${link(['service', ...named(entry.name)])}><bdi>${entry.name}</bdi></a>${' '}
+            <span class="quiet">${entry.what.length ? entry.what.map(([what, number]) => `${number > 0 ? '+' : '−'}${Math.abs(number)} ${what}`).join(', ') : 'slices written, endpoints as before'}</span></li>`)}</ol>`
+          : html`<p class="quiet">no slice has changed since this page was started</p>`}
+        <//>
+        <${Panel} id="guards" title="Guards">
+          ${guards.length ? guards.map((held) => html`<p key=${held.service}><${Mark} kind="warning">held<//> <a href=${link(['service', ...named(held.service)])}><bdi>${held.service}</bdi></a> <bdi>${held.message}</bdi></p>`) : html`<p class="quiet">no mass removal is held</p>`}
+        <//>
+      </div>
+    </div>`;
+}
+
+function Fresh({ freshness, nodes }) {
+  const { states, problem } = freshness;
+  if (!freshness.at) return html`<${Waiting}>reading Leases<//>`;
+  if (problem) return html`<${Problem} text=${problem} />`;
+  const known = Object.entries(states);
+  const step = states['in step'] || 0;
+  const total = known.reduce((sum, [, number]) => sum + number, 0);
+  if (!total) return html`<p class="quiet">no node proxy of Sliceplane reports here${nodes ? `; ${count(nodes, 'Node')}` : ''}</p>`;
+  const by = (name) => freshness.nodes.filter((row) => row.state === name);
+  return html`<p><${Mark} kind=${step === total ? 'well' : 'late'}>${step} of ${count(total, 'node')} in step<//></p>
+    <dl class="facts">${known.filter(([name]) => name !== 'in step').map(([name, number]) => html`<dt key=${name}><${Mark} kind=${NODE_MARKS[name] || 'unknown'}>${number} ${name}<//></dt>
+      <dd><a href=${link(['nodes'])}><bdi>${by(name).slice(0, 6).map((row) => `${row.node}${row.objectsBehind ? ` (${count(row.objectsBehind, 'object')}, ${lasting(row.secondsBehind)})` : ''}`).join(', ')}</bdi></a>${number > 6 ? ` and ${number - 6} more` : ''}</dd>`)}</dl>`;
+}
+
+// ---- Services
+
+const SERVICES = [
+  { name: 'name', title: 'Service', size: 'minmax(9rem, 2fr)', cell: (table, row) => html`<a href=${link(['service', table.get('namespace', row), table.get('name', row)])}><span class="quiet"><bdi>${table.get('namespace', row)}</bdi>/</span><bdi>${table.get('name', row)}</bdi></a>` },
+  { name: 'ready', title: 'ready', size: '6.5rem', number: true, cell: (table, row) => html`<${Readiness} ready=${table.get('ready', row)} all=${table.get('endpoints', row)} />` },
+  { name: 'finding', title: 'finding', size: '8rem', from: 420, cell: (table, row) => { const [severity, code] = table.get('finding', row).split(' '); return code ? html`<${Mark} kind=${severity}>${severity} ${code}<//>` : ''; } },
+  { name: 'changes', title: 'changes', size: '72px', from: 560, cell: (table, row) => html`<${Spark} values=${table.get('changes', row)} />` },
+  { name: 'slices', title: 'slices', size: '4.5rem', number: true, from: 680 },
+  { name: 'zones', title: 'zones', size: '4.5rem', number: true, from: 680 },
+  { name: 'type', title: 'type', size: '7rem', from: 820 },
+  { name: 'address', title: 'address', size: 'minmax(8rem, 1fr)', from: 760, cell: (table, row) => html`<bdi class="mono">${table.get('address', row)}</bdi>` },
+  { name: 'ports', title: 'ports', size: 'minmax(5rem, 1fr)', from: 960, cell: (table, row) => html`<bdi class="mono">${table.get('ports', row)}</bdi>` },
+];
+
+const Readiness = ({ ready, all }) => html`<span class=${`meter ${ready === all && all ? 'full' : ready ? 'part' : 'empty'}`}><span class="shape" aria-hidden="true">${ready === all && all ? '●' : ready ? '◐' : '○'}</span> ${ready}<span class="quiet">/${all}</span></span>`;
+
+function Services({ state }) {
+  const table = state.tables.services;
+  const filter = place().query.get('q') || '';
+  return html`<div class="bar"><h1>Services <span class="quiet">${table.length.toLocaleString('en')}</span></h1><${Filter} label="filter Services" /></div>
+    ${state.parts.problem && html`<${Problem} text=${`findings: ${state.parts.problem}`} />`}
+    <${Table} id="services" label="Services" table=${table} columns=${SERVICES} filter=${filter} onOpen=${(row) => go(['service', table.get('namespace', row), table.get('name', row)])} />`;
+}
+
+// ---- One Service
+
+const ENDPOINTS = [
+  { name: 'address', title: 'address', size: 'minmax(8rem, 1.2fr)', cell: (table, row) => html`<bdi class="mono">${table.get('address', row)}</bdi>` },
+  { name: 'state', title: 'state', size: '7.5rem', cell: (table, row) => html`<${State} state=${table.get('state', row)} />` },
+  { name: 'pod', title: 'Pod', size: 'minmax(8rem, 1.5fr)', from: 620 },
+  { name: 'node', title: 'node', size: 'minmax(6rem, 1fr)', from: 440 },
+  { name: 'zone', title: 'zone', size: 'minmax(5rem, 1fr)', from: 540 },
+  { name: 'hints', title: 'hints', size: 'minmax(6rem, 1fr)', from: 760 },
+  { name: 'slice', title: 'slice', size: 'minmax(7rem, 1fr)', from: 880, cell: (table, row) => html`<bdi class="mono">${table.get('slice', row)}</bdi>` },
+];
+const SLICES = [
+  { name: 'name', title: 'slice', size: 'minmax(9rem, 2fr)', cell: (table, row) => html`<bdi class="mono">${table.get('name', row)}</bdi>` },
+  { name: 'ready', title: 'ready', size: '6.5rem', number: true, cell: (table, row) => html`<${Readiness} ready=${table.get('ready', row)} all=${table.get('endpoints', row)} />` },
+  { name: 'family', title: 'family', size: '5rem', from: 420 },
+  { name: 'ports', title: 'ports', size: 'minmax(5rem, 1fr)', from: 520 },
+  { name: 'version', title: 'version', size: '6rem', number: true, from: 620 },
+];
+
+function Service({ state, stream }) {
+  const { service, explain, sums, fresh, trace, client, clients } = state.parts;
+  const [namespace, name] = place().parts;
+  const answer = explain?.answer;
+  const { endpoints, slices } = state.tables;
+  const shares = trace?.answer && new Map(trace.answer.targets.map((target) => [target.address, target.share]));
+  const filter = place().query.get('q') || '';
+  return html`<div class="bar"><h1><span class="quiet"><bdi>${namespace}</bdi>/</span><bdi>${name}</bdi></h1>
+      ${service && html`<span class="quiet">${service.type}</span> <bdi class="mono">${service.address}</bdi> ${service.ports.map((port) => html`<span class="mono quiet"><bdi>${port.name}</bdi> ${port.port}/${port.protocol}${port.target ? html` → <bdi>${port.target}</bdi>` : ''}</span> `)}`}
+      <span class="links"><a href=${link(['timeline', namespace, name])}>timeline</a> <a href=${link(['zones', namespace, name])}>zones</a> <a href=${link(['trace'], { to: `${name}.${namespace}${service?.ports[0] ? `:${service.ports[0].port}` : ''}`, from: client })}>trace</a></span></div>
+    <${Axes} answer=${answer} problem=${explain?.problem} fresh=${fresh} />
+    <${Panel} id="explain" title="Explain" aside=${explain && html`<${Ago} at=${explain.at} stream=${stream} />`}>
+      ${!explain ? html`<${Waiting}>walking the chain<//>` : explain.problem ? html`<${Problem} text=${explain.problem} />` : html`
+        ${answer.findings.length === 0 && html`<p class="well"><${Mark} kind="well">nothing is wrong<//> <span class="quiet">as far as one can see</span></p>`}
+        ${answer.findings.map((finding, at) => html`<${Finding} key=${finding.code + finding.sentence} finding=${finding} open=${at === 0 && finding.severity !== 'note'} bare=${finding.subject.kind === 'Service' && finding.subject.name === name} />`)}
+        ${answer.story && html`<p class="story"><bdi>${answer.story}</bdi></p>`}
+        ${answer.well.length > 0 && html`<p class="quiet"><${Mark} kind="well">well<//> ${answer.well.join(', ')}</p>`}
+        <${Unseen} phrases=${answer.notLookedAt} />`}
+    <//>
+    <${Panel} id="map" title="Endpoints by zone and node" aside=${html`<${Client} client=${client} clients=${clients} />`}>
+      <${Legend} states=${sums.states} />
+      ${client && html`<${Reach} trace=${trace} client=${client} />`}
+      <${EndpointMap} table=${endpoints} shares=${shares} />
+    <//>
+    <div class="bar"><h2>${count(endpoints.length, 'endpoint')}</h2><${Filter} label="filter endpoints" /></div>
+    <${Table} id="endpoints" label="endpoints" table=${endpoints} columns=${ENDPOINTS} filter=${filter} />
+    <h2 class="spaced">${count(slices.length, 'slice')}</h2>
+    <${Table} id="slices" label="EndpointSlices" table=${slices} columns=${SLICES} scope="s" />`;
+}
+
+// Right, fresh, true: three questions, never one light.
+function Axes({ answer, problem, fresh }) {
+  const right = problem ? ['unknown', 'not known'] : !answer ? ['unknown', 'asking'] : !answer.cause ? ['well', answer.findings.length ? `no cause, ${count(answer.findings.length, 'note')}` : 'nothing found'] : [answer.findings[0].severity, `${answer.findings[0].severity} ${answer.findings[0].code}`];
+  const freshness = !fresh.known ? ['unknown', 'asking'] : fresh.problem ? ['unknown', 'not known'] : !fresh.nodes ? ['unknown', 'no node reports'] : fresh.lateCount ? [fresh.untold === fresh.nodes ? 'unknown' : 'late', fresh.untold === fresh.nodes ? 'no node has told' : `${fresh.lateCount} of ${fresh.nodes} not in step`] : ['well', `${fresh.nodes} of ${fresh.nodes} in step`];
+  const words = Object.entries(fresh.kernel || {});
+  const kernel = words.length ? words.map(([word, number]) => `${word} (${number})`).join(', ') : 'not looked at';
+  const bad = words.some(([word]) => word === 'differs');
+  return html`<dl class="axes">
+    <div><dt>right</dt><dd><${Mark} kind=${right[0]}>${right[1]}<//></dd><dd class="quiet">do slices say what Pods say</dd></div>
+    <div><dt>fresh</dt><dd><${Mark} kind=${freshness[0]}>${freshness[1]}<//></dd><dd class="quiet">how far each node is${(fresh.late || []).length && fresh.untold < fresh.nodes ? html`: <bdi>${fresh.late.map((row) => row.node).join(', ')}</bdi>${fresh.lateCount > fresh.late.length ? ' …' : ''}` : ''}</dd></div>
+    <div><dt>true</dt><dd><${Mark} kind=${bad ? 'error' : words.length && !words.some(([word]) => word !== 'same') ? 'well' : 'unknown'}><bdi>${kernel}</bdi><//></dd><dd class="quiet">do kernels hold what nodes believe</dd></div>
+  </dl>`;
+}
+
+function Client({ client, clients }) {
+  return html`<label class="client">seen from <select value=${client} onChange=${(event) => choose({ client: event.target.value })}>
+    <option value="">nobody</option>
+    ${clients.map(({ node, zone }) => html`<option key=${node} value=${`node/${node}`}>${node}${zone ? ` (${zone})` : ''}</option>`)}
+    ${client && !clients.some(({ node }) => client === `node/${node}`) && html`<option value=${client}>${client}</option>`}
+  </select></label>`;
+}
+
+function Reach({ trace, client }) {
+  if (!trace) return html`<${Waiting}>sending a packet through ${client}'s rules<//>`;
+  if (trace.problem) return html`<${Problem} text=${trace.problem} />`;
+  const { answer } = trace;
+  return html`<p class="reach"><${Mark} kind=${answer.targets.length ? 'well' : 'error'}>${answer.verdict}<//> <bdi>${answer.reason}</bdi>${answer.hints && html` <span class="quiet">hints: <bdi>${answer.hints.sentence}</bdi></span>`}</p>`;
+}
+
+// ---- Zones
+
+function Zones({ state }) {
+  const { service, services, nodes, shares, load, cross, endpoints, leaving } = state.parts;
+  const clients = Object.keys(shares);
+  const columns = [...new Set([...clients, ...Object.values(shares).flatMap((row) => Object.keys(row))])].sort();
+  const others = nodes[''] || 0;
+  return html`<div class="bar"><h1>Zones${service && html` <span class="quiet">of <a href=${link(['service', ...named(service)])}><bdi>${service}</bdi></a></span>`}</h1>
+      ${service && html`<span class="links"><a href=${link(['zones'])}>all Services</a></span>`}</div>
+    ${!clients.length ? html`<p class="quiet">${others ? `no Node has a zone label; ${count(others, 'Node')}` : 'no Nodes to see'}</p>` : !services ? html`<p class="quiet">no Service has an endpoint</p>` : html`
+    <p><b>${percent(cross)}</b> of connections leave their zone <span class="quiet">(${count(services, 'Service')} counted the same, clients spread as Nodes are)</span></p>
+    <div class="scroll" tabindex="0" role="region" aria-label="matrix of zones"><table class="matrix">
+      <thead><tr><th scope="col">from clients in</th>${columns.map((zone) => html`<th scope="col">to <bdi>${zone || 'no zone'}</bdi></th>`)}<th scope="col">Nodes</th></tr></thead>
+      <tbody>${clients.map((client) => html`<tr key=${client}><th scope="row"><bdi>${client}</bdi></th>
+        ${columns.map((zone) => { const share = shares[client][zone] || 0; return html`<td class=${`heat h${Math.ceil(share * 5)}${zone === client ? ' own' : ''}`}>${percent(share)}</td>`; })}
+        <td>${nodes[client]}</td></tr>`)}</tbody>
+      <tfoot>
+        <tr><th scope="row">endpoints ready</th>${columns.map((zone) => html`<td>${(endpoints[zone] || 0).toLocaleString('en')}</td>`)}<td></td></tr>
+        <tr><th scope="row">load of one (1 is even)</th>${columns.map((zone) => { const value = load[zone]; return html`<td>${value === undefined ? '–' : value > 1.2 ? html`<${Mark} kind="warning">${value.toFixed(2)}<//>` : value.toFixed(2)}</td>`; })}<td></td></tr>
+      </tfoot>
+    </table></div>
+    ${!service && leaving.length > 0 && html`<h2 class="spaced">Services that leave their zone most</h2>
+      <table class="leaving"><tbody>${leaving.map(([key, share]) => html`<tr key=${key}><td class="number">${percent(share)}</td><td><a href=${link(['zones', ...named(key)])}><bdi>${key}</bdi></a></td></tr>`)}</tbody></table>`}
+    ${others > 0 && html`<p class="quiet">${count(others, 'Node')} without a zone label: its clients go to every zone</p>`}`}`;
+}
+
+// ---- Nodes
+
+const NODE_MARKS = { 'in step': 'well', 'catching up': 'late', behind: 'late', 'lost an event': 'error', 'kernel differs': 'error', stopped: 'error' };
+const NODES = [
+  { name: 'node', title: 'node', size: 'minmax(8rem, 1.5fr)' },
+  { name: 'state', title: 'state', size: '9rem', cell: (table, row) => html`<${Mark} kind=${NODE_MARKS[table.get('state', row)] || 'unknown'}>${table.get('state', row)}<//>` },
+  { name: 'behind', title: 'behind', size: '7rem', from: 420 },
+  { name: 'told', title: 'last told', size: '6rem', number: true, from: 500, cell: (table, row) => (table.get('told', row) < 0 ? 'never' : lasting(table.get('told', row))) },
+  { name: 'version', title: 'version', size: '6rem', number: true, from: 600, cell: (table, row) => table.get('version', row) || '–' },
+  { name: 'cache', title: 'cache (digest)', size: 'minmax(8rem, 1fr)', from: 700 },
+  { name: 'kernel', title: 'kernel', size: 'minmax(6rem, 1fr)', from: 820 },
+  { name: 'zone', title: 'zone', size: 'minmax(5rem, 1fr)', from: 560 },
+  { name: 'kubelet', title: 'kubelet', size: '6rem', from: 900 },
+];
+
+function Nodes({ state, stream }) {
+  const { at, problem, findings, notLookedAt } = state.parts;
+  const table = state.tables.nodes;
+  return html`<div class="bar"><h1>Nodes <span class="quiet">${table.length.toLocaleString('en')}</span></h1><${Filter} label="filter nodes" /> ${at && html`<span class="quiet">asked <${Ago} at=${at} stream=${stream} /></span>`}</div>
+    ${problem && html`<${Problem} text=${problem} />`}
+    ${findings.map((finding) => html`<${Finding} key=${finding.sentence} finding=${finding} open=${findings.length < 3} />`)}
+    <${Table} id="nodes" label="nodes" table=${table} columns=${NODES} filter=${place().query.get('q') || ''} />
+    <${Unseen} phrases=${notLookedAt} />`;
+}
+
+// ---- Timeline
+
+function Timeline({ state, stream }) {
+  const { service, since, timeline, services } = state.parts;
+  if (!service) {
+    const words = (place().query.get('q') || '').toLowerCase();
+    const found = services.filter((key) => key.toLowerCase().includes(words));
+    return html`<div class="bar"><h1>Timeline</h1><${Filter} label="filter Services" /></div><p class="quiet">of which Service?</p>
+      <ul class="choices">${found.slice(0, 200).map((key) => html`<li key=${key}><a href=${link(['timeline', ...named(key)])}><bdi>${key}</bdi></a></li>`)}</ul>`;
+  }
+  const lines = timeline?.answer?.lines || [];
+  return html`<div class="bar"><h1>Timeline <span class="quiet">of <a href=${link(['service', ...named(service)])}><bdi>${service}</bdi></a></span></h1>
+      <label>the last <select value=${since} onChange=${(event) => choose({ since: event.target.value })}>${['10m', '1h', '6h'].map((text) => html`<option value=${text}>${text}</option>`)}</select></label>
+      ${timeline && html`<span class="quiet">asked <${Ago} at=${timeline.at} stream=${stream} /></span>`}</div>
+    ${!timeline ? html`<${Waiting}>reading what was recorded<//>` : timeline.problem ? html`<${Problem} text=${timeline.problem} />` : html`
+      ${timeline.answer.notice && html`<p class="quiet"><bdi>${timeline.answer.notice}</bdi></p>`}
+      ${!lines.length && html`<p class="quiet">nothing happened in this time</p>`}
+      <ol class="timeline">${lines.slice().reverse().slice(0, 200).map((entry) => html`<li key=${entry.time + entry.what}><${Event} entry=${entry} /></li>`)}</ol>`}`;
+}
+
+function Event({ entry }) {
+  const nodes = Object.entries(entry.nodes).sort(([, a], [, b]) => b - a);
+  const took = (Date.parse(entry.until) - Date.parse(entry.time)) / 1000;
+  return html`<time dateTime=${entry.time}>${clock(Date.parse(entry.time) / 1000)}</time>
+    <div><b><bdi>${entry.what}</bdi></b>${took >= 0.05 && html` <span class="quiet">in ${lasting(took)}</span>`} <span class="quiet">by <bdi>${entry.who || '?'}</bdi></span>
+      <div class="quiet">${entry.slices ? html`${count(entry.slices, 'slice')}, ${(entry.bytes / 1000).toFixed(1)} kB${entry.nodesKnown ? html`; ${nodes.length} of ${count(entry.nodesKnown, 'node')} told${nodes.length ? html`, the last <bdi>${nodes[0][0]}</bdi> after ${lasting(nodes[0][1])}` : ''}` : ''}` : 'no slice changed'}</div>
+      ${entry.opened.length > 1 && html`<details><summary>${count(entry.opened.length, 'change')}</summary><ol class="opened">${entry.opened.slice(0, 200).map((sub) => html`<li><time>${clock(Date.parse(sub.time) / 1000)}</time> <bdi>${sub.what}</bdi> <span class="quiet">by <bdi>${sub.who || '?'}</bdi></span></li>`)}</ol></details>`}
+    </div>`;
+}
+
+// ---- Trace
+
+const FIELDS = [['from', 'From', 'node/NODE, [pod/]NAME or an address'], ['to', 'To', 'SERVICE.NAMESPACE:PORT or ADDRESS:PORT'], ['node', 'Node', 'whose rules; the sender’s']];
+
+function Trace({ state }) {
+  const { query } = place();
+  const asked = query.get('from') && query.get('to') ? ['from', 'to', 'protocol', 'node', 'namespace'].map((name) => [name, query.get(name) || '']) : null;
+  const text = asked ? String(new URLSearchParams(asked)) : '';
+  const [answer, setAnswer] = useState(null);
+  const first = useRef();
+  useEffect(() => {
+    setAnswer(null);
+    if (!text) return undefined;
+    const abort = new AbortController();
+    fetch(`v1/trace?${text}`, { signal: abort.signal, cache: 'no-store' })
+      .then(async (response) => setAnswer(response.ok ? await response.json() : { problem: await response.text() }))
+      .catch((error) => abort.signal.aborted || setAnswer({ problem: String(error.message) }));
+    return () => abort.abort();
+  }, [text]);
+  const onSubmit = (event) => {
+    event.preventDefault();
+    const form = new FormData(event.target);
+    choose(Object.fromEntries(['from', 'to', 'protocol', 'node'].map((name) => [name, form.get(name).trim()])));
+  };
+  const example = { from: state.parts.nodes.length ? `node/${state.parts.nodes[0]}` : '', to: state.parts.services.length ? state.parts.services[0].split('/').reverse().join('.') : '' };
+  return html`<h1>Trace</h1><p class="quiet">Where does the packet go that opens a connection, and why?</p>
+    <form class="trace" onSubmit=${onSubmit} key=${text}>
+      ${FIELDS.map(([name, title, hint], at) => html`<label><span>${title}</span><input name=${name} ref=${at ? null : first} list=${`known-${name}`} value=${query.get(name) || example[name] || ''} aria-describedby=${`hint-${name}`} required=${name !== 'node'} autocomplete="off" spellcheck=${false} /><small class="quiet" id=${`hint-${name}`}>${hint}</small></label>`)}
+      <label><span>Protocol</span><select name="protocol" value=${query.get('protocol') || ''}><option value="">the Service’s</option><option value="tcp">TCP</option><option value="udp">UDP</option><option value="sctp">SCTP</option></select></label>
+      <button type="submit">Trace</button>
+      <datalist id="known-from">${state.parts.nodes.slice(0, 100).map((node) => html`<option value=${`node/${node}`} />`)}</datalist>
+      <datalist id="known-to">${state.parts.services.slice(0, 200).map((key) => html`<option value=${key.split('/').reverse().join('.')} />`)}</datalist>
+      <datalist id="known-node">${state.parts.nodes.slice(0, 100).map((node) => html`<option value=${node} />`)}</datalist>
+    </form>
+    ${text && (!answer ? html`<${Waiting}>sending it through the rules<//>` : answer.problem ? html`<${Problem} text=${answer.problem} />` : html`<${Verdict} answer=${answer.answer} />`)}`;
+}
+
+function Verdict({ answer }) {
+  const { source, destination, node, service, hints } = answer;
+  const good = answer.verdict === 'dnat' || answer.verdict === 'accept';
+  const facts = [
+    ['from', `${source.address}${source.kind !== 'other' ? `, ${source.kind} ${source.name}` : ''}`],
+    ['to', `${destination.address}:${destination.port}/${destination.protocol}${destination.is.length ? `, ${destination.is.join(', ')}` : ''}`],
+    ['at', `node ${node.name}${node.zone ? `, zone ${node.zone}` : ''}`],
+    service && ['policy', `${service.policyField} ${service.policy}`],
+    hints && ['hints', hints.sentence],
+    ['masquerade', answer.masquerade],
+    answer.chains.length && ['chains', answer.chains.join(', ')],
+    answer.element && ['element', answer.element],
+  ].filter(Boolean);
+  return html`<section class="panel" aria-label="answer"><p class="verdict"><${Mark} kind=${good ? 'well' : 'error'}>${answer.verdict}<//> <bdi>${answer.reason}</bdi></p>
+    <dl class="facts">${facts.map(([name, text]) => html`<dt>${name}</dt><dd><bdi>${text}</bdi></dd>`)}</dl>
+    ${answer.findings.map((finding) => html`<${Finding} finding=${finding} open=${true} />`)}
+    ${answer.targets.length + answer.others.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="endpoints"><table>
+      <thead><tr><th scope="col">share</th><th scope="col">endpoint</th><th scope="col">Pod</th><th scope="col">node</th><th scope="col">zone</th><th scope="col">why</th></tr></thead>
+      <tbody>${[...answer.targets, ...answer.others].slice(0, 200).map((target) => html`<tr class=${target.probability ? '' : 'unused'}>
+        <td><span class="share">${target.share}</span></td><td class="mono"><bdi>${target.address}:${target.port}</bdi></td><td><bdi>${target.pod}</bdi></td><td><bdi>${target.node}</bdi></td><td><bdi>${target.zone}</bdi></td><td><bdi>${target.why}</bdi></td></tr>`)}</tbody>
+    </table></div>`}
+    ${answer.notes.map((note) => html`<p class="quiet"><bdi>${note}</bdi></p>`)}
+  </section>`;
+}
+
+// ---- All of them: what the server is asked for, by the place
+
+export const VIEWS = {
+  now: { title: 'Now', show: Now, query: () => ({ view: 'now' }), sums: ({ sums }) => `${count(sums.services, 'Service')}, ${count(sums.endpoints.ready, 'endpoint')} ready` },
+  services: { title: 'Services', show: Services, query: () => ({ view: 'services' }), sums: (_, { services }) => count(services.length, 'Service') },
+  service: { show: Service, query: ({ parts, query }) => ({ view: 'service', service: parts.slice(0, 2).join('/'), client: query.get('client') || '' }), sums: ({ sums }) => `${count(sums.states.ready, 'endpoint')} ready, ${sums.states['not ready']} not ready` },
+  zones: { title: 'Zones', show: Zones, query: ({ parts }) => ({ view: 'zones', service: parts.slice(0, 2).join('/') }), sums: ({ cross }) => `${percent(cross)} of connections leave their zone` },
+  nodes: { title: 'Nodes', show: Nodes, query: () => ({ view: 'nodes' }), sums: (_, { nodes }) => count(nodes.length, 'node') },
+  timeline: { title: 'Timeline', show: Timeline, query: ({ parts, query }) => ({ view: 'timeline', service: parts.slice(0, 2).join('/'), since: query.get('since') || '10m' }), sums: ({ timeline }) => count(timeline?.answer?.lines.length || 0, 'line') },
+  trace: { title: 'Trace', show: Trace, query: () => ({ view: 'trace' }), sums: () => '', command: (query) => (query.get('from') && query.get('to') ? `sliceplane trace ${['from', 'to', 'protocol', 'node'].filter((name) => query.get(name)).map((name) => `--${name} ${query.get(name)}`).join(' ')}` : '') },
+};

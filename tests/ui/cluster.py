@@ -1,0 +1,140 @@
+"""A cluster for tests of the page: a plane in memory with emulated nodes, and the page of it in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.ui.browser import Background
+
+from sliceplane.api.codec import decode_document, encode
+from sliceplane.api.scheme import ServiceAccounts
+from sliceplane.informer.digest import digest_of_versions
+from sliceplane.kit.times import format_micro_time
+from sliceplane.page.model import ClusterModel
+from sliceplane.proxy.progress import (
+    ANNOTATION_PROGRESS,
+    ANNOTATION_REVISION,
+    COMPONENT,
+    LABEL_COMPONENT,
+    LEASE_DURATION_S,
+    LEASE_NAMESPACE,
+    LEASE_PREFIX,
+    Held,
+    ProgressReport,
+)
+from sliceplane.shell.transport.kubeconfig import Connection, from_file
+from sliceplane.shell.ui.server import PageServer, page
+from sliceplane.testing import Plane
+
+
+class RunningPage:
+    """``sliceplane ui`` without a process.  Use as a ``with`` block."""
+
+    def __init__(self, plane: Plane, *, connection: Connection | None = None, namespace: str = "") -> None:
+        self._connection = connection or from_file(plane.kubeconfig)
+        self._namespace = namespace
+        self.server: PageServer
+        self._context: AbstractAsyncContextManager[PageServer]
+
+    def __enter__(self) -> RunningPage:
+        self._background = Background()
+        self._background.call(self._start())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._background.call(self._context.__aexit__(None, None, None))
+        self._background.stop()
+
+    async def _start(self) -> None:
+        self._context = page(self._connection, self._namespace, 0)
+        self.server = await self._context.__aenter__()
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    def change(self, change: Callable[[ClusterModel], None]) -> None:
+        """*change* what the page believes that the cluster has: a server of ours would refuse it."""
+
+        async def do() -> None:
+            change(self.server._live.model)
+
+        self._background.call(do())
+
+
+def deployment(
+    name: str, replicas: int, *, image: str = "web:1", labels: dict[str, str] | None = None
+) -> dict[str, Any]:
+    labels = labels or {"app": name}
+    return {
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas, "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [{"name": "main", "image": image, "ports": [{"containerPort": 8080}]}]},
+            },
+        },
+    }  # fmt: skip
+
+
+def service(name: str, *, selector: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+        "spec": {"selector": selector or {"app": name}, "ports": [{"port": 80, "targetPort": 8080}], **spec},
+    }  # fmt: skip
+
+
+def proxy_lease(
+    node: str, plane: Plane, *, told: list[tuple[str, str]] | None = None, revision: int = 0
+) -> dict[str, Any]:
+    """What the proxy of *node* tells that holds what the server has now; or as *told* of *revision* (``slices``)."""
+    known, newest = (told, revision) if told is not None else slices(plane)
+    held = Held(newest, digest_of_versions(known))
+    report = ProgressReport(endpointslices={"all": held})
+    return {
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {
+            "name": f"{LEASE_PREFIX}{node}", "namespace": LEASE_NAMESPACE, "labels": {LABEL_COMPONENT: COMPONENT},
+            "annotations": {ANNOTATION_REVISION: str(newest), ANNOTATION_PROGRESS: encode(report).decode()},
+        },
+        "spec": {
+            "holderIdentity": node, "leaseDurationSeconds": LEASE_DURATION_S,
+            "renewTime": format_micro_time(plane.clock()),
+        },
+    }  # fmt: skip
+
+
+def slices(plane: Plane) -> tuple[list[tuple[str, str]], int]:
+    """Key and version of each EndpointSlice, and the newest version."""
+    metadata = [item["metadata"] for item in plane.list("endpointslices", namespace="")]
+    known = [(f"{meta['namespace']}/{meta['name']}", meta["resourceVersion"]) for meta in metadata]
+    return known, max(int(version) for _, version in known)
+
+
+def connection_with(plane: Plane, token: str, folder: Path, namespace: str = "default") -> Connection:
+    """To *plane*, with a token in the place of the administrator's certificate."""
+    config = yaml.safe_load(plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": token}
+    config["contexts"][0]["context"]["namespace"] = namespace
+    path = folder / "kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    return from_file(path)
+
+
+def token_for(plane: Plane, account: str, namespace: str, seconds: int = 600) -> str:
+    plane.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}}, namespace=namespace)
+
+    async def ask() -> bytes:
+        async with plane.client() as client:
+            body = encode({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+                           "spec": {"expirationSeconds": seconds}})  # fmt: skip
+            return await client.create(ServiceAccounts, namespace, body, subresource="token", name=account)
+
+    token: str = decode_document(asyncio.run(ask()))["status"]["token"]
+    return token

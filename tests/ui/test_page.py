@@ -1,0 +1,329 @@
+"""The page in a real Chromium: what a person sees of a cluster, live.  No test may see a console error, a report of the
+Content-Security-Policy, or a request to anywhere else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.ui.browser import Browser, Tab, program
+from tests.ui.cluster import (
+    RunningPage,
+    connection_with,
+    deployment,
+    proxy_lease,
+    service,
+    slices,
+    token_for,
+)
+
+from sliceplane.api.core import Node, Service, ServiceCondition, ServiceSpec, ServiceStatus
+from sliceplane.api.discovery import EndpointSlice, SliceEndpoint
+from sliceplane.api.meta import ObjectMeta, ObjectReference
+from sliceplane.informer.cache import Change
+from sliceplane.page.model import ClusterModel
+from sliceplane.slices.guard import REASON_HELD
+from sliceplane.testing import Plane
+
+AXE = Path(__file__).parent / "vendor" / "axe.min.js"
+VIEWS = (
+    "now", "services", "service/shop/cart?client=node/node-1", "service/shop/search", "zones", "nodes", "timeline",
+    "timeline/shop/cart", "trace?from=node/node-1&to=cart.shop:80",
+)  # fmt: skip
+#: markup, a change of direction, and the longest name
+HOSTILE = ("<img src=x onerror=window.pwned=1>", "\u202eevil\u2066<script>window.pwned=1<!--", "n" * 253)
+READY = "document.querySelectorAll('.map .cell.ready').length"
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if not program() and not os.environ.get("CI"):
+        pytest.skip("there is no Chromium: apt-get install chromium (tools/install.sh dev does it as root)")
+    with Browser() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[Plane]:
+    with Plane(nodes=4, zones=("zone-a", "zone-b")) as plane:
+        plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+        plane.apply(
+            [
+                deployment("cart", 6), service("cart", trafficDistribution="PreferSameZone"), deployment("search", 2),
+                service("search", selector={"app": "serach"}),
+            ],
+            namespace="shop",
+        )  # fmt: skip
+        plane.wait_for(lambda: len([e for e in plane.endpoints("cart", namespace="shop") if e.ready]) == 6, timeout=60)
+        yield plane
+
+
+@pytest.fixture(scope="module")
+def page(plane: Plane) -> Iterator[RunningPage]:
+    with RunningPage(plane) as running:
+        yield running
+
+
+@pytest.fixture
+def tab(browser: Browser) -> Iterator[Tab]:
+    made = browser.tab()
+    yield made
+    faults = list(made.faults)
+    made.close()
+    assert faults == []
+
+
+def test_a_rollout_is_seen_live_and_told_as_activity(plane: Plane, page: RunningPage, tab: Tab) -> None:
+    tab.go(f"{page.url}#/service/shop/cart")
+    tab.until(f"{READY} === 6")
+    plane.apply(deployment("cart", 9), namespace="shop")
+    tab.until(f"{READY} === 9")
+    tab.shows("9 endpoints")
+    tab.eval("window.before = [...document.querySelectorAll('.map .cell')].map((cell) => cell.title.split(' ')[0])")
+    plane.apply(deployment("cart", 9, image="web:2"), namespace="shop")
+    tab.until(
+        f"{READY} === 9 && document.querySelectorAll('.map .cell').length === 9 && "
+        "![...document.querySelectorAll('.map .cell')].some((cell) => window.before.includes(cell.title.split(' ')[0]))"
+    )
+    plane.apply(deployment("cart", 6, image="web:2"), namespace="shop")
+    tab.until(f"{READY} === 6 && document.querySelectorAll('.map .cell').length === 6")
+    assert tab.eval("document.querySelectorAll('[role=grid]#endpoints .rows [role=row]').length") == 6
+    tab.eval("location.hash = '#/now'")
+    tab.shows("shop/cart", "ol.activity")
+    tab.shows("behind", ".freshness")
+
+
+def test_a_fault_is_explained_with_its_remedy(page: RunningPage, tab: Tab) -> None:
+    tab.go(page.url)
+    tab.shows("shop/search", ".findings")
+    tab.eval("[...document.querySelectorAll('.findings a')].find((link) => link.innerText.includes('search')).click()")
+    tab.shows("they have search, not serach", "section[aria-labelledby=h-explain]")
+    tab.shows("kubectl -n shop patch service search", "section[aria-labelledby=h-explain]")
+    tab.shows("error B1", ".axes")
+    tab.shows("sliceplane explain service search -n shop", "footer")
+
+
+def test_a_client_sees_who_gets_its_connections(plane: Plane, page: RunningPage, tab: Tab) -> None:
+    near = sum(endpoint.zone == "zone-a" for endpoint in plane.endpoints("cart", namespace="shop"))
+    tab.go(f"{page.url}#/service/shop/cart?client=node/node-1")
+    tab.shows(f"{near} of 6 zone zone-a", ".reach")
+    tab.until(f"document.querySelectorAll('.map .cell.used').length === {near}")
+    tab.eval("location.hash = '#/trace?from=node/node-1&to=cart.shop:80'")
+    tab.shows("dnat", ".verdict")
+    tab.shows("sliceplane trace --from node/node-1 --to cart.shop:80", "footer")
+    shares = tab.eval("[...document.querySelectorAll('.share')].map((share) => share.innerText)")
+    assert sorted(shares) == sorted([f"1/{near}"] * near + ["0"] * (6 - near))
+    tab.eval("location.hash = '#/zones'")
+    tab.shows("of connections leave their zone")
+    tab.eval("location.hash = '#/timeline/shop/cart'")
+    tab.shows("Deployment cart: made")
+
+
+def test_a_node_behind_is_named(plane: Plane, page: RunningPage, tab: Tab) -> None:
+    """Its Lease tells of slices as they were a rollout ago; the others hold what the server has."""
+    told, revision = slices(plane)
+    plane.apply(deployment("cart", 7, image="web:2"), namespace="shop")
+    plane.wait_for(lambda: len([e for e in plane.endpoints("cart", namespace="shop") if e.ready]) == 7, timeout=60)
+    plane.apply([proxy_lease(f"node-{number}", plane) for number in (1, 2, 3)])
+    plane.apply(proxy_lease("node-4", plane, told=told, revision=revision))
+    tab.go(f"{page.url}#/nodes")
+    rows = "[...document.querySelectorAll('#nodes .rows [role=row]')].map((row) => row.innerText)"
+    tab.until(f"{rows}.some((row) => /node-4\\s+[^\\n]*(catching up|behind)/.test(row))")
+    tab.until(f"{rows}.filter((row) => row.includes('in step')).length === 3")
+    tab.eval("location.hash = '#/now'")
+    tab.shows("3 of 4 nodes in step", "section[aria-labelledby=h-fresh]")
+    tab.shows("node-4", "section[aria-labelledby=h-fresh]")
+    plane.apply(deployment("cart", 6, image="web:2"), namespace="shop")
+
+
+def test_the_scheme_follows_the_system_and_the_switch_stays_in_the_url(page: RunningPage, tab: Tab) -> None:
+    background = "getComputedStyle(document.documentElement).backgroundColor"
+    tab.media(dark=True)
+    tab.go(page.url)
+    tab.shows("Services", ".sums")
+    dark = tab.eval(background)
+    tab.press("d")
+    tab.until("location.hash.includes('scheme=light')")
+    light = tab.until(f"{background} !== '{dark}' && {background}")
+    tab.eval("document.querySelector('nav a[href*=zones]').click()")
+    tab.until("location.hash === '#/zones?scheme=light'")
+    tab.press("d")
+    tab.until(f"{background} === '{dark}'")
+    assert light != dark
+
+
+def test_everything_is_reached_with_the_keyboard(page: RunningPage, tab: Tab) -> None:
+    tab.go(page.url)
+    tab.shows("Services", ".sums")
+    tab.press("2")
+    tab.until("document.querySelectorAll('#services .rows [role=row]').length === 3")
+    tab.press("/")
+    tab.write("shop/ sea")
+    tab.eval("document.activeElement.select()")
+    tab.write("search")
+    tab.until("document.querySelectorAll('#services .rows [role=row]').length === 1")
+    assert "q=search" in tab.eval("location.hash")
+    tab.press("Escape")
+    tab.until("document.activeElement.id === 'services'")
+    tab.press("/")
+    tab.eval("document.activeElement.select()")
+    tab.write("shop")
+    tab.press("Escape")
+    tab.until("document.querySelectorAll('#services .rows [role=row]').length === 2")
+    tab.press("ArrowDown")
+    active = "document.getElementById(document.getElementById('services').getAttribute('aria-activedescendant'))"
+    tab.until(f"{active}.innerText.includes('search')")
+    tab.press("Home")
+    tab.until(f"{active}.innerText.includes('cart')")
+    tab.press("Enter")
+    tab.until("location.hash === '#/service/shop/cart'")
+    tab.shows("6 endpoints")
+    tab.press("Escape")
+    tab.until("location.hash === '#/services'")
+    tab.press("?")
+    tab.until("document.querySelector('dialog[open]')")
+    tab.press("Escape")
+    tab.until("!document.querySelector('dialog')")
+    tab.press("p")
+    tab.shows("paused", ".freshness")
+    tab.press("p")
+    tab.until("!document.querySelector('.freshness').innerText.includes('paused')")
+    tab.press("Tab")
+    assert tab.eval("document.activeElement.matches(':focus-visible')")
+
+
+def test_320_pixels_are_wide_enough(page: RunningPage, tab: Tab) -> None:
+    tab.resize(320, 640)
+    tab.go(page.url)
+    for view in VIEWS:
+        show(tab, view)
+        assert tab.eval("document.documentElement.scrollWidth") <= 320, view
+
+
+def test_hostile_names_are_text_wherever_they_are_shown(page: RunningPage, tab: Tab) -> None:
+    """A server of ours refuses most of them; another one may not."""
+    meta = [ObjectMeta(name=name, namespace=name, uid=name) for name in HOSTILE]
+    services = [
+        Service(
+            metadata=item,
+            spec=ServiceSpec(selector={item.name: item.name}, cluster_ip=item.name),
+            status=ServiceStatus(conditions=(ServiceCondition(type=REASON_HELD, status="True", message=item.name),)),
+        )
+        for item in meta
+    ]
+    nodes = [Node(metadata=ObjectMeta(name=name, labels={"topology.kubernetes.io/zone": name})) for name in HOSTILE]
+    made = [
+        EndpointSlice(
+            metadata=ObjectMeta(name=name, namespace=name, labels={"kubernetes.io/service-name": name}),
+            address_type=name,
+            endpoints=(
+                SliceEndpoint(addresses=(name,), zone=name, node_name=name, target_ref=ObjectReference(name=name)),
+            ),
+        )
+        for name in HOSTILE
+    ]
+
+    def change(model: ClusterModel, *, gone: bool = False) -> None:
+        for kind, objects in (("services", services), ("nodes", nodes)):
+            changes: Any = [Change(kind, item, None) if gone else Change(kind, None, item) for item in objects]
+            getattr(model, f"on_{kind}")(changes)
+        told = [Change("slices", item, None) if gone else Change("slices", None, item) for item in made]
+        model.on_slices(told, 0.0, told=True)
+
+    page.change(change)
+    try:
+        tab.resize(900, 700)
+        tab.go(page.url)
+        tab.shows(HOSTILE[0], "section[aria-labelledby=h-guards]")
+        tab.shows(HOSTILE[0], ".activity")
+        for view in ("services", "zones", "nodes", "timeline", "trace"):
+            show(tab, view)
+            text = tab.eval("document.body.textContent + [...document.querySelectorAll('option')].map((o) => o.value)")
+            assert all(name in text for name in HOSTILE), view
+            harmless(tab, view)
+        for name in HOSTILE:
+            path = tab.eval(f"`${{encodeURIComponent({name!r})}}/${{encodeURIComponent({name!r})}}`")
+            show(tab, f"service/{path}")
+            tab.shows("1 endpoint")
+            assert name in tab.eval("document.querySelector('#endpoints').textContent")
+            harmless(tab, name)
+    finally:
+        page.change(lambda model: change(model, gone=True))
+
+
+def harmless(tab: Tab, where: str) -> None:
+    assert tab.eval("window.pwned === undefined && !document.querySelector('main img, main script')"), where
+    assert tab.eval("document.documentElement.scrollWidth") <= 900, where
+
+
+def show(tab: Tab, view: str) -> None:
+    """Returns when the view is there whole: nothing is being asked any more."""
+    name = view.split("/")[0].split("?")[0]
+    tab.eval(f"location.hash = '#/{view}'")
+    tab.until(f"!document.querySelector('main .quiet')?.innerText.endsWith(' …') && location.hash.includes('{name}')")
+    tab.until("![...document.querySelectorAll('main p')].some((line) => line.innerText.endsWith(' …'))")
+
+
+def test_axe_finds_nothing_in_any_view_in_either_scheme(page: RunningPage, tab: Tab) -> None:
+    tab.send("Page.setBypassCSP", enabled=True)
+    tab.go(page.url)
+    tab.shows("Services", ".sums")
+    tab.eval(AXE.read_text())
+    for scheme in ("light", "dark"):
+        for view in VIEWS:
+            show(tab, f"{view}{'&' if '?' in view else '?'}scheme={scheme}")
+            found = tab.eval(
+                "axe.run(document, {resultTypes: ['violations']}).then(({violations}) => violations.map((rule) => "
+                "`${rule.id}: ${rule.nodes.map((node) => node.html + ' ' + node.failureSummary).slice(0, 3)}`))"
+            )
+            assert found == [], f"{view}, {scheme}"
+            assert tab.eval("getComputedStyle(document.documentElement).colorScheme") == scheme
+
+
+def test_an_api_server_that_goes_away_and_comes_back(plane: Plane, page: RunningPage, tab: Tab) -> None:
+    tab.go(f"{page.url}#/service/shop/cart")
+    tab.until(f"{READY} === 6")
+    with plane.faults.outage():
+        tab.shows("not reached", ".trouble")
+        tab.until("document.documentElement.classList.contains('stale')")
+        tab.shows("the cluster is not heard of", ".freshness")
+        assert tab.eval(READY) == 6, "what was known stays"
+    tab.until("!document.querySelector('.trouble') && !document.documentElement.classList.contains('stale')")
+    plane.apply(deployment("cart", 5, image="web:2"), namespace="shop")
+    tab.until(f"{READY} === 5")
+    plane.apply(deployment("cart", 6, image="web:2"), namespace="shop")
+
+
+def test_what_one_may_not_see_is_named_and_so_is_a_token_that_expired(plane: Plane, tab: Tab, tmp_path: Path) -> None:
+    rules = [
+        {"apiGroups": ["", "discovery.k8s.io"], "resources": ["services", "endpointslices"], "verbs": ["list", "watch"]}
+    ]
+    version = "rbac.authorization.k8s.io/v1"
+    plane.apply(
+        [
+            {"apiVersion": version, "kind": "Role", "metadata": {"name": "reader"}, "rules": rules},
+            {"apiVersion": version, "kind": "RoleBinding", "metadata": {"name": "reader"},
+             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"},
+             "subjects": [{"kind": "ServiceAccount", "name": "reader", "namespace": "shop"}]},
+        ],
+        namespace="shop",
+    )  # fmt: skip
+    connection = connection_with(plane, token_for(plane, "reader", "shop"), tmp_path, "shop")
+    with RunningPage(plane, connection=connection) as running:
+        tab.go(f"{running.url}#/services")
+        tab.shows("you may not list services in all namespaces; this is namespace shop")
+        tab.shows("you may not list nodes")
+        tab.until("document.querySelectorAll('#services .rows [role=row]').length === 2")
+        tab.eval("location.hash = '#/nodes'")
+        tab.shows("leases", "main .trouble")
+        plane.advance(3 * 3600)
+        plane.faults.cut_watches()
+        tab.shows("refused", ".trouble[role=alert] .error")
+        tab.until("document.documentElement.classList.contains('stale')")
+        tab.send("Page.navigate", url="about:blank")
+        tab.until("location.href === 'about:blank'")

@@ -154,8 +154,9 @@ class PageServer:
             await response.prepare(request)
             await _send(response, line({"type": "hello", "server": self._server, "namespace": self._live.namespace}))
             number: int | None = 0
-            while (number := await self._tell(response, topic, number)) is not None:
+            while number is not None:
                 await topic.changed(number, BEAT_S)
+                number = await self._tell(response, topic, number)
         except TimeoutError:
             if request.transport is not None:
                 request.transport.abort()

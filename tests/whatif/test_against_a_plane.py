@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from tests.waiting import eventually
 from tests.whatif.asked import ask, deployment, service
 
@@ -25,6 +26,7 @@ from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Deployments, EndpointSlices, Nodes, Pods, Resource, Services
+from sliceplane.cli.main import main
 from sliceplane.client.connecting import connect
 from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
@@ -32,13 +34,14 @@ from sliceplane.shell.hosting.catalogue import DiscoveryConfig, default_controll
 from sliceplane.shell.hosting.embedded import ControllerService
 from sliceplane.shell.server.config import PlaneConfig
 from sliceplane.shell.server.plane import ServerPlane
-from sliceplane.shell.tools import snapshot
+from sliceplane.shell.tools import recordings, snapshot
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.whatif.prediction import Prediction
 from sliceplane.whatif.state import of_snapshot
 
 ZONES = ("zone-a", "zone-b", "zone-c")
 MARKER = "theirs-marker"
+MADE = ("slices made", "slices updated", "slices deleted")
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,7 @@ async def watched(client: HttpClient, revision: int) -> Counter[str]:
 
 
 async def really(tmp_path: Path, case: Case) -> tuple[Prediction, Counter[str]]:
+    """Leaves ``taken.snapshot`` and ``incident.recording`` behind."""
     made = tmp_path / "made.snapshot"
     async with running(tmp_path / "first", case, case.before) as client:
         document = deployment(case.pods)
@@ -173,7 +177,9 @@ async def really(tmp_path: Path, case: Case) -> tuple[Prediction, Counter[str]]:
         await eventually(lambda: shown(client), lambda now: now == foreseen(found))
         marker = {"metadata": {"name": MARKER}, "addressType": "IPv4", "endpoints": []}
         await client.create(EndpointSlices, "default", encode(marker))
-        return found, await watching
+        counted = await watching
+        await recordings.save(client, tmp_path / "incident.recording")
+        return found, counted
 
 
 async def available(client: HttpClient) -> int:
@@ -221,3 +227,20 @@ def test_writes_and_bytes_are_those_of_a_real_plane(name: str, tmp_path: Path) -
     watchers = found.after.watchers
     assert written.events == written.writes * watchers
     assert counted["bytes"] * watchers == written.json
+    check_the_recording(tmp_path, CASES[name])
+
+
+def check_the_recording(tmp_path: Path, case: Case) -> None:
+    """``--verify`` finds the same, and finds what is otherwise."""
+    line = ["what-if", "cart", "--snapshot", str(tmp_path / "taken.snapshot")]
+    line += ["--verify", str(tmp_path / "incident.recording"), *(word for text in case.now for word in ("--now", text))]
+    changes = [word for text in case.words for word in ("--set", text)]
+    same = CliRunner(env={"COLUMNS": "80"}).invoke(main, [*line, *changes])
+    assert same.exit_code == 0, same.output
+    assert "It happened as it was foreseen." in same.output
+    assert max(map(len, same.output.splitlines())) <= 80
+    other = CliRunner().invoke(main, [*line, "-o", "json"])
+    assert other.exit_code == 1, "without the change nothing was foreseen"
+    document = json.loads(other.output)["happened"]
+    assert document["asForeseen"] is False
+    assert sum(figure["happened"] for figure in document["figures"] if figure["what"] in MADE) > 0

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.whatif.asked import ask, cart, cart_snapshot
+from tests.whatif.asked import ask, cart, cart_snapshot, state_of
 
-from sliceplane.api.codec import encode
+from sliceplane.api.codec import decode, encode
+from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection
-from sliceplane.api.scheme import Nodes, Services
+from sliceplane.api.scheme import EndpointSlices, Nodes, Services
 from sliceplane.cli.main import main
 from sliceplane.cli.what_if import _read
 from sliceplane.cli.what_if_plot import draw
+from sliceplane.informer.cache import Change
+from sliceplane.recorder.entries import LifeBegan
 from sliceplane.sim.cluster import Cluster
 from sliceplane.store.snapshot import records_of
 from sliceplane.whatif.prediction import Prediction
 from sliceplane.whatif.state import READ, CannotTell, of_lists, of_snapshot
+from sliceplane.whatif.verify import check_beginning
 
 SAME_ZONE = ("--set", "traffic-distribution=PreferSameZone")
 
@@ -76,7 +81,7 @@ def test_the_document_is_stable(snapshot: Path) -> None:
     document = json.loads(first)
     assert list(document) == [
         "service", "changes", "origin", "assumptions", "before", "after", "written", "writtenOfAllServices", "pending",
-        "ifClientsStay", "controllerTells", "chance", "overloadThreshold", "cost",
+        "ifClientsStay", "controllerTells", "chance", "overloadThreshold", "cost", "happened",
     ]  # fmt: skip
     assert document["after"]["inside"]["leaving"] == 0
     assert document["written"]["bytes"]["json"] > document["written"]["bytes"]["protobuf"] > 0
@@ -143,6 +148,7 @@ def test_a_plot_is_named_on_stderr(snapshot: Path, tmp_path: Path) -> None:
         (("--traffic", "zone-a=much"), 64, "'much' is no amount"),
         (("--traffic", "zone-a=0"), 64, "no zone has a share"),
         (("--price", "0.01"), 64, "say of when the price is"),
+        (("--verify", "/nonexistent.recording"), 2, "/nonexistent.recording: No such file or directory"),
         (("--gigabytes", "-4"), 64, "'-4' is no amount"),
         (("--plot", "/nonexistent/x.png"), 1, "cannot draw into /nonexistent/x.png"),
     ],
@@ -192,3 +198,19 @@ def test_a_missing_right_is_named_with_a_way_on() -> None:
     assert "the right to list nodes in all namespaces is missing" in str(caught.value)
     assert "--snapshot" in str(caught.value)
     assert Services.plural in str(caught.value)
+
+
+def test_verifying_needs_a_snapshot_of_before() -> None:
+    done = CliRunner().invoke(main, ["what-if", "cart", "--verify", "incident.recording"])
+    assert done.exit_code == 64
+    assert "--verify compares with a snapshot of before: add --snapshot FILE" in " ".join(done.output.split())
+
+
+def test_a_recording_that_begins_too_late_is_no_answer(cluster: Cluster) -> None:
+    (slice_now,) = cluster.records(EndpointSlices)
+    later = decode(slice_now.body, EndpointSlice)
+    entry = LifeBegan(at=0.0, name="any", checkpoint=True, objects=(Change(EndpointSlices.key, None, later),))
+    state = replace(state_of(cluster), revision=slice_now.revision - 1)
+    with pytest.raises(CannotTell, match="begins after the snapshot"):
+        check_beginning(entry, state, "default", "cart")
+    check_beginning(entry, state_of(cluster), "default", "cart")

@@ -67,29 +67,35 @@ class SettingType(click.ParamType["Setting"]):
 @click.option("--gigabytes", default="0", metavar="N", help="Measured, requests and answers: makes a cost of shares.")
 @click.option("--price", default=_PRICE_DEFAULT, show_default=True, metavar="AMOUNT@DATE",
     help="$ for a GB that crosses zones, both directions; the default is AWS's.")  # fmt: skip
+@click.option("--verify", type=_FILE, metavar="RECORDING",
+    help="Compare with what a recording says that happened after the snapshot.")  # fmt: skip
 @output_option
 @click.option("--plot", type=_FILE, metavar="FILE",
     help="Also draw it into FILE (.png, .svg or .pdf; needs matplotlib).")  # fmt: skip
 @cluster_options
-def command(*, service: str, output: Form, plot: Path | None, **flags: Any) -> None:
+def command(*, service: str, output: Form, plot: Path | None, verify: Path | None, **flags: Any) -> None:
     """What would a change do to a Service: writes, slices, bytes to every watcher, and where connections go.
 
     Runs the controllers of this version on virtual time, over a cluster as it is now or over a snapshot, and makes
     the change there.  Reads only; what the answer rests on stands first.
 
-    Exit code 0: nothing gets worse; 1: an endpoint is overloaded, or connections find none, that did not before; 2: no
-    answer, stderr says why.
+    Exit code 0: nothing gets worse; 1: an endpoint is overloaded, or connections find none, that did not before; with
+    --verify: it happened otherwise; 2: no answer, stderr says why.
     """
+    from sliceplane.cli.recorder import read
     from sliceplane.whatif.changes import checked, running
     from sliceplane.whatif.document import as_document
     from sliceplane.whatif.prediction import WhatIfQuestion, predict
     from sliceplane.whatif.state import CannotTell
     from sliceplane.whatif.text import as_text
+    from sliceplane.whatif.verify import Happened, compared, happened, is_as_foreseen
 
+    if verify is not None and flags["snapshot"] is None:
+        raise click.UsageError("--verify compares with a snapshot of before: add --snapshot FILE")
     clients = _clients(flags)
     price = _price(flags)
 
-    def work() -> Prediction:
+    def work() -> tuple[Prediction, Happened | None]:
         state, namespace = _state(flags)
         in_name, _, name = service.rpartition("/")
         subject = state.service(in_name or flags["namespace"] or namespace, name)
@@ -98,17 +104,20 @@ def command(*, service: str, output: Form, plot: Path | None, **flags: Any) -> N
             service=subject, changes=changes, now=running(flags["now"]), clients=clients, price=price,
             watchers=flags["watchers"],
         )  # fmt: skip
-        return predict(state, question)
+        foreseen = predict(state, question)
+        return foreseen, None if verify is None else happened(foreseen, state, read(verify))
 
-    found = attempt(work, CannotTell, exit_code=NO_ANSWER)
+    found, real = attempt(work, CannotTell, exit_code=NO_ANSWER)
     if plot is not None:
         from sliceplane.cli.what_if_plot import draw
 
         draw(found, plot)
-    show(rendered(output, lambda: as_document(found), lambda: as_text(found, screen_width())), exit_code=NO_ANSWER)
+    text = rendered(output, lambda: as_document(found, real), lambda: as_text(found, screen_width(), real))
+    show(text, exit_code=NO_ANSWER)
     if plot is not None:
         click.echo(f"picture: {plot}", err=True)
-    raise SystemExit(BAD if found.bad_news else GOOD)
+    bad = found.bad_news if real is None else not is_as_foreseen(compared(found, real))
+    raise SystemExit(BAD if bad else GOOD)
 
 
 def _state(flags: dict[str, Any]) -> tuple[ClusterState, str]:

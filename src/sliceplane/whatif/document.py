@@ -6,9 +6,11 @@ from typing import Any
 
 from sliceplane.balancing.shares import OVERLOAD, TrafficShares
 from sliceplane.whatif.prediction import Picture, Prediction, Written
+from sliceplane.whatif.verify import Happened, compared, is_as_foreseen
 
 
-def as_document(found: Prediction) -> dict[str, Any]:
+def as_document(found: Prediction, real: Happened | None = None) -> dict[str, Any]:
+    """*real*: what happened, where one may compare."""
     price = found.question.price
     leaving = found.after.shares.leaving
     return {
@@ -32,7 +34,24 @@ def as_document(found: Prediction) -> dict[str, Any]:
             "before": float(price.gigabytes * found.before.shares.leaving * price.per_gb) if price.gigabytes else None,
             "after": float(price.gigabytes * leaving * price.per_gb) if price.gigabytes else None,
         },
+        "happened": None if real is None else _happened(found, real),
     }
+
+
+def _happened(found: Prediction, real: Happened) -> dict[str, Any]:
+    pairs = compared(found, real)
+    return {
+        "asForeseen": is_as_foreseen(pairs),
+        "figures": [
+            {"what": what, "foreseen": _plain(foreseen), "happened": _plain(happened)}
+            for what, foreseen, happened in pairs
+        ],
+        "problem": real.problem,
+    }
+
+
+def _plain(value: Any) -> int | float:
+    return value if isinstance(value, int) else float(value)
 
 
 def _picture(picture: Picture) -> dict[str, Any]:

@@ -151,6 +151,8 @@ class Prediction:
     stays: TrafficShares | None
     #: what the controller tells of this Service in Events
     notes: tuple[str, ...]
+    #: how controllers run after the change
+    running: Running
     state: ClusterState
 
     @property
@@ -199,6 +201,7 @@ def predict(state: ClusterState, question: WhatIfQuestion) -> Prediction:
         began=began,
         stays=stays,
         notes=_notes(world, service),
+        running=world.running,
         state=after_state,
     )
 
@@ -235,7 +238,7 @@ def _picture(state: ClusterState, world: WhatIfWorld, question: WhatIfQuestion, 
     reachable = is_externally_accessible(service.spec.type, service.spec.external_ips)
     external = reachable and service.spec.external_traffic_policy == "Local"
     slices = state.slices(meta.namespace, meta.name)
-    kinds = kinds_of(slices, _family(service), by_node=local or external, by_subset=world.running.subsetting.by_zone)
+    kinds = kinds_of(slices, family_of(service), by_node=local or external, by_subset=world.running.subsetting.by_zone)
     places = _places(state, question.clients, lost)
     if not places:
         raise CannotTell("there is no client: no Node takes Pods, or none of the Pods of --clients runs on a Node")
@@ -273,7 +276,7 @@ def _each(state: ClusterState, world: WhatIfWorld, namespace: str, name: str) ->
     return json / max(total, 1), protobuf / max(total, 1)
 
 
-def _family(service: Service) -> Family | None:
+def family_of(service: Service) -> Family | None:
     """Of a Service with two, the first: the shares of the other are the same."""
     first = (service.spec.ip_families or ("",))[0]
     return next((family for family in FAMILIES if family == first), None)

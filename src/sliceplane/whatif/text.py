@@ -13,11 +13,13 @@ from sliceplane.findings.wording import count
 from sliceplane.kit.columns import table
 from sliceplane.whatif.assumptions import percent, zone_name
 from sliceplane.whatif.prediction import Picture, Prediction, Written
+from sliceplane.whatif.verify import Happened, compared, rows
 
 _WIDTH: Final = 100
 
 
-def as_text(found: Prediction, width: int | None) -> str:
+def as_text(found: Prediction, width: int | None, real: Happened | None = None) -> str:
+    """*real*: what happened, where one may compare."""
     question = found.question
     changes = ", ".join(question.changes.words) or "nothing changes"
     blocks = [
@@ -29,7 +31,18 @@ def as_text(found: Prediction, width: int | None) -> str:
         ),
         [line for sentence in _judgement(found) for line in _wrapped(sentence, width)],
     ]
+    if real is not None:
+        blocks += _happened(found, real, width)
     return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def _happened(found: Prediction, real: Happened, width: int | None) -> list[list[str]]:
+    pairs = compared(found, real)
+    differing = sum(foreseen != happened for _, foreseen, happened in pairs)
+    said = "It happened as it was foreseen." if not differing else f"{count(differing, 'figure', 'differs')}."
+    if real.problem:
+        said += f" The recording is not whole: {real.problem}"
+    return [list(table(("", "foreseen", "happened", ""), list(rows(pairs)), width=width)), _wrapped(said, width)]
 
 
 def _bullet(sentence: str, width: int | None) -> list[str]:

@@ -1,0 +1,135 @@
+"""What was foreseen beside what happened: a recording of the controllers that made it.
+
+The slices of the Service are followed from the snapshot's on.  What a recording tells twice (several controllers, a
+list after a restart) is counted once, by its version.  Where connections went no recording knows: both sides have the
+slices as they were in the end, and the clients that were assumed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
+from sliceplane.api.meta import Object
+from sliceplane.api.scheme import EndpointSlices
+from sliceplane.balancing.shares import TrafficShares, kinds_of, shares
+from sliceplane.informer.cache import Change
+from sliceplane.recorder.entries import Changed, LifeBegan
+from sliceplane.recorder.file import Recording, RecordingError
+from sliceplane.recorder.reader import entries
+from sliceplane.whatif.prediction import Prediction, family_of
+from sliceplane.whatif.state import CannotTell, ClusterState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happened:
+    """``problem``: why the recording ends before its end."""
+
+    creates: int
+    updates: int
+    deletes: int
+    slices: int
+    ready: Counter[str]
+    shares: TrafficShares
+    problem: str
+
+
+def happened(found: Prediction, before: ClusterState, recording: Recording) -> Happened:
+    """*before*: the snapshot that was asked.  Raises ``CannotTell``."""
+    meta = found.question.service.metadata
+    known = {key.partition("/")[2]: item for key, item in before.slices(meta.namespace, meta.name)}
+    counted: Counter[str] = Counter()
+    start = next((at for at, segment in enumerate(recording.segments) if segment.whole), 0)
+    try:
+        for entry in entries(recording, start):
+            if isinstance(entry, LifeBegan):
+                check_beginning(entry, before, meta.namespace, meta.name)
+            for change in _changes(entry, meta.namespace, meta.name):
+                _follow(known, change, before.revision, counted)
+    except RecordingError as error:
+        raise CannotTell(f"the recording cannot be read: {error}") from error
+    kinds = kinds_of(
+        sorted(known.items()), family_of(found.question.service),
+        by_node=found.after.policy == "Local", by_subset=found.running.subsetting.by_zone,
+    )  # fmt: skip
+    ready: Counter[str] = Counter()
+    for kind, number in kinds.items():
+        ready[kind.zone] += number if kind.ready else 0
+    return Happened(
+        creates=counted["create"],
+        updates=counted["update"],
+        deletes=counted["delete"],
+        slices=len(known),
+        ready=ready,
+        shares=shares(kinds, found.after.places, local=found.after.policy == "Local"),
+        problem=recording.problem,
+    )
+
+
+def check_beginning(entry: LifeBegan, before: ClusterState, namespace: str, name: str) -> None:
+    """Raises ``CannotTell`` where a life's beginning has slices that are newer than the snapshot."""
+    for change in entry.objects:
+        if _is_of(change, namespace, name) and change.object.metadata.revision > before.revision:
+            raise CannotTell(
+                "the recording begins after the snapshot and after the first change of the Service's slices: what was "
+                "between is not in it"
+            )
+
+
+def _changes(entry: Any, namespace: str, name: str) -> Iterator[Change[Object]]:
+    if isinstance(entry, Changed) and _is_of(entry.change, namespace, name):
+        yield entry.change
+
+
+def _is_of(change: Change[Object], namespace: str, name: str) -> bool:
+    meta = change.object.metadata
+    labels = meta.labels or {}
+    of_kind = change.resource == EndpointSlices.key and meta.namespace == namespace
+    return of_kind and labels.get(LABEL_SERVICE_NAME) == name
+
+
+def _follow(known: dict[str, EndpointSlice], change: Change[Object], revision: int, counted: Counter[str]) -> None:
+    name = change.object.metadata.name
+    last = known.get(name)
+    if not isinstance(change.new, EndpointSlice):
+        old = change.object.metadata.revision
+        if last is not None and old >= last.metadata.revision:
+            counted["delete"] += 1
+            del known[name]
+    elif change.new.metadata.revision > (revision if last is None else max(revision, last.metadata.revision)):
+        counted["create" if last is None else "update"] += 1
+        known[name] = change.new
+
+
+Pair = tuple[str, Any, Any]
+
+
+def compared(found: Prediction, real: Happened) -> tuple[Pair, ...]:
+    """What, foreseen, happened."""
+    foreseen = found.written
+    zones = sorted({*found.after.ready, *real.ready})
+    return (
+        ("slices made", foreseen.creates, real.creates),
+        ("slices updated", foreseen.updates, real.updates),
+        ("slices deleted", foreseen.deletes, real.deletes),
+        ("slices in the end", found.after.slices, real.slices),
+        *((f"ready endpoints, {zone or '(no zone)'}", found.after.ready[zone], real.ready[zone]) for zone in zones),
+        ("leaves its zone", found.after.shares.leaving, real.shares.leaving),
+        ("greatest load", found.after.shares.greatest[0], real.shares.greatest[0]),
+    )
+
+
+def is_as_foreseen(pairs: tuple[Pair, ...]) -> bool:
+    return all(foreseen == real for _, foreseen, real in pairs)
+
+
+def rows(pairs: tuple[Pair, ...]) -> Iterator[tuple[str, str, str, str]]:
+    for what, foreseen, real in pairs:
+        texts = [
+            f"{float(value):.3f}" if isinstance(value, Fraction) else f"{value:,}" for value in (foreseen, real)
+        ]  # fmt: skip
+        yield what, texts[0], texts[1], "." if foreseen == real else "differs"

@@ -41,7 +41,7 @@ async def test_eventually_awaits_and_gives_up_what_does_not_come_back() -> None:
         return next(numbers)
 
     assert await eventually(look, lambda number: number == 3) == 3
-    with pytest.raises(AssertionError, match="not so within 60 s; last seen: 0"):
+    with pytest.raises(AssertionError, match="not so within 120 s; last seen: 0"):
         await eventually(lambda: 0)
     with pytest.raises(AssertionError, match="not so within 5 s; last seen: 'nothing'"):
         await eventually(asyncio.Event().wait, within_s=5)

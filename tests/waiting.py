@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 120.0
 #: of the time that it has waited: what comes soon is seen at once, and what takes long is not looked at all the time
 _PAUSE_SHARE: Final = 0.05
 _PAUSE_MIN_S: Final = 0.001

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-STEP_S = 40
+STEP_S = 150
 #: a step that is asked for until it says what is expected
 PATIENCE_S = 60.0
 #: The first minute of a Service or Pod is no trouble yet: who asks has a clock that is so far ahead.

@@ -93,7 +93,9 @@ def test_from_nothing_to_a_node_that_lost_an_event(plane: Plane) -> None:
         assert api.call("POST", SLICES, make_slice("web-3"))[0] == 201
         code, answer = drift(plane)
         (row,) = answer["nodes"]
-        assert (row["state"], row["cache"], row["objectsBehind"], code) == ("catching up", "equal", 1, 0)
+        assert (row["cache"], row["objectsBehind"]) == ("equal", 1)
+        # Which of the two depends on how long this machine took to look.
+        assert (row["state"], code) in {("catching up", 0), ("behind", 1)}
 
         # One that it never heard of, although it says it is further.
         version, _ = listing(api)

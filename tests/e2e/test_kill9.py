@@ -127,7 +127,6 @@ def kill_loop(folder: Path, kills: int) -> int:
     return sum(ledger.writes for ledger in ledgers)
 
 
-@pytest.mark.timeout(120)
 def test_no_acknowledged_write_is_lost(tmp_path: Path) -> None:
     assert kill_loop(tmp_path, kills=3) > 30
 
@@ -139,7 +138,6 @@ def test_no_acknowledged_write_is_lost_in_100_kills(tmp_path: Path, capsys: pyte
         print(f"\n100 kills, {writes} acknowledged writes, 0 lost")
 
 
-@pytest.mark.timeout(120)
 def test_a_restart_writes_nothing(tmp_path: Path) -> None:
     """Controllers converge with no needless write: after kill -9 at rest the revision does not move."""
     flags = ("--emulate", "--emulate-nodes", "2", "--zones", "zone-a,zone-b")

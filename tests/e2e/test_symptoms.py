@@ -12,7 +12,7 @@ from tests.ports import free_port
 
 DOCUMENT = ROOT / "docs" / "symptoms.md"
 
-pytestmark = [pytest.mark.kubectl, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kubectl, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

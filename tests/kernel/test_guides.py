@@ -17,7 +17,7 @@ NEEDED = {"etcd.md": ("etcd", "etcdctl", "haproxy", "curl", "jq")}
 
 @pytest.mark.kernel
 @pytest.mark.kubectl
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
 def test_commands_print_what_the_guide_shows(path: Path) -> None:
     missing = [name for name in NEEDED.get(path.name, ()) if shutil.which(name) is None]
@@ -36,7 +36,6 @@ def test_commands_print_what_the_guide_shows(path: Path) -> None:
 
 @pytest.mark.kernel
 @pytest.mark.kubectl
-@pytest.mark.timeout(180)
 def test_the_picture_shows_what_is_so() -> None:
     """What the recording holds, as a reader sees it; and nothing of it comes from elsewhere."""
     svg = PICTURE.read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ from sliceplane.api.scheme import Namespaces, Nodes, Pods, Services
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.shell.transport.kubeconfig import load
 
-pytestmark = [pytest.mark.kernel, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.kernel
 
 ZONES = ("a", "b", "c")
 #: Pod -> zone of its node; zone c has none

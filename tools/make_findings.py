@@ -34,6 +34,19 @@ PARTS = {
     "N": ("Nodes and kernels", "some nodes use other endpoints than others"),
     "L": ("Endpoints", "programs that read Endpoints have other addresses"),
 }
+#: causes that are known, and that these commands cannot see
+UNNAMED = (
+    (
+        "one client uses endpoints that are gone, others do not",
+        "the client's own view of the slices is stale (vllm-project/production-stack#1091)",
+        "a program that watches slices itself tells its version and digest to no one, as a node proxy does",
+    ),
+    (
+        "the balancer has no healthy node",
+        "a firewall keeps its health checks from the nodes",
+        "a node proxy answers at the health check port, and does not tell who asked and who did not",
+    ),
+)
 _SEEN_IN = {
     "objects": "API objects, so on any cluster",
     "reports": "reports of node proxies, so where ours run",
@@ -70,6 +83,8 @@ def _index() -> str:
             for code, cause in causes.items()
             if code[0] == letter
         ]
+    lines += ["", "## Not named", "", "| what one sees | cause | why not |", "|---|---|---|"]
+    lines += [f"| {sees} | {what} | {why} |" for sees, what, why in UNNAMED]
     return "\n".join([*lines, ""])
 
 

@@ -114,6 +114,25 @@ def test_a_flow_to_what_is_no_endpoint_is_seen_and_counted(host: Host) -> None:
     assert "N9" not in codes(look(host), world, "dns")
 
 
+def test_a_connection_that_stays_with_a_pod_that_left_is_seen(host: Host) -> None:
+    world = healthy()
+    vip, client = world.get("Service", "shop", "cart")["spec"]["clusterIP"], "10.10.0.7"
+    flow = ["-p", "tcp", "-s", client, "-d", vip, "--sport", "4000", "--dport", "80"]
+    back = ["--reply-src", "10.244.9.9", "--reply-dst", client, "--reply-port-src", "8080", "--reply-port-dst", "4000"]
+    host.exec(["conntrack", "-I", *flow, "--state", "ESTABLISHED", "-t", "120", *back])
+    assert "D7" in codes(look(host), world)
+    host.exec(["conntrack", "-D", "-p", "tcp", "--orig-dst", vip])
+    assert "D7" not in codes(look(host), world)
+
+
+def test_where_node_ports_are_served_is_seen(host: Host) -> None:
+    host.exec(["nft", "add set ip sliceplane nodeport-ips { type ipv4_addr; elements = { 192.0.2.7 } }"])
+    try:
+        assert look(host).node_port_addresses == ("192.0.2.7",)
+    finally:
+        host.exec(["nft", "delete set ip sliceplane nodeport-ips"])
+
+
 def test_a_program_that_is_missing_is_told_and_the_rest_is_read(host: Host, tmp_path: Path) -> None:
     (tmp_path / "nft").symlink_to("/bin/false")
     path = f"PATH={tmp_path}"

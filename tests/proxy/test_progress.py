@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from math import inf
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from sliceplane.proxy.progress import (
     ASKED_PERIOD_S,
     CHANGED_PERIOD_S,
     IDLE_PERIOD_S,
+    INPUTS_OLD_S,
     Progress,
     read_report,
 )
@@ -150,6 +152,24 @@ def test_it_is_told_soon_after_a_change_and_now_and_then() -> None:
     progress.on_problems(("IPv4 rules are not written: no buffer space",))
     assert progress.next_deadline() == 1020.0 + CHANGED_PERIOD_S
     assert progress.asked_deadline() == 1020.0 + ASKED_PERIOD_S, "trouble does not wait for the beat"
+
+
+def test_since_when_the_inputs_are_old_is_told_and_does_not_move() -> None:
+    progress = Progress("n1", ("IPv4",))
+
+    def inputs_since(age_s: float, now: float) -> int:
+        progress.on_inputs(age_s, now)
+        annotations = told(progress, now)["metadata"]["annotations"]
+        return int(json.loads(annotations[ANNOTATION_PROGRESS]).get("inputs_since", 0))
+
+    assert inputs_since(inf, 1000.0) == 0, "before the first list there is nothing to be old"
+    assert inputs_since(INPUTS_OLD_S - 1.0, 1000.0) == 0
+    assert inputs_since(200.0, 1500.0) == 1300
+    assert inputs_since(260.0, 1561.0) == 1300
+    progress.on_idle("IPv4")
+    progress.on_inputs(0.0, 1600.0)
+    assert progress.next_deadline() == 1561.0 + CHANGED_PERIOD_S, "that it is over is told soon"
+    assert inputs_since(0.0, 1600.0) == 0
 
 
 def test_a_slice_that_asks_for_a_report_gets_one_when_the_kernel_has_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import NamedTuple
 
 from sliceplane.proxy.conntrack import UdpFlow
@@ -25,11 +26,45 @@ class RuleSet(NamedTuple):
     removal: str
 
 
+class IpvsServer(NamedTuple):
+    """Where ipvs leads a Service's address."""
+
+    service: tuple[str, int]
+    address: str
+    weight: int
+
+
+def parse_ipvs(text: str) -> tuple[IpvsServer, ...]:
+    """``/proc/net/ip_vs``: a line for each virtual server, and one with an arrow for each server behind it."""
+    servers: list[IpvsServer] = []
+    service: tuple[str, int] | None = None
+    for words in (line.split() for line in text.splitlines()):
+        if words[:1] in (["TCP"], ["UDP"], ["SCTP"]):
+            service = _ipvs_address(words[1])
+        elif words[:1] == ["->"] and service is not None and len(words) > 3:
+            behind = _ipvs_address(words[1])
+            if behind is not None and words[3].isdecimal():
+                servers.append(IpvsServer(service, behind[0], int(words[3])))
+    return tuple(servers)
+
+
+def _ipvs_address(text: str) -> tuple[str, int] | None:
+    """``0A600001:0050`` or ``[fd00:0000:...:0001]:0050``."""
+    ip, _, port = text.rpartition(":")
+    try:
+        address = ip_address(ip.strip("[]")) if ip.startswith("[") else ip_address(bytes.fromhex(ip))
+        return str(address), int(port, 16)
+    except ValueError:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
     """``promiscuous``: bridges that take everything, which leads back as ``hairpin`` does.  ``bridge_calls``: whether
     packets within a bridge go through NAT: the value of bridge-nf-call-iptables, 0 without br_netfilter.  ``flows``:
-    UDP flows, and how many of each."""
+    UDP flows, and how many of each; ``connections``: the same of TCP, those that are established.
+    ``offloading``: VXLAN interfaces that leave checksums to the device; ``release``: of Linux;
+    ``node_port_addresses``: where our nftables serve node ports, if not everywhere."""
 
     flows_count: int | None = None
     flows_max: int | None = None
@@ -38,6 +73,11 @@ class KernelFacts:
     bridge_calls: bool | None = None
     rule_sets: tuple[RuleSet, ...] | None = None
     flows: tuple[tuple[UdpFlow, int], ...] | None = None
+    connections: tuple[tuple[UdpFlow, int], ...] | None = None
+    ipvs: tuple[IpvsServer, ...] = ()
+    offloading: tuple[str, ...] = ()
+    release: str = ""
+    node_port_addresses: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
 
     @property

@@ -68,14 +68,15 @@ def stale_flows(lines: Iterable[str], expected: Expected, family: Family) -> tup
 
 
 _LINE = re.compile(
-    r"^udp\s.*?\bsrc=\S+ dst=(?P<to>\S+) sport=\d+ dport=(?P<port>\d+)"
+    r"^(?:udp\s|tcp\s.*?\bESTABLISHED\s).*?\bsrc=\S+ dst=(?P<to>\S+) sport=\d+ dport=(?P<port>\d+)"
     r".*?\bsrc=(?P<by>\S+) dst=\S+ sport=(?P<from>\d+) dport=\d+"
 )
 
 
-def parse_flow(line: str, family: Family) -> UdpFlow | None:
-    """One line of ``conntrack -L``; ``None`` if it is not of a UDP flow of the family."""
-    match = _LINE.match(line)
+def parse_flow(line: str, family: Family, protocol: str = "udp") -> UdpFlow | None:
+    """One line of ``conntrack -L``; ``None`` if it is not of a flow of *protocol* (of "tcp" an established one) and the
+    family."""
+    match = _LINE.match(line) if line.startswith(protocol) else None
     if match is None:
         return None
     sent_to = canonical_of(match["to"], family)

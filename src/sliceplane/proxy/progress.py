@@ -3,7 +3,8 @@
 A proxy tells in one Lease per node (``kube-node-lease/sliceplane-proxy-NODE``), in two annotations; the rest of the
 Lease says that the proxy lives.  ``endpointslices-revision`` is the least version of all readings of EndpointSlices.
 ``progress`` is a JSON object: for each resource and reading (``proxy.selections``) the version and the digest of the
-cache at that version (``informer.digest``), and what is wrong with the kernel's rules, in words.
+cache at that version (``informer.digest``), what is wrong with the kernel's rules, in words, and since when the caches
+hear nothing, if they do.
 
 **Sound.**  A version counts when the informer says that *everything* up to it was told (``informer.cache.Mark``), so
 bookmarks and lists count, and a slice that this node does not read holds nothing up.  A write carries the marks of its
@@ -21,6 +22,7 @@ Revisions of one resource are ordered (``store``; KEP-5504 for other servers); o
 from __future__ import annotations
 
 from hashlib import blake2b
+from math import inf
 from typing import Final, NamedTuple
 
 import msgspec
@@ -53,6 +55,8 @@ SPREAD_S: Final = 1.0
 SPREAD_MAX_S: Final = 30.0
 #: a proxy that was not heard of for so long has stopped, or its node is gone
 LEASE_DURATION_S: Final = 90
+#: a watch that is quiet and healthy is asked about sooner; a cache that is older hears nothing of the API server
+INPUTS_OLD_S: Final = 120.0
 #: what is told of a kernel in trouble: sentences, and characters of each
 PROBLEMS_MAX: Final = 3
 PROBLEM_LENGTH_MAX: Final = 200
@@ -70,11 +74,13 @@ class Held(NamedTuple):
 
 
 class ProgressReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The annotation ``progress``: ``[version, digest]`` by reading, and what is wrong with the rules."""
+    """The annotation ``progress``: ``[version, digest]`` by reading, and what is wrong with the rules.
+    ``inputs_since``: seconds since the epoch when what it reads was last known to be current, if that is long ago."""
 
     endpointslices: dict[str, Held] = {}
     services: dict[str, Held] = {}
     problems: tuple[str, ...] = ()
+    inputs_since: int = 0
 
     def places(self) -> dict[Place, Held]:
         readings = ((EndpointSlices, self.endpointslices), (Services, self.services))
@@ -123,6 +129,7 @@ class Progress:
         self._carried: dict[Family, dict[Place, Held]] = {family: {} for family in families}
         self._held: dict[Family, dict[Place, Held]] = {family: {} for family in families}
         self._problems: tuple[str, ...] = ()
+        self._inputs_since = 0
         self._requests: list[_Request] = []
         self._told: ProgressReport | None = None
         self._told_at: float | None = None
@@ -179,6 +186,13 @@ class Progress:
     def on_problems(self, problems: tuple[str, ...]) -> None:
         """What is wrong with the kernel's rules, or was lately; a sentence each."""
         self._problems = tuple(problem[:PROBLEM_LENGTH_MAX] for problem in problems[:PROBLEMS_MAX])
+
+    def on_inputs(self, age_s: float, now: float) -> None:
+        """So long ago the oldest of the caches was known to be current."""
+        if age_s < INPUTS_OLD_S:
+            self._inputs_since = 0
+        elif not self._inputs_since and age_s < inf:
+            self._inputs_since = int(now - age_s)
 
     @property
     def held(self) -> dict[Place, Held]:
@@ -246,7 +260,9 @@ class Progress:
         by_resource: dict[str, dict[str, Held]] = {resource.plural: {} for resource in FOLLOWED}
         for (resource, reading), held in self.held.items():
             by_resource[resource][reading] = held
-        return ProgressReport(by_resource[EndpointSlices.plural], by_resource[Services.plural], self._problems)
+        return ProgressReport(
+            by_resource[EndpointSlices.plural], by_resource[Services.plural], self._problems, self._inputs_since
+        )
 
     def check(self) -> None:
         for digest in self._digests.values():
@@ -269,7 +285,8 @@ def _revision(held: dict[Place, Held], place: Place) -> int:
 
 def _content(report: ProgressReport) -> tuple[object, ...]:
     """All but versions, which bookmarks raise every minute."""
-    return ({place: held.digest for place, held in report.places().items() if held.revision}, report.problems)
+    digests = {place: held.digest for place, held in report.places().items() if held.revision}
+    return (digests, report.problems, report.inputs_since)
 
 
 def _spread_s(asked: str) -> float:

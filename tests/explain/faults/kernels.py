@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.explain.world import World, add_service, near_miss, planted, write_slice
 
-from sliceplane.explain.kernel import BridgePort, KernelFacts, RuleSet
+from sliceplane.explain.kernel import BridgePort, KernelFacts, RuleSet, parse_ipvs
 from sliceplane.explain.question import ExplainQuestion
 from sliceplane.proxy.conntrack import UdpFlow
 
@@ -28,7 +28,7 @@ def rules_of_before_are_still_there(world: World) -> None:
     world.kernel = replace(WELL, rule_sets=(OURS, LEGACY))
 
 
-@near_miss("N6", "N8", "N9", "N11", "N12")
+@near_miss("N6", "N8", "N9", "N10", "N11", "N12", "N13", "N14", "D7")
 def the_kernel_is_as_it_should(world: World) -> None:
     world.kernel = WELL
 
@@ -72,6 +72,82 @@ def flows_lead_to_a_pod_that_is_gone(world: World) -> ExplainQuestion:
 @near_miss("N9")
 def flows_lead_to_an_endpoint(world: World) -> ExplainQuestion:
     return _dns(world, world.get("Pod", "shop", "cart-0")["status"]["podIP"])
+
+
+def _open_to(world: World, address: str) -> None:
+    service = world.get("Service", "shop", "cart")
+    flow = UdpFlow((service["spec"]["clusterIP"], 80), (address, 8080))
+    world.kernel = replace(WELL, connections=((flow, 31),))
+
+
+@planted("D7")
+def connections_are_open_to_a_pod_that_is_gone(world: World) -> None:
+    _open_to(world, "10.244.9.9")
+
+
+@near_miss("D7")
+def connections_are_open_to_an_endpoint(world: World) -> None:
+    _open_to(world, world.get("Pod", "shop", "cart-0")["status"]["podIP"])
+
+
+def _ipvs(world: World, address: str, weight: int) -> None:
+    """As the kernel lists it."""
+    behind = f"  -> {_hex(address)}:1F90 Masq {weight} 0 0"
+    head = "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags"
+    ip = _hex(world.get("Service", "shop", "cart")["spec"]["clusterIP"])
+    text = f"{head}\n  -> RemoteAddress:Port Forward Weight ActiveConn InActConn\nTCP  {ip}:0050 rr\n{behind}\n"
+    world.kernel = replace(WELL, ipvs=parse_ipvs(text))
+    assert world.kernel.ipvs
+
+
+def _hex(address: str) -> str:
+    return "".join(f"{int(part):02X}" for part in address.split("."))
+
+
+@planted("N10")
+def ipvs_keeps_a_pod_that_is_gone(world: World) -> None:
+    _ipvs(world, "10.244.9.9", 0)
+
+
+@near_miss("N10")
+def ipvs_drains_an_endpoint(world: World) -> None:
+    _ipvs(world, world.get("Pod", "shop", "cart-0")["status"]["podIP"], 0)
+
+
+@near_miss("N10")
+def ipvs_has_what_no_slice_has_yet(world: World) -> None:
+    _ipvs(world, "10.244.9.9", 1)
+
+
+@planted("N13")
+def an_old_kernel_counts_checksums_wrongly(world: World) -> None:
+    world.kernel = replace(WELL, offloading=("flannel.1",), release="5.4.0-40-generic")
+
+
+@near_miss("N13")
+def the_kernel_counts_checksums_rightly(world: World) -> None:
+    world.kernel = replace(WELL, offloading=("flannel.1",), release="5.15.0-105-generic")
+
+
+@near_miss("N13")
+def an_old_kernel_took_the_change_over(world: World) -> None:
+    world.kernel = replace(WELL, offloading=("flannel.1",), release="4.19.130")
+
+
+def _node_port(world: World, *addresses: str) -> None:
+    service = world.get("Service", "shop", "cart")["spec"]
+    service.update(type="NodePort", ports=[{**service["ports"][0], "nodePort": 30080}])
+    world.kernel = replace(WELL, node_port_addresses=addresses)
+
+
+@planted("N14")
+def node_ports_are_not_served_at_loopback(world: World) -> None:
+    _node_port(world, "192.168.0.1")
+
+
+@near_miss("N14")
+def node_ports_are_served_everywhere(world: World) -> None:
+    _node_port(world)
 
 
 @planted("N11")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.explain.world import World, ago, near_miss, planted
+from tests.explain.world import NOW, World, ago, near_miss, planted
 
 from sliceplane.api.discovery import LABEL_FOR_ZONE
 from sliceplane.explain.question import ExplainQuestion
@@ -149,6 +149,41 @@ def rules_were_gone(world: World) -> None:
 
 @near_miss("N5")
 def rules_are_as_they_should(world: World) -> None:
+    add_proxies(world)
+
+
+@planted("N4")
+def a_cache_lost_an_event(world: World) -> None:
+    add_proxies(world)
+    report(world, "node-1", endpointslices={"all": [1000, "1" * 16]})
+
+
+@near_miss("N4")
+def a_cache_is_of_another_version(world: World) -> None:
+    add_proxies(world)
+    report(world, "node-1", endpointslices={"all": [990, "1" * 16]})
+
+
+@near_miss("N4")
+def of_two_nodes_it_cannot_be_told_which(world: World) -> None:
+    world.drop("Node", "", "node-2")
+    a_cache_lost_an_event(world)
+
+
+@planted("N15")
+def a_proxy_hears_nothing(world: World) -> None:
+    add_proxies(world)
+    report(world, "node-1", inputs_since=int(NOW) - 540)
+
+
+@planted("N15")
+def it_is_behind_because_it_hears_nothing(world: World) -> None:
+    a_node_does_not_hold_the_change(world)
+    report(world, "node-1", inputs_since=int(NOW) - 540)
+
+
+@near_miss("N15")
+def every_proxy_hears_of_changes(world: World) -> None:
     add_proxies(world)
 
 

@@ -61,6 +61,28 @@ def _without_zone(world: World, node: str) -> None:
             del endpoint["zone"]
 
 
+def _cilium(world: World, **data: str) -> None:
+    hinted(world)
+    for node in world.all("Node"):
+        node["status"]["conditions"].append({"type": "NetworkUnavailable", "status": "False", "reason": "CiliumIsUp"})
+    world.add("ConfigMap", "kube-system", "cilium-config", data={"kube-proxy-replacement": "true", **data})
+
+
+@planted("Z10")
+def cilium_passes_over_hints(world: World) -> None:
+    _cilium(world)
+
+
+@near_miss("Z10")
+def cilium_follows_hints(world: World) -> None:
+    _cilium(world, **{"enable-service-topology": "true"})
+
+
+@near_miss("Z10")
+def kube_proxy_runs_beside_cilium(world: World) -> None:
+    _cilium(world, **{"kube-proxy-replacement": "false"})
+
+
 def _unhinted(world: World, **members: Any) -> None:
     service = world.get("Service", "shop", "cart")
     service["spec"]["trafficDistribution"] = "example.com/Nearest"

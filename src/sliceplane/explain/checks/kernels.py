@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
+from sliceplane.api.core import Service
 from sliceplane.explain.case import NodeCase, PodCase, ServiceCase
 from sliceplane.findings.finding import Evidence, Finding, ObjectName
-from sliceplane.findings.wording import count, some
+from sliceplane.findings.wording import count, some, verb
+from sliceplane.proxy.conntrack import UdpFlow
 
 #: of 1: how full the table of flows may be
 FLOWS_FULL: Final = 0.9
 _BRIDGE_CALLS: Final = "net.bridge.bridge-nf-call-iptables"
+#: the first release of each line of longer support with "netfilter: nat: never update the UDP checksum when it's 0"
+_MENDED: Final = ((4, 14, 181), (4, 19, 123), (5, 4, 41), (5, 6, 13))
 THIS_NODE: Final = ObjectName("kernel", "Kernel", "", "of this machine")
 AnyCase = ServiceCase | PodCase | NodeCase
 
@@ -56,32 +61,81 @@ def flows_are_full(case: AnyCase) -> Iterable[Finding]:
 
 def flows_to_the_gone(case: ServiceCase) -> Iterable[Finding]:
     """N9, of the Service's cluster IPs."""
+    gone = _gone(case, (case.facts.kernel.flows if case.facts.kernel else None) or (), "UDP")
+    for address, number in sorted(gone.items())[:1]:
+        to_others = f", {sum(gone.values()) - number:,} more to others" if len(gone) > 1 else ""
+        ip = case.service.spec.cluster_ip if case.service is not None else ""
+        yield Finding(
+            code="N9",
+            subject=case.subject,
+            sentence=f"{count(number, 'UDP flow')} of {case.name} to {address}, which is no endpoint{to_others}",
+            evidence=_seen("conntrack", f"udp to {ip}, answered by {address}"),
+            effect="clients that keep their socket talk into the void",
+            remedy=f"conntrack -D -p udp --orig-dst {ip} --reply-src {address}",
+        )
+
+
+def connections_to_the_gone(case: ServiceCase) -> Iterable[Finding]:
+    """D7, of the Service's cluster IPs."""
+    gone = _gone(case, (case.facts.kernel.connections if case.facts.kernel else None) or (), "TCP")
+    for address, number in sorted(gone.items())[:1]:
+        to_others = f", {sum(gone.values()) - number:,} more to others" if len(gone) > 1 else ""
+        yield Finding(
+            code="D7",
+            subject=case.subject,
+            sentence=f"{count(number, 'connection')} of {case.name} {verb(number, 'is')} open to {address}, "
+            f"which is no endpoint{to_others}",
+            evidence=_seen("conntrack", f"{count(number, 'connection')}, answered by {address}"),
+            effect="these clients stay with it until one side closes",
+            remedy="let the program close its connections at SIGTERM, or give clients a longest time",
+        )
+
+
+def ipvs_keeps(case: ServiceCase) -> Iterable[Finding]:
+    """N10"""
     kernel, service = case.facts.kernel, case.service
-    if kernel is None or not kernel.flows or service is None or case.is_headless:
+    if kernel is None or service is None or case.is_headless:
         return
-    ips = service.spec.cluster_ips or (service.spec.cluster_ip,)
-    ports = {port.port for port in service.spec.ports or () if port.protocol == "UDP"}
-    serving = {
+    serving = _serving(case)
+    for server in kernel.ipvs:
+        if server.service[0] in _ips(service) and not server.weight and server.address not in serving:
+            yield Finding(
+                code="N10",
+                subject=case.subject,
+                sentence=f"ipvs keeps {server.address} for {case.name} at weight 0, and it is no endpoint",
+                evidence=_seen("/proc/net/ip_vs", f"{server.service[0]}:{server.service[1]} -> {server.address}, 0"),
+                effect="a connection from a port that was used before goes there, and is reset",
+                remedy=f"see that no connection is left, then ipvsadm -d on the node, or restart kube-proxy there: "
+                f"ipvsadm -Ln -t {server.service[0]}:{server.service[1]}",
+            )
+            return
+
+
+def _ips(service: Service) -> tuple[str, ...]:
+    return service.spec.cluster_ips or (service.spec.cluster_ip,)
+
+
+def _serving(case: ServiceCase) -> set[str]:
+    return {
         address
         for _, endpoint in case.endpoints
         if endpoint.conditions.serving is not False
         for address in endpoint.addresses
     }
-    gone: dict[str, int] = {}
-    for flow, number in kernel.flows:
+
+
+def _gone(case: ServiceCase, flows: Iterable[tuple[UdpFlow, int]], protocol: str) -> dict[str, int]:
+    """How many of *flows* to the Service are answered by what is no endpoint of it, by address."""
+    service = case.service
+    if not flows or service is None or case.is_headless:
+        return {}
+    ports = {port.port for port in service.spec.ports or () if (port.protocol or "TCP") == protocol}
+    serving, gone = _serving(case), dict[str, int]()
+    for flow, number in flows:
         (to, port), (answered_by, _) = flow
-        if to in ips and port in ports and answered_by not in serving:
+        if to in _ips(service) and port in ports and answered_by not in serving:
             gone[answered_by] = gone.get(answered_by, 0) + number
-    for address, number in sorted(gone.items())[:1]:
-        to_others = f", {sum(gone.values()) - number:,} more to others" if len(gone) > 1 else ""
-        yield Finding(
-            code="N9",
-            subject=case.subject,
-            sentence=f"{count(number, 'UDP flow')} of {case.name} to {address}, which is no endpoint{to_others}",
-            evidence=_seen("conntrack", f"udp to {ips[0]}, answered by {address}"),
-            effect="clients that keep their socket talk into the void",
-            remedy=f"conntrack -D -p udp --orig-dst {ips[0]} --reply-src {address}",
-        )
+    return gone
 
 
 def bridge_goes_around(case: AnyCase) -> Iterable[Finding]:
@@ -122,5 +176,46 @@ def no_hairpin(case: AnyCase) -> Iterable[Finding]:
             return
 
 
-NODE_CHECKS = (several_rule_sets, flows_are_full, bridge_goes_around, no_hairpin)
-CHECKS = (several_rule_sets, flows_are_full, flows_to_the_gone, bridge_goes_around, no_hairpin)
+def checksums_of_tunnels(case: AnyCase) -> Iterable[Finding]:
+    """N13: of a kernel that counts checksums of VXLAN packets wrongly after a masquerade with --random-fully."""
+    kernel = case.facts.kernel
+    if kernel is None or not kernel.offloading or _mends_checksums(kernel.release):
+        return
+    name = kernel.offloading[0]
+    yield Finding(
+        code="N13",
+        subject=THIS_NODE,
+        certainty="possible",
+        sentence=f"{some(kernel.offloading, verb_of_one='offloads')} checksums, and Linux {kernel.release} counts "
+        "those of VXLAN packets wrongly",
+        evidence=_seen(f"ethtool -k {name}", "tx-checksum-ip-generic: on"),
+        effect="connections from this node to cluster IPs take 1 s or 63 s where the endpoint is on another node",
+        remedy=f"ethtool -K {name} tx-checksum-ip-generic off",
+    )
+
+
+def _mends_checksums(release: str) -> bool:
+    """Linux 5.7, and the releases of longer support that took the change over."""
+    numbers = tuple(int(number) for number in re.findall(r"\d+", release)[:3])
+    since = next((mended for mended in _MENDED if mended[:2] == numbers[:2]), (5, 7))
+    return not numbers or numbers >= since
+
+
+def node_ports_here(case: ServiceCase) -> Iterable[Finding]:
+    """N14"""
+    kernel, service = case.facts.kernel, case.service
+    ports = [port.node_port for port in (service.spec.ports or () if service is not None else ()) if port.node_port]
+    if kernel is None or not kernel.node_port_addresses or not ports or "127.0.0.1" in kernel.node_port_addresses:
+        return
+    yield Finding(
+        code="N14",
+        subject=case.subject,
+        sentence=f"node port {ports[0]} is served at {some(kernel.node_port_addresses)} here, not at 127.0.0.1",
+        evidence=_seen("nftables", f"node ports at {some(kernel.node_port_addresses)}"),
+        effect="programs of this node that dial localhost are refused",
+        remedy=f"dial {kernel.node_port_addresses[0]}:{ports[0]}, or start the proxy with other --nodeport-addresses",
+    )
+
+
+NODE_CHECKS = (several_rule_sets, flows_are_full, bridge_goes_around, no_hairpin, checksums_of_tunnels)
+CHECKS = (*NODE_CHECKS, flows_to_the_gone, ipvs_keeps, connections_to_the_gone, node_ports_here)

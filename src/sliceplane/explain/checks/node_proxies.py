@@ -1,12 +1,13 @@
 """Node proxies of ours, by what their Leases tell (``proxy.progress``): do they live, does the kernel take their
-rules, do they hold the Service's slices, are they called what their Nodes are called.
+rules, do they hold the Service's slices and hear of changes, are they called what their Nodes are called.
 
-What is wrong with a proxy is told once, in the same words for each Service; ``sliceplane drift`` says more of it: it
-compares caches, too.
+What is wrong with a proxy is told once, in the same words for each Service; ``sliceplane drift`` says more of it: at
+which object a cache differs.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -27,6 +28,8 @@ from sliceplane.proxy.progress import (
     LABEL_COMPONENT,
     LEASE_DURATION_S,
     LEASE_NAMESPACE,
+    Held,
+    Place,
     ProgressReport,
     read_report,
 )
@@ -35,6 +38,8 @@ from sliceplane.proxy.selections import readings_of_slice
 PROXIES: Final = LEASES.in_namespace(LEASE_NAMESPACE, f"{LABEL_COMPONENT}={COMPONENT}")
 #: from the change of a Pod to a report of a node that holds it: the controller batches, the proxy tells every 10 s
 BEHIND_S: Final = 30.0
+#: so many nodes must agree on what a version holds before another is said to have lost an event
+OTHERS_MIN: Final = 2
 #: what a proxy says where rules of its own were gone (``shell.node``)
 _GONE: Final = "rules were gone"
 
@@ -86,7 +91,7 @@ def _nodes_of_doubt(facts: Facts, mine: Iterable[_Proxy]) -> Iterator[Selection]
 
 
 def of_service(case: ServiceCase) -> Iterable[Finding]:
-    """N1, N2, N3, N5, N7: one of each, of the node where it is worst."""
+    """N1 to N5, N7, N15: one of each, of the node where it is worst."""
     if case.service is None or case.is_headless:
         return
     grouped: dict[str, list[Finding]] = {}
@@ -153,12 +158,15 @@ def _findings(facts: Facts) -> tuple[Finding, ...]:
     silent.sort(key=lambda proxy: (proxy.lease.spec.renew_time or "", proxy.node))
     alive = [proxy for proxy in proxies if not _is_silent(facts, proxy)]
     behind = sorted(
-        (finding for proxy in alive for finding in _behind(facts, proxy)), key=lambda pair: (-pair[0], pair[1].subject)
+        (finding for proxy in alive if not _inputs_since(proxy) for finding in _behind(facts, proxy)),
+        key=lambda pair: (-pair[0], pair[1].subject),
     )
     return (
         *(_stopped(facts, proxy) for proxy in silent),
         *(finding for _, finding in behind),
         *(finding for proxy in alive for finding in _refused(proxy)),
+        *(_lost_event(*pair) for pair in _unlike_others(alive)),
+        *(_frozen(facts, proxy) for proxy in alive if _inputs_since(proxy)),
         *(finding for proxy in alive for finding in _misnamed(facts, proxy)),
     )
 
@@ -245,6 +253,54 @@ def _refused(proxy: _Proxy) -> Iterator[Finding]:
                 effect="its kernel goes on with the rules of before",
                 remedy=f"give the kernel of {proxy.node} what it lacks; its proxy tries again by itself",
             )  # fmt: skip
+
+
+def _inputs_since(proxy: _Proxy) -> int:
+    return proxy.report.inputs_since if proxy.report is not None else 0
+
+
+def _frozen(facts: Facts, proxy: _Proxy) -> Finding:
+    """N15"""
+    since_s = facts.now - _inputs_since(proxy)
+    return _finding(
+        "N15",
+        proxy,
+        f"the inputs of {proxy.node} are {lasting(since_s)} old: its proxy lives, and hears nothing of the API server",
+        proxy.evidence(f"metadata.annotations[{ANNOTATION_PROGRESS}]", f"inputs_since: {_inputs_since(proxy)}"),
+        effect="its rules stay as they were then; what changed since does not reach clients there",
+        remedy=f"see why its watches fail: the API server that it asks, and the log of the proxy of {proxy.node}",
+    )
+
+
+def _unlike_others(proxies: Iterable[_Proxy]) -> Iterator[tuple[_Proxy, Place, Held]]:
+    """Those alone with their digest where at least two others have the same version of the same reading, and agree:
+    caches of one version are equal, but where an event was lost."""
+    alike: dict[tuple[Place, int], list[tuple[_Proxy, Held]]] = {}
+    for proxy in proxies:
+        for place, held in (proxy.report.places() if proxy.report is not None else {}).items():
+            if held.revision:
+                alike.setdefault((place, held.revision), []).append((proxy, held))
+    named: set[str] = set()
+    for (place, _), group in sorted(alike.items()):
+        counts = Counter(held.digest for _, held in group)
+        usual, number = counts.most_common(1)[0]
+        for proxy, held in group if number >= OTHERS_MIN else ():
+            if held.digest != usual and counts[held.digest] == 1 and proxy.node not in named:
+                named.add(proxy.node)
+                yield proxy, place, held
+
+
+def _lost_event(proxy: _Proxy, place: Place, held: Held) -> Finding:
+    """N4.  Which object it is only the two contents can tell, which ``sliceplane drift`` compares."""
+    resource, reading = place
+    return _finding(
+        "N4",
+        proxy,
+        f"{proxy.node} holds {resource} ({reading}) of version {held.revision} with another content than other nodes",
+        proxy.evidence(f"metadata.annotations[{ANNOTATION_PROGRESS}]", f"{held.revision} {held.digest}"),
+        effect="it goes on with endpoints that are no more, or without new ones, until that object changes again",
+        remedy=f"sliceplane drift --node {proxy.node}",
+    )
 
 
 def _misnamed(facts: Facts, proxy: _Proxy) -> Iterator[Finding]:

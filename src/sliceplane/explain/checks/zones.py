@@ -23,7 +23,7 @@ from sliceplane.api.discovery import (
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import NodeCase, ServiceCase, name_of, seen, zone_of
 from sliceplane.explain.facts import Facts
-from sliceplane.explain.objects import NODES, SLICES
+from sliceplane.explain.objects import CONFIG_MAPS, NODES, SLICES
 from sliceplane.findings.finding import Evidence, Finding, ObjectName
 from sliceplane.findings.wording import clipped, count, part, patch, some, verb
 from sliceplane.slices.shape import (
@@ -33,6 +33,10 @@ from sliceplane.slices.shape import (
     wants_annotation_hints,
 )
 
+SYSTEM: Final = "kube-system"
+CILIUM_CONFIG: Final = "cilium-config"
+_REPLACEMENT: Final = "kube-proxy-replacement"
+_TOPOLOGY: Final = "enable-service-topology"
 _NOT_FOR_PODS: Final = ("NoSchedule", "NoExecute")
 
 
@@ -40,6 +44,13 @@ def wants(case: ServiceCase) -> Iterator[Selection]:
     subsets = [item for item in case.slices if _subset(item) is not None]
     if asks(case) or subsets or case.question.client is not None:
         yield NODES.everywhere()
+    if asks(case) and case.facts.derived(_runs_cilium):
+        yield CONFIG_MAPS.named(SYSTEM, CILIUM_CONFIG)
+
+
+def _runs_cilium(facts: Facts) -> bool:
+    """Its agent says so in a condition of each Node."""
+    return any(entry.reason == "CiliumIsUp" for node in facts.of(NODES) for entry in node.status.conditions or ())
 
 
 def node_wants(case: NodeCase) -> Iterator[Selection]:
@@ -270,8 +281,29 @@ def nothing_gives_hints(case: ServiceCase) -> Iterable[Finding]:
         return
 
 
+def data_plane_passes_over(case: ServiceCase) -> Iterable[Finding]:
+    """Z10, of Cilium in the place of kube-proxy."""
+    asked = asks(case)
+    config = case.facts.get(CONFIG_MAPS, SYSTEM, CILIUM_CONFIG)
+    data = (config.data or {}) if config is not None else {}
+    if asked is None or config is None or not followed(case) or data.get(_REPLACEMENT) not in ("true", "strict"):
+        return
+    if data.get(_TOPOLOGY, "false") != "true":
+        yield Finding(
+            code="Z10",
+            subject=name_of(CONFIG_MAPS, config),
+            sentence=f"nodes run Cilium in the place of kube-proxy without {_TOPOLOGY}: it passes over the hints of "
+            f"{case.name}",
+            evidence=(seen(CONFIG_MAPS, config, f"data[{_TOPOLOGY}]", data.get(_TOPOLOGY, "(not set)")), asked),
+            effect="connections go to every zone",
+            remedy=patch(SYSTEM, "configmap", CILIUM_CONFIG, {"data": {_TOPOLOGY: "true"}})
+            + " && kubectl -n kube-system rollout restart daemonset cilium",
+        )
+
+
 CHECKS = (
     no_hints_asked_for,
+    data_plane_passes_over,
     nothing_gives_hints,
     voided,
     client_without_zone,

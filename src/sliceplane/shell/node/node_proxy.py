@@ -313,6 +313,7 @@ class NodeProxy:
                 self.progress.on_idle(plane.family)
         health = self.health()
         self.progress.on_problems(health.reasons + health.warnings)
+        self.progress.on_inputs(health.input_staleness_s or 0.0, self._clock())
 
     def versions(self, resource: str) -> dict[str, dict[str, str]]:
         """Versions of what is held of *resource* (its key), by reading and key."""

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from sliceplane.explain.kernel import BridgePort, KernelFacts, RuleSet
+from sliceplane.explain.kernel import BridgePort, KernelFacts, RuleSet, parse_ipvs
 from sliceplane.kit.ip import FAMILIES
+from sliceplane.nft.layout import NODE_PORT_IPS
 from sliceplane.nft.names import TABLE
 from sliceplane.proxy.conntrack import UdpFlow, parse_flow
 
 TIMEOUT_S: Final = 20.0
 _PROC: Final = Path("/proc/sys/net")
+_IPVS: Final = Path("/proc/net/ip_vs")
 _NETWORK: Final = Path("/sys/class/net")
 _PROMISCUOUS: Final = 0x100
 #: the chain that only proxies make; the kubelet has KUBE-FIREWALL and KUBE-KUBELET-CANARY
@@ -36,12 +39,14 @@ async def read_kernel() -> KernelFacts:
     ports, promiscuous = _bridges()
     rule_sets: tuple[RuleSet, ...] | None = None
     flows: tuple[tuple[UdpFlow, int], ...] | None = None
+    connections: tuple[tuple[UdpFlow, int], ...] | None = None
     try:
         rule_sets = await _rule_sets(unread)
     except _Unread as error:
         unread.append(str(error))
     try:
-        flows = await _flows()
+        flows = await _flows("udp")
+        connections = await _flows("tcp", "--state", "ESTABLISHED")
     except _Unread as error:
         unread.append(str(error))
     return KernelFacts(
@@ -52,6 +57,11 @@ async def read_kernel() -> KernelFacts:
         bridge_calls=bool(_number(_PROC / "bridge/bridge-nf-call-iptables") or 0),
         rule_sets=rule_sets,
         flows=flows,
+        connections=connections,
+        ipvs=parse_ipvs(_text(_IPVS)),
+        offloading=await _offloading(unread),
+        release=os.uname().release,
+        node_port_addresses=await _node_port_addresses(),
         unread=tuple(unread),
     )
 
@@ -61,6 +71,14 @@ def _number(path: Path) -> int | None:
         return int(path.read_text(), 0)
     except (OSError, ValueError):
         return None
+
+
+def _text(path: Path) -> str:
+    """ "": it is not there."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def _bridges() -> tuple[tuple[BridgePort, ...], frozenset[str]]:
@@ -95,6 +113,32 @@ async def _rule_sets(unread: list[str]) -> tuple[RuleSet, ...]:
     return tuple(sets)
 
 
+async def _offloading(unread: list[str]) -> tuple[str, ...]:
+    """VXLAN interfaces that leave checksums to the device."""
+    found = []
+    for interface in sorted(_NETWORK.iterdir()):
+        if "DEVTYPE=vxlan" not in _text(interface / "uevent").split():
+            continue
+        try:
+            features = await _output("ethtool", "-k", interface.name)
+        except _Unread as error:
+            unread.append(str(error))
+            break
+        if "tx-checksum-ip-generic: on" in features:
+            found.append(interface.name)
+    return tuple(found)
+
+
+async def _node_port_addresses() -> tuple[str, ...]:
+    """Those at which our nftables serve node ports; empty: at all, or there are none of ours."""
+    try:
+        listed = json.loads(await _output("nft", "--json", "list", "set", "ip", TABLE, NODE_PORT_IPS.name))
+    except _Unread:
+        return ()
+    sets = [entry["set"].get("elem", []) for entry in listed.get("nftables", ()) if "set" in entry]
+    return tuple(sorted(str(address) for elements in sets for address in elements))
+
+
 _LEGACY_REMOVAL: Final = "iptables-legacy-save | grep -v KUBE | iptables-legacy-restore"
 
 
@@ -102,11 +146,12 @@ def _chain(entry: dict[str, Any]) -> tuple[str, str]:
     return entry["table"], entry["name"]
 
 
-async def _flows() -> tuple[tuple[UdpFlow, int], ...]:
+async def _flows(protocol: str, *more: str) -> tuple[tuple[UdpFlow, int], ...]:
     counts: Counter[UdpFlow] = Counter()
     for family in FAMILIES:
-        listed = await _output("conntrack", "-L", "-p", "udp", "-f", family.lower())
-        counts.update(flow for line in listed.splitlines() if (flow := parse_flow(line, family)) is not None)
+        listed = await _output("conntrack", "-L", "-p", protocol, "-f", family.lower(), *more)
+        flows = (parse_flow(line, family, protocol) for line in listed.splitlines())
+        counts.update(flow for flow in flows if flow is not None)
     return tuple(sorted(counts.items()))
 
 

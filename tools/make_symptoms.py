@@ -31,6 +31,8 @@ what one sees, and `sliceplane explain` finds which it is. Made by `tools/make_s
 `tests/e2e/test_symptoms.py` makes them again. What an alert says is in [alerts](alerts.md); which part keeps what, and
 what becomes of it, in [operations](operations.md).
 """
+#: of a symptom whose cause is not within a cluster
+NO_FINDING = "None: it is told before any Service is looked at"
 
 
 def anchor(title: str) -> str:
@@ -39,10 +41,8 @@ def anchor(title: str) -> str:
 
 
 def pages(codes: tuple[str, ...]) -> str:
-    links = [
-        f"[{code}](findings/{code}.md) ({cause_of(code).title[0].lower()}{cause_of(code).title[1:]})" for code in codes
-    ]
-    return f"\n**Findings.** {', '.join(links)}.\n" if links else ""
+    links = [f"[{code}](findings/{code}.md) ({cause_of(code).title})" for code in codes]
+    return f"\n**Findings.** {', '.join(links) or NO_FINDING}.\n"
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.symptoms import ROOT, STORY, Player
 from tests.ports import free_port
+from tools.make_symptoms import pages
 
 DOCUMENT = ROOT / "docs" / "symptoms.md"
 
@@ -35,6 +36,13 @@ def test_what_one_sees_is_what_is_written(player: Player) -> None:
             assert code == step.code, f"{symptom.title}: {step.line}\n{said}"
             shown = written.partition(f"$ {player.shown(step)}\n")[2].partition("```")[0]
             assert re.search(step.says, shown, re.MULTILINE), f"{symptom.title}: not written: {step.line}"
+
+
+def test_every_symptom_leads_to_the_pages_of_its_findings() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    for symptom in STORY:
+        written = text.partition(f"## {symptom.title}\n")[2].partition("\n## ")[0]
+        assert pages(symptom.codes) in f"{written}\n", symptom.title
 
 
 def test_operations_begins_with_every_symptom() -> None:

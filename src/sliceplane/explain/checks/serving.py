@@ -20,6 +20,7 @@ from sliceplane.explain.objects import (
     EVENTS,
     INGRESSES,
     NAMESPACES,
+    NODES,
     SERVICE_CIDRS,
     SERVICES,
     SLICES,
@@ -27,7 +28,7 @@ from sliceplane.explain.objects import (
     events_about,
 )
 from sliceplane.findings.finding import Evidence, Finding
-from sliceplane.findings.wording import clipped, count, lasting, patch, since, some
+from sliceplane.findings.wording import clipped, count, lasting, part, patch, since, some
 from sliceplane.kit.ip import Network, parse_lenient, parse_network_lenient
 
 #: a cloud makes a load balancer in a minute or two
@@ -36,6 +37,7 @@ BALANCER_WAIT_S: Final = 300.0
 GOING_WAIT_S: Final = 120.0
 #: kubernetes.io, "Virtual IPs and Service Proxies", session stickiness timeout
 AFFINITY_DEFAULT_S: Final = 10_800
+_EXCLUDED: Final = "node.kubernetes.io/exclude-from-external-load-balancers"
 _AFFINITY_OFF: Final = {"spec": {"sessionAffinity": "None"}}
 
 
@@ -53,6 +55,7 @@ def wants(case: ServiceCase) -> Iterator[Selection]:
         yield DAEMON_SETS.everywhere()
     if _is_waiting(case):
         yield events_about(case.namespace, "Service", case.name)
+        yield NODES.everywhere()
     if any(claim[0] for claim in _claims(service)):
         yield SERVICES.everywhere()
     if service.spec.session_affinity == "ClientIP":
@@ -111,6 +114,14 @@ def _names(workload: Workload, proxy: str) -> bool:
     return any(proxy in text for text in texts)
 
 
+def _all_excluded(facts: Facts) -> list[str]:
+    """The Nodes, if each has the label that keeps balancers away."""
+    if not facts.was_read(NODES.everywhere()):
+        return []
+    names = [node.metadata.name for node in facts.of(NODES) if _EXCLUDED in (node.metadata.labels or {})]
+    return names if len(names) == len(facts.of(NODES)) else []
+
+
 def no_outside_address(case: ServiceCase) -> Iterable[Finding]:
     """S6"""
     service = case.service
@@ -126,6 +137,12 @@ def no_outside_address(case: ServiceCase) -> Iterable[Finding]:
     if failed:
         why = f"{failed[0].reason}: {clipped(failed[0].message)}"
         evidence.append(seen(EVENTS, failed[0], "reason", failed[0].reason))
+    elif excluded := case.facts.derived(_all_excluded):
+        why = f"{part(len(excluded), len(excluded), 'node', 'is')} excluded from load balancers by a label"
+        node = case.facts.get(NODES, "", excluded[0])
+        if node is not None:
+            evidence.append(seen(NODES, node, f"metadata.labels[{_EXCLUDED}]", "(set)"))
+        remedy = f"kubectl label node {excluded[0]} {_EXCLUDED}-"
     elif balancer_class:
         why = f"no controller of class '{balancer_class}' has given it one"
         remedy = f"install the controller of class {balancer_class}, or look at its log"

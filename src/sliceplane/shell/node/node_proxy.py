@@ -298,8 +298,7 @@ class NodeProxy:
             elif waiting > self._timing.health_timeout_s:
                 reasons.append(f"a change has been waiting for its {family} rules for {waiting:.0f} s")
         age = self._inputs.staleness_s() if self._inputs is not None else None
-        leaving = self._is_node_leaving()
-        told = (tuple(reasons), leaving, self._timing.health_timeout_s, self._damage.warnings(now))
+        told = (tuple(reasons), self._is_node_leaving(), self._timing.health_timeout_s, self._damage.warnings(now))
         return ProxyHealth(not reasons, self._gate.is_set(), families, age, *told)
 
     async def unanswered(self) -> str:

@@ -27,6 +27,7 @@ from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Deployments, EndpointSlices, Nodes, Pods, Resource, Services
 from sliceplane.cli.main import main
+from sliceplane.cli.what_if import read_cluster
 from sliceplane.client.connecting import connect
 from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
@@ -172,6 +173,10 @@ async def really(tmp_path: Path, case: Case) -> tuple[Prediction, Counter[str]]:
         revision = (await snapshot.save(client, taken)).revision
         with taken.open("rb") as lines:
             found = ask(of_snapshot(lines, "taken"), *case.words, now=case.now)
+        live, _ = await read_cluster(client, "default")
+        assert ask(live, *case.words, now=case.now).written == found.written, (
+            "as the cluster is, and as the file has it"
+        )
         watching = asyncio.create_task(watched(client, revision))
         await case.change(client)
         await eventually(lambda: shown(client), lambda now: now == foreseen(found))

@@ -18,7 +18,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Services
 from sliceplane.cli.main import main
-from sliceplane.cli.what_if import _read
+from sliceplane.cli.what_if import read_cluster
 from sliceplane.cli.what_if_plot import draw
 from sliceplane.informer.cache import Change
 from sliceplane.recorder.entries import LifeBegan
@@ -94,7 +94,7 @@ def test_no_worse_is_exit_code_zero(snapshot: Path) -> None:
 
 def test_lists_of_a_cluster_are_the_same_state_as_its_snapshot(cluster: Cluster) -> None:
     lists = {resource: [record.body for record in cluster.records(resource)] for resource in READ}
-    state = of_lists(lists, "as it is")
+    state = of_lists(lists, cluster.store.revision, "as it is")
     assert [(record.key, record.body) for record in state.records] == [
         (record.key, record.body)
         for record in sorted(records_of(cluster.store), key=lambda record: record.revision)
@@ -194,7 +194,7 @@ class Refusing:
 
 def test_a_missing_right_is_named_with_a_way_on() -> None:
     with pytest.raises(CannotTell) as caught:
-        asyncio.run(_read(cast("Any", Refusing()), "default"))
+        asyncio.run(read_cluster(cast("Any", Refusing()), "default"))
     assert "the right to list nodes in all namespaces is missing" in str(caught.value)
     assert "--snapshot" in str(caught.value)
     assert Services.plural in str(caught.value)

@@ -16,7 +16,8 @@ from sliceplane.cli.options import Command
 ])  # fmt: skip
 @click.option("--pods", type=click.IntRange(1, 10_000_000), metavar="P", help="Endpoints of the Service.")
 @click.option("--nodes", type=click.IntRange(1, 1_000_000), metavar="N", help="Nodes, each of which watches.")
-@click.option("--endpoints-per-slice", type=click.IntRange(1, 1000), default=100, show_default=True, metavar="B",
+@click.option("--max-endpoints-per-slice", "--endpoints-per-slice", "endpoints_per_slice",
+    type=click.IntRange(1, 1000), default=100, show_default=True, metavar="B",
     help="Endpoints that one EndpointSlice holds.")  # fmt: skip
 @click.option("--hints", is_flag=True, help="Our objects carry a zone hint for every endpoint.")
 @output_option
@@ -30,6 +31,8 @@ def command(
     With --pods and --nodes for that Service; without them for the two sample cases of KEP-0752, as the KEP has
     them.  Under the KEP's figures stand those of the objects that Sliceplane really writes.
 
+    This reckons, for a Service that is not there yet.  What a change of one that is there would do is run, and not
+    reckoned: 'sliceplane what-if'.
     """
     from sliceplane.estimate import kep, report
     from sliceplane.estimate.scale import Case

@@ -126,7 +126,7 @@ def _state(flags: dict[str, Any]) -> tuple[ClusterState, str]:
 
     path: Path | None = flags["snapshot"]
     if path is None:
-        return ask(flags["kubeconfig"], flags["context"], _read, CannotTell, exit_code=NO_ANSWER)
+        return ask(flags["kubeconfig"], flags["context"], read_cluster, CannotTell, exit_code=NO_ANSWER)
     try:
         with path.open("rb") as lines:
             return of_snapshot(lines, path.name), "default"
@@ -134,7 +134,7 @@ def _state(flags: dict[str, Any]) -> tuple[ClusterState, str]:
         raise CannotTell(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
 
 
-async def _read(client: HttpClient, namespace: str) -> tuple[ClusterState, str]:
+async def read_cluster(client: HttpClient, namespace: str) -> tuple[ClusterState, str]:
     import asyncio
 
     from sliceplane.api.errors import StatusError
@@ -156,7 +156,9 @@ async def _read(client: HttpClient, namespace: str) -> tuple[ClusterState, str]:
             ) from error
 
     bodies = await asyncio.gather(*map(listed, READ))
-    return of_lists(dict(zip(READ, bodies, strict=True)), "as the cluster is now"), namespace
+    newest = (await client.list(Selection(READ[0]), limit=1)).resource_version
+    revision = int(newest) if newest.isdecimal() else 0
+    return of_lists(dict(zip(READ, bodies, strict=True)), revision, "as the cluster is now"), namespace
 
 
 def _clients(flags: dict[str, Any]) -> Clients:

@@ -126,17 +126,18 @@ def of_snapshot(lines: Iterable[bytes], name: str) -> ClusterState:
     return ClusterState(records, reader.revision, f"the snapshot {name}, revision {reader.revision}")
 
 
-def of_lists(lists: Mapping[Resource, Sequence[bytes]], origin: str) -> ClusterState:
-    """Of the bodies that a server listed.  Versions are those of the cluster, where each is one object's alone."""
+def of_lists(lists: Mapping[Resource, Sequence[bytes]], revision: int, origin: str) -> ClusterState:
+    """Of the bodies that a server listed when it was at *revision*.  Versions are those of the cluster, where each is
+    one object's alone."""
     documents = [(resource, decode_document(body)) for resource in READ for body in lists.get(resource, ())]
     documents.sort(key=lambda item: int(item[1]["metadata"].get("resourceVersion") or 0))
     records: list[Record] = []
-    revision = 0
+    own = 0
     for resource, document in documents:
-        revision = max(revision + 1, int(document["metadata"].get("resourceVersion") or 0))
+        own = max(own + 1, int(document["metadata"].get("resourceVersion") or 0))
         try:
             whole = canonical(resource, {**document, "kind": resource.kind, "apiVersion": resource.api_version})
         except StatusError as error:
             raise CannotTell(f"{resource.kind} {document['metadata'].get('name')} cannot be read: {error}") from error
-        records.append(make_record(resource, whole, revision, revision))
-    return ClusterState(tuple(records), revision, origin)
+        records.append(make_record(resource, whole, own, own))
+    return ClusterState(tuple(records), max(own, revision), origin)

@@ -13,7 +13,7 @@ from fractions import Fraction
 from sliceplane.api.core import Node
 from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.requests import Selection
-from sliceplane.balancing.shares import OVERLOAD
+from sliceplane.balancing.shares import OVERLOAD, EndpointKind, Place, shares
 from sliceplane.explain.case import ServiceCase, ZoneCase, name_of, seen, zone_of
 from sliceplane.explain.checks.zones import (
     all_by_zone,
@@ -29,6 +29,7 @@ from sliceplane.explain.facts import Facts
 from sliceplane.explain.objects import NODES, SERVICES, SLICES
 from sliceplane.findings.finding import Evidence, Finding
 from sliceplane.findings.wording import count, part, patch, some, verb
+from sliceplane.proxy.usable import Locality
 from sliceplane.slices.facts import NodeFacts
 from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.slices.topology import ZoneShares
@@ -175,14 +176,10 @@ def overloaded_zone(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _loads(clients: dict[str, Fraction], endpoints: Counter[str]) -> dict[str, Fraction]:
-    """For each zone, the load of one of its endpoints over that of an even spread.  Clients of zones without endpoints
-    go to all."""
-    total = endpoints.total()
-    stray = sum((share for zone, share in clients.items() if not endpoints[zone]), Fraction(0))
-    return {
-        zone: (clients.get(zone, Fraction(0)) + stray * Fraction(number, total)) * Fraction(total, number)
-        for zone, number in endpoints.items()
-    }
+    """For each zone with endpoints, the load of one of them over that of an even spread, if all follow hints."""
+    kinds = {EndpointKind(zone=zone, zone_hints=(zone,)): number for zone, number in endpoints.items() if number}
+    found = shares(kinds, [Place(Locality(zone=zone), share) for zone, share in clients.items()])
+    return {kind.zone: found.factor(kind) if kind in found.each else Fraction(0) for kind in kinds}
 
 
 def _best(clients: dict[str, Fraction], total: int) -> Fraction:

@@ -21,7 +21,7 @@ from tests.ui.cluster import (
 )
 
 from sliceplane.api.core import Node, Service, ServiceCondition, ServiceSpec, ServiceStatus
-from sliceplane.api.discovery import EndpointSlice, SliceEndpoint
+from sliceplane.api.discovery import EndpointConditions, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import ObjectMeta, ObjectReference
 from sliceplane.informer.cache import Change
 from sliceplane.page.model import ClusterModel
@@ -254,6 +254,45 @@ def test_hostile_names_are_text_wherever_they_are_shown(page: RunningPage, tab: 
             harmless(tab, name)
     finally:
         page.change(lambda model: change(model, gone=True))
+
+
+def test_a_large_service_is_drawn_and_a_change_is_drawn_alone(page: RunningPage, tab: Tab) -> None:
+    """What a change leaves on the canvas is what is drawn when everything is drawn anew."""
+
+    def piece(states: dict[int, bool]) -> EndpointSlice:
+        endpoints = tuple(
+            SliceEndpoint(
+                addresses=(f"10.9.{at // 250}.{at % 250}",), zone=f"zone-{at % 2}", node_name=f"n{at % 7}",
+                conditions=EndpointConditions(ready=states.get(at, True)),
+            )
+            for at in range(600)
+        )  # fmt: skip
+        labels = {"kubernetes.io/service-name": "large"}
+        return EndpointSlice(metadata=ObjectMeta(name="large", namespace="shop", labels=labels), endpoints=endpoints)
+
+    before, after = piece({}), piece({7: False, 400: False})
+    page.change(lambda model: model.on_slices([Change("slices", None, before)], 0.0, told=False))
+    try:
+        tab.go(f"{page.url}#/service/shop/large")
+        canvases = "[...document.querySelectorAll('.map canvas')].map((canvas) => canvas.toDataURL())"
+        tab.until(
+            "document.querySelectorAll('.map canvas').length === 2 && "
+            "performance.getEntriesByName('map-drawn').length > 1"
+        )
+        assert tab.eval("document.querySelectorAll('#endpoints .rows [role=row]').length") < 60, (
+            "rows as they are needed"
+        )
+        whole = tab.eval(canvases)
+        page.change(lambda model: model.on_slices([Change("slices", before, after)], 0.0, told=True))
+        tab.shows("598", ".legend")
+        changed = tab.eval(canvases)
+        assert all(one != other for one, other in zip(whole, changed, strict=True))
+        tab.press("d")
+        tab.until(f"{canvases}[0] !== {changed[0]!r}")
+        tab.press("d")
+        tab.until(f"JSON.stringify({canvases}) === JSON.stringify({changed!r})")
+    finally:
+        page.change(lambda model: model.on_slices([Change("slices", after, None)], 0.0, told=True))
 
 
 def harmless(tab: Tab, where: str) -> None:

@@ -42,7 +42,15 @@ class ServiceSums(NamedTuple):
     slices: int
 
 
+class SliceSums(NamedTuple):
+    """The same of one slice."""
+
+    states: Counter[str]
+    zones: Counter[str]
+
+
 _NONE: Final = ServiceSums({}, {}, 0)
+_NOTHING: Final = SliceSums(Counter(), Counter())
 
 
 class ClusterModel:
@@ -56,6 +64,8 @@ class ClusterModel:
         self._slices: dict[str, dict[str, EndpointSlice]] = {}
         self._rows: dict[str, tuple[Row, ...]] = {}
         self._sums: dict[str, ServiceSums] = {}
+        #: of each slice
+        self._parts: dict[str, SliceSums] = {}
         self._changes: dict[str, Counter[int]] = {}
         #: service -> ``version`` when its slices changed last
         self._touched: dict[str, int] = {}
@@ -84,14 +94,19 @@ class ClusterModel:
         news: dict[str, Counter[str]] = {}
         for change in changes:
             self.version += 1
+            key = change.object.metadata.key
             before = service_of(change.old) if change.old is not None else ""
             after = service_of(change.new) if change.new is not None else ""
+            went = self._parts.pop(key, _NOTHING)
+            came = _parts(change.new) if change.new is not None else _NOTHING
+            if change.new is not None:
+                self._parts[key] = came
             if told:
                 for service in dict.fromkeys(filter(None, (before, after))):
                     brought = news.setdefault(service, Counter())
-                    brought.update(_states(change.new if service == after else None))
-                    brought.subtract(_states(change.old if service == before else None))
-            self._replace(change.object.metadata.key, before, after, change.new)
+                    brought.update(came.states if service == after else {})
+                    brought.subtract(went.states if service == before else {})
+            self._replace(key, before, after, change.new)
         for service, brought in news.items():
             self._changes.setdefault(service, Counter())[int(now // BUCKET_S)] += 1
             self._happened(now, service, brought)
@@ -142,9 +157,22 @@ class ClusterModel:
     def sums(self, service: str) -> ServiceSums:
         known = self._sums.get(service)
         if known is None:
-            of_service = self._slices.get(service)
-            known = self._sums[service] = _sums(of_service) if of_service else _NONE
+            known = self._sums[service] = self._summed(service)
         return known
+
+    def part(self, item: EndpointSlice) -> SliceSums:
+        return self._parts[item.metadata.key]
+
+    def _summed(self, service: str) -> ServiceSums:
+        of_service = self._slices.get(service)
+        if not of_service:
+            return _NONE
+        states: Counter[str] = Counter()
+        zones: Counter[str] = Counter()
+        for key in of_service:
+            states.update(self._parts[key].states)
+            zones.update(self._parts[key].zones)
+        return ServiceSums(states, {zone: zones[zone] for zone in sorted(zones)}, len(of_service))
 
     def changes(self, service: str, now: float) -> tuple[int, ...]:
         """How often its slices changed, in the last ``BUCKETS`` times ``BUCKET_S``, the newest last; () for never."""
@@ -168,9 +196,12 @@ class ClusterModel:
         """What must always hold."""
         assert all(self._slices.values()), "a Service without slices is not kept"
         keys = {key for of_service in self._slices.values() for key in of_service}
-        assert self._rows.keys() <= keys, "rows of slices that are gone"
+        assert self._rows.keys() <= keys <= self._parts.keys(), "rows of slices that are gone"
+        for of_service in self._slices.values():
+            for key, item in of_service.items():
+                assert self._parts[key] == _parts(item), key
         for service, sums in self._sums.items():
-            assert sums == (_sums(self._slices[service]) if service in self._slices else _NONE), service
+            assert sums == self._summed(service), service
 
 
 def service_of(item: EndpointSlice) -> str:
@@ -187,20 +218,15 @@ def state_of(endpoint: SliceEndpoint) -> str:
     return "ready" if conditions.ready is not False else "not ready"
 
 
-def _states(item: EndpointSlice | None) -> Counter[str]:
-    return Counter(map(state_of, item.endpoints or ())) if item is not None else Counter()
-
-
-def _sums(of_service: Mapping[str, EndpointSlice]) -> ServiceSums:
+def _parts(item: EndpointSlice) -> SliceSums:
     states: Counter[str] = Counter()
     zones: Counter[str] = Counter()
-    for item in of_service.values():
-        for endpoint in item.endpoints or ():
-            state = state_of(endpoint)
-            states[state] += 1
-            if state == "ready":
-                zones[endpoint.zone or ""] += 1
-    return ServiceSums(states, {zone: zones[zone] for zone in sorted(zones)}, len(of_service))
+    for endpoint in item.endpoints or ():
+        state = state_of(endpoint)
+        states[state] += 1
+        if state == "ready":
+            zones[endpoint.zone or ""] += 1
+    return SliceSums(states, zones)
 
 
 def _row(slice_name: str, endpoint: SliceEndpoint) -> Row:

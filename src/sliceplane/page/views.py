@@ -125,7 +125,9 @@ class Views:
         }
         tables = {
             "endpoints": PageTable(ENDPOINT_COLUMNS, 2, {item.metadata.name: model.rows(item) for item in slices}),
-            "slices": table_of(SLICE_COLUMNS, 1, map(_slice_row, slices)),
+            "slices": table_of(
+                SLICE_COLUMNS, 1, [_slice_row(item, model.part(item).states["ready"]) for item in slices]
+            ),
         }
         return PageView("service", f"sliceplane explain service {name} -n {namespace}", parts, tables)
 
@@ -256,11 +258,16 @@ def _address(service: Service) -> str:
     return spec.external_name if spec.type == "ExternalName" else ", ".join(spec.cluster_ips or ()) or spec.cluster_ip
 
 
-def _slice_row(item: EndpointSlice) -> Row:
-    endpoints = item.endpoints or ()
-    ready = sum(endpoint.conditions.ready is not False for endpoint in endpoints)
+def _slice_row(item: EndpointSlice, ready: int) -> Row:
     ports = ", ".join(f"{port.port or 'all'}/{port.protocol or 'TCP'}" for port in item.ports or ())
-    return (item.metadata.name, len(endpoints), ready, item.address_type, ports, item.metadata.resource_version)
+    return (
+        item.metadata.name,
+        len(item.endpoints or ()),
+        ready,
+        item.address_type,
+        ports,
+        item.metadata.resource_version,
+    )
 
 
 def _node_row(name: str, told: Mapping[str, Any] | None, node: Node | None) -> Row:

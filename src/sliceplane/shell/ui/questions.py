@@ -32,7 +32,7 @@ from sliceplane.tracer.question import Unanswerable
 
 #: a question is not asked again sooner after its answer than that, nor than so many times what it took
 GAP_S: Final = 1.0
-REST: Final = 8.0
+REST: Final = 30.0
 #: nor later, as long as a tab shows it
 AGE_MAX_S: Final = 10.0
 KEPT_MAX: Final = 256

@@ -65,16 +65,20 @@ function Page() {
   const view = VIEWS[here.view] ? here.view : 'now';
   const scheme = here.query.get('scheme');
 
+  // Before anything is drawn: a canvas takes its colours from the style.
+  if (scheme === 'dark' || scheme === 'light') document.documentElement.dataset.scheme = scheme;
+  else delete document.documentElement.dataset.scheme;
+
   useEffect(() => {
     const moved = () => setHere(place());
+    const dark = matchMedia('(prefers-color-scheme: dark)');
     addEventListener('hashchange', moved);
-    return () => removeEventListener('hashchange', moved);
+    dark.addEventListener('change', moved);
+    return () => {
+      removeEventListener('hashchange', moved);
+      dark.removeEventListener('change', moved);
+    };
   }, []);
-  useEffect(() => {
-    if (scheme === 'dark' || scheme === 'light') document.documentElement.dataset.scheme = scheme;
-    else delete document.documentElement.dataset.scheme;
-    dispatchEvent(new Event('resize'));
-  }, [scheme]);
   const wanted = String(new URLSearchParams(VIEWS[view].query(here)));
   useEffect(() => { stream.open(wanted); setState({ ...stream.state }); }, [wanted]);
   useEffect(() => {

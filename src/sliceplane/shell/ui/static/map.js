@@ -28,7 +28,7 @@ const ready = (table, nodes) => nodes.reduce((sum, [, rows]) => sum + rows.filte
 const size = (nodes) => nodes.reduce((sum, [, rows]) => sum + rows.length, 0);
 
 export function EndpointMap({ table, shares }) {
-  const zones = useMemo(() => grouped(table), [table, table.shape, table.version]);
+  const zones = useMemo(() => grouped(table), [table, table.shape]);
   const large = table.length > ELEMENTS_MAX;
   const sums = zones.map(([zone, nodes]) => `${zone || 'no zone'}: ${ready(table, nodes)} of ${size(nodes)} ready`).join('; ');
   if (!table.length) return html`<p class="quiet">no endpoint</p>`;
@@ -36,7 +36,7 @@ export function EndpointMap({ table, shares }) {
     ${zones.map(([zone, nodes]) => html`<div class=${`zone${nodes.length > 3 || size(nodes) > 40 ? ' wide' : ''}`} key=${zone} aria-hidden="true">
       <div class="zone-head"><bdi>${zone || 'no zone'}</bdi> <span class="quiet">${ready(table, nodes)} of ${size(nodes)} ready</span></div>
       ${large
-        ? html`<${Drawn} table=${table} nodes=${nodes} shares=${shares} version=${table.version} />`
+        ? html`<${Drawn} table=${table} nodes=${nodes} shares=${shares} />`
         : html`<div class="nodes">${nodes.map(([node, rows]) => html`<div class="node" key=${node}>
             <bdi class="node-name" title=${node}>${node || 'no node'}</bdi>
             <div class="cells">${rows.map((row) => html`<${Cell} key=${table.key(row)} table=${table} row=${row} shares=${shares} />`)}</div>
@@ -59,7 +59,7 @@ export function Legend({ states }) {
 }
 
 // A zone on a canvas: cells of one node together, a gap between nodes.
-function Drawn({ table, nodes, shares, version }) {
+function Drawn({ table, nodes, shares }) {
   const canvas = useRef();
   const [width, setWidth] = useState(0);
   useLayoutEffect(() => {
@@ -67,51 +67,82 @@ function Drawn({ table, nodes, shares, version }) {
     watch.observe(canvas.current.parentElement);
     return () => watch.disconnect();
   }, []);
+  const drawn = useRef({});
   useLayoutEffect(() => {
-    if (width) draw(canvas.current, width, table, nodes, shares);
-  }, [version, width, nodes, shares]);
+    if (!width) return;
+    const wanted = { table, nodes, shares, width, scheme: colours().join() };
+    const same = Object.keys(wanted).every((name) => wanted[name] === drawn.current[name]);
+    const touched = same ? table.since(drawn.current.version) : null;
+    const now = () => canvas.current && (drawn.current = draw(canvas.current, wanted, drawn.current, touched));
+    if (!touched) inTurn(canvas, now);
+    else if (touched.length) now();
+  });
   return html`<canvas ref=${canvas} height="10"></canvas>`;
 }
 
-function draw(canvas, width, table, nodes, shares) {
+// As the style sheet has them in this scheme; the legend is above every map.
+const colours = () => STATES.map((state) => getComputedStyle(document.querySelector(`.legend .${stateClass(state)}`)).color);
+
+// What draws whole zones, a zone a frame: none holds the page up for all of them.
+const turns = new Map();
+
+function inTurn(canvas, work) {
+  if (!turns.size) requestAnimationFrame(turn);
+  turns.set(canvas, work);
+}
+
+function turn() {
+  const [[canvas, work]] = turns;
+  turns.delete(canvas);
+  work();
+  if (turns.size) requestAnimationFrame(turn);
+}
+
+// All cells, or the rows *touched* alone; *last* was made of the same then, but for the version.
+function draw(canvas, wanted, last, touched) {
+  const { table, nodes, shares, width } = wanted;
   const columns = Math.max(1, Math.floor(width / CELL));
-  let cells = 0;
-  for (const [, rows] of nodes) cells += rows.length + 1;
-  const lines = Math.ceil(cells / columns);
-  const scale = devicePixelRatio || 1;
-  canvas.width = width * scale;
-  canvas.height = lines * CELL * scale;
-  canvas.style.height = `${lines * CELL}px`;
   const pen = canvas.getContext('2d');
-  pen.scale(scale, scale);
-  const colours = STATES.map((state) => getComputedStyle(document.querySelector(`.legend .${stateClass(state)}`)).color);
-  const edge = CELL - GAP;
-  const faint = STATES.length;
-  const paths = Array.from({ length: 2 * faint }, () => new Path2D());
-  let at = 0;
-  for (const [, rows] of nodes) {
-    for (const row of rows) {
-      const x = (at % columns) * CELL;
-      const y = Math.floor(at / columns) * CELL;
-      const state = STATES.indexOf(table.get('state', row));
-      const path = paths[shares && !shares.get(table.get('address', row)) ? state + faint : state];
-      if (state === 0) path.rect(x, y, edge, edge);
-      else if (state === 1) path.rect(x + 0.5, y + 0.5, edge - 1, edge - 1);
-      else {
-        path.moveTo(x, y + edge);
-        path.lineTo(x + edge, y + edge);
-        path.lineTo(x, y);
-        path.closePath();
-      }
+  const paths = Array.from({ length: 2 * STATES.length }, () => new Path2D());
+  const add = (row, at) => {
+    const x = (at % columns) * CELL;
+    const y = Math.floor(at / columns) * CELL;
+    const edge = CELL - GAP;
+    const state = STATES.indexOf(table.get('state', row));
+    const path = paths[shares && !shares.get(table.get('address', row)) ? state + STATES.length : state];
+    if (touched) pen.clearRect(x, y, CELL, CELL);
+    if (state === 0) path.rect(x, y, edge, edge);
+    else if (state === 1) path.rect(x + 0.5, y + 0.5, edge - 1, edge - 1);
+    else {
+      path.moveTo(x, y + edge);
+      path.lineTo(x + edge, y + edge);
+      path.lineTo(x, y);
+      path.closePath();
+    }
+  };
+  const cells = touched ? last.cells : new Map();
+  if (touched) for (const row of new Set(touched)) cells.has(row) && add(row, cells.get(row));
+  else {
+    let at = 0;
+    for (const [, rows] of nodes) {
+      for (const row of rows) cells.set(row, at++);
       at++;
     }
-    at++;
+    const scale = devicePixelRatio || 1;
+    const lines = Math.ceil(at / columns);
+    canvas.width = width * scale;
+    canvas.height = lines * CELL * scale;
+    canvas.style.height = `${lines * CELL}px`;
+    pen.scale(scale, scale);
+    cells.forEach((place, row) => add(row, place));
   }
+  const inks = wanted.scheme.split(/,(?![^(]*\))/);
   paths.forEach((path, number) => {
-    const state = number % faint;
-    pen.globalAlpha = number < faint ? 1 : 0.3;
-    pen.fillStyle = pen.strokeStyle = colours[state];
+    const state = number % STATES.length;
+    pen.globalAlpha = number < STATES.length ? 1 : 0.3;
+    pen.fillStyle = pen.strokeStyle = inks[state];
     state === 1 || state === 3 ? pen.stroke(path) : pen.fill(path);
   });
   performance.mark('map-drawn');
+  return { ...wanted, cells, version: table.version };
 }

@@ -1,6 +1,8 @@
 // The one stream of this tab: NDJSON by fetch.  Messages change the view's parts and tables at once; the page is drawn
 // when a frame is due.  A tab that is hidden has no stream.  When the stream breaks, what was shown stays, grey.
 
+const LOG_MAX = 16;
+
 // Rows by column.  Words that repeat are kept once, rows hold their number.
 export class Columns {
   constructor(document) {
@@ -16,6 +18,8 @@ export class Columns {
     this.version = 1;
     this.shape = 1;
     this.places = null;
+    // The last changes that left all rows where they were: whoever has drawn a version draws these alone.
+    this.log = [];
   }
 
   get(name, row) {
@@ -39,6 +43,8 @@ export class Columns {
 
   apply(change) {
     this.version++;
+    const touched = [];
+    const { shape } = this;
     for (const row of change.set) {
       const key = row.slice(0, this.keys).join('\n');
       let at = this.find(key);
@@ -48,6 +54,7 @@ export class Columns {
         this.shape++;
       }
       this.names.forEach((name, number) => this.put(name, at, row[number]));
+      touched.push(at);
     }
     for (const parts of change.gone) {
       const key = parts.join('\n');
@@ -61,6 +68,15 @@ export class Columns {
       this.length--;
       this.shape++;
     }
+    if (shape !== this.shape) this.log = [];
+    else if (this.log.push({ version: this.version, rows: touched }) > LOG_MAX) this.log.shift();
+  }
+
+  // Rows that changed since *version*; null: too long ago, or rows have moved.
+  since(version) {
+    const missed = this.version - version;
+    if (missed > this.log.length) return null;
+    return missed ? this.log.slice(-missed).flatMap((entry) => entry.rows) : [];
   }
 
   put(name, row, value) {
@@ -159,6 +175,7 @@ export class Stream {
         performance.mark('view-received');
         Object.assign(state, { name: message.name, command: message.command, parts: message.parts, tables: {} });
         for (const [name, table] of Object.entries(message.tables)) state.tables[name] = new Columns(table);
+        for (const table of Object.values(state.tables)) requestIdleCallback(() => table.find(''));
         break;
       case 'delta':
         performance.mark('delta-received');

@@ -204,6 +204,9 @@ PLANTED: dict[str, dict[str, str]] = {
     "SliceplaneQueueStuck": {
         f"workqueue_longest_running_processor_seconds{{{_QUEUE}}}": _QUIET,
         f"workqueue_depth{{{_QUEUE}}}": "500x29 0x60"},
+    "SliceplaneMassRemovalHeld": {f"sliceplane_mass_removal_held_endpoints{{{_CONTROLLERS}}}": "40x29 0x60"},
+    "SliceplaneMassRemovalRefuted": {
+        f'sliceplane_mass_removal_confirmations_total{{{_CONTROLLERS},result="refuted"}}': "0+1x29 29x60"},
     "SliceplaneNodesBehind": {f"sliceplane_node_proxies_behind_seconds{{{_CONTROLLERS}}}": "0+60x29 0x60"},
     "SliceplaneNodeStopped": {f'sliceplane_node_proxies{{{_CONTROLLERS},state="stopped"}}': "1x29 0x60"},
     "SliceplaneNodeCacheDiffers": {f'sliceplane_node_proxies{{{_CONTROLLERS},state="cache_differs"}}': "1x29 0x60"},

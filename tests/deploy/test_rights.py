@@ -66,7 +66,12 @@ NOT_ASKED_HERE = {
     ("create", "discovery.k8s.io", "endpointslices/restricted"),
 }
 #: What is asked for only when something repeats or goes wrong.
-SELDOM = {("patch", "events.k8s.io", "events"), ("create", "events.k8s.io", "events")}
+SELDOM = {
+    ("patch", "events.k8s.io", "events"),
+    ("create", "events.k8s.io", "events"),
+    ("patch", "", "services/status"),
+    ("get", "", "namespaces"),
+}
 Right = tuple[str, str, str]
 
 

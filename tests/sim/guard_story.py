@@ -1,7 +1,9 @@
 """One seed of a mass removal that no Pod told: what a Service shows meanwhile, commit by commit.
 
-Pods are as they are (``alive``), whatever the API says of them; the API is restored from a copy without Pods, marks all
-Pods of Nodes that fell silent, or answers once with part of a list.  Meanwhile users delete Pods and new ones come.
+Pods are as they are (``alive``), whatever the API says of them.  In some stories what the API server says is wrong for
+good, and a hold is asked for: it is restored from a copy without Pods, or marks all Pods of Nodes that fell silent.  In
+the others it is wrong once, and a second look tells: part of a list, a watch that deletes everything, a list without
+Nodes.  Meanwhile users delete Pods and new ones come.
 """
 
 from __future__ import annotations
@@ -9,31 +11,45 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from sliceplane.api.codec import decode, encode
-from sliceplane.api.discovery import EndpointSlice
+from msgspec.structs import replace
+
+from sliceplane.api.codec import encode
 from sliceplane.api.meta import Document
 from sliceplane.api.requests import Selection, Verb, Write
-from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Nodes, Pods, Resource, Services
+from sliceplane.api.scheme import ConfigMaps, Namespaces, Nodes, Pods, Resource, Services
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.types import ListOutcome
 from sliceplane.sim.faults import parse_faults
 from sliceplane.sim.process import Process
+from sliceplane.sim.removals import HELD_MAX_S, Removals
 from sliceplane.sim.simulation import Options, Simulation
-from sliceplane.slices.guard import ANNOTATION_MASS_REMOVAL, GATHER_S, HOLD, HOLD_S, STEP_S
-from sliceplane.store.types import StoreEvent
+from sliceplane.sim.streams import SimulatedInformer
+from sliceplane.slices.guard import ANNOTATION_MASS_REMOVAL, GATHER_S, HOLD, HOLD_S
+from sliceplane.slices.removal_doubt import CONFIRM_BOUND_S
 
-STORIES = ("restored from an empty copy", "all Nodes silent", "half a list")
+STORIES = (
+    "restored from an empty copy",
+    "all Nodes silent",
+    "half a list",
+    "a list without most Pods of one Service",
+    "a watch deletes everything",
+    "a list without Nodes",
+)
+#: in these a fresh list says what is wrong for as long as it is
+LASTING = 2
 #: how long what was told may stay in a slice
 TOLD_S = 1.0
 NODES = 3
+OTHERS = 60
 
 
 class GuardStory:
-    """``lost`` is how many endpoints were missing that were alive; ``overdue`` those held beyond the bound."""
+    """Raises ``sim.steady.Broken`` where an invariant does not hold.  *hold*: the Service or Namespace asks for it."""
 
     def __init__(self, seed: int, *, hold: bool = True) -> None:
         self.rng = Rng(seed)
-        self.story = STORIES[seed % len(STORIES)]
+        self.number = seed % len(STORIES)
+        self.story = STORIES[self.number]
         self.lines: list[str] = []
         self.sim = Simulation(
             Options(
@@ -43,18 +59,19 @@ class GuardStory:
         )
         self.hold = hold
         self.alive: dict[str, str] = {}
-        self.told: list[str] = []
-        self.lost = 0
-        self.slow: list[str] = []
-        self.overdue: list[str] = []
-        self._watched = False
         self._made = 0
-        self.sim.server.listeners.append(self._on_commit)
+        self.removals = Removals(
+            self.sim.server,
+            self.sim.agenda,
+            told_s=TOLD_S,
+            inferred_s=(HELD_MAX_S if hold else CONFIRM_BOUND_S) + TOLD_S,
+        )
+        self.sim.server.listeners.append(self.removals.on_commit)
 
     # Writing
 
     def _write(self, verb: Verb, resource: Resource, name: str, body: Document, subresource: str = "") -> None:
-        namespace = "default" if resource is not Nodes else ""
+        namespace = "default" if resource.namespaced else ""
         whole = {"apiVersion": resource.api_version, "kind": resource.kind, **body} if verb == "create" else body
         at = name if verb != "create" else ""
         self.sim.server.perform(
@@ -68,60 +85,63 @@ class GuardStory:
             )
         )
 
-    def _status(self, name: str, *, ready: bool, containers: bool) -> None:
+    def _status(self, name: str, address: str, *, ready: bool, containers: bool) -> None:
         conditions = [
             {"type": "Ready", "status": str(ready)},
             {"type": "ContainersReady", "status": str(containers)},
         ]
-        address = self.alive[name]
         status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": conditions}
         self._write("patch", Pods, name, {"status": status}, "status")
+
+    def _create(self, name: str, app: str, node: int, address: str) -> None:
+        spec = {"nodeName": f"node-{node % NODES}", "containers": [{"name": "main", "image": app}]}
+        self._write("create", Pods, name, {"metadata": {"name": name, "labels": {"app": app}}, "spec": spec})
+        self._status(name, address, ready=True, containers=True)
 
     def _new_pod(self, address: str = "") -> str:
         self._made += 1
         name = f"web-{self._made}"
-        self.alive[name] = address or f"10.0.{self._made // 200}.{1 + self._made % 200}"
-        containers = [{"name": "main", "image": "web"}]
-        node = f"node-{self._made % NODES}"
-        body = {
-            "metadata": {"name": name, "labels": {"app": "web"}},
-            "spec": {"nodeName": node, "containers": containers},
-        }
-        self._write("create", Pods, name, body)
-        self._status(name, ready=True, containers=True)
+        at = address or f"10.0.{self._made // 200}.{1 + self._made % 200}"
+        self._create(name, "web", self._made, at)
+        self.alive[name] = at
         return name
+
+    def _dies(self, name: str) -> str:
+        """Its address."""
+        self.removals.alive.discard(name)
+        return self.alive.pop(name)
 
     def _delete(self, name: str) -> None:
         """By its user; it is over when this returns."""
-        del self.alive[name]
+        self._dies(name)
         self._write("delete", Pods, name, {"gracePeriodSeconds": 0})
         self._within(TOLD_S, lambda: name not in self.published(), f"{name} was deleted and stayed")
+
+    def _fail_probe(self, name: str) -> None:
+        """Its own containers say that they are not ready."""
+        self._status(name, self._dies(name), ready=False, containers=False)
+        self._within(TOLD_S, lambda: name not in self.published(), f"{name} said that it is not ready and stayed")
 
     # What slices show
 
     def published(self) -> set[str]:
-        shown: set[str] = set()
-        for record in self.sim.server.records(EndpointSlices, "default"):
-            for endpoint in decode(record.body, EndpointSlice).endpoints or ():
-                if endpoint.conditions.ready and endpoint.target_ref is not None:
-                    shown.add(endpoint.target_ref.name)
-        return shown
-
-    def _on_commit(self, event: StoreEvent) -> None:
-        if self._watched and event.record.key.resource == EndpointSlices.storage_key:
-            self.lost += len(self._known_alive - self.published() - (self._known_alive - self.alive.keys()))
+        return {name for name, _ in self.removals.published() if name.startswith("web-")}
 
     def _within(self, seconds: float, holds: Callable[[], bool], what: str) -> None:
         agenda = self.sim.agenda
         until = agenda.now + seconds
         while not holds():
-            if agenda.now >= until:
-                self.slow.append(what)
-                return
+            if agenda.now > until:
+                self.removals.check()
+                raise AssertionError(what)
             agenda.run_until(agenda.now + 0.05)
 
-    def _pass(self, seconds: float) -> None:
-        self.sim.agenda.run_until(self.sim.agenda.now + seconds)
+    def wait(self, seconds: float) -> None:
+        agenda = self.sim.agenda
+        until = agenda.now + seconds
+        while agenda.now < until:
+            agenda.run_until(min(agenda.now + 20.0, until))
+            self.removals.check()
 
     # The story
 
@@ -129,35 +149,43 @@ class GuardStory:
         """A Service whose endpoints have stood for two minutes."""
         for number in range(NODES):
             self._write("create", Nodes, "", {"metadata": {"name": f"node-{number}"}})
-        annotations = {ANNOTATION_MASS_REMOVAL: HOLD} if self.hold else {}
+        annotations = {}
+        if self.hold and self.rng.below(2):
+            self._write("patch", Namespaces, "default", {"metadata": {"annotations": {ANNOTATION_MASS_REMOVAL: HOLD}}})
+        elif self.hold:
+            annotations = {ANNOTATION_MASS_REMOVAL: HOLD}
         spec = {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80}]}
         self._write("create", Services, "web", {"metadata": {"name": "web", "annotations": annotations}, "spec": spec})
+        if self.number == 3:
+            for number in range(OTHERS):  # more than are lost: the list is not one that lacks most
+                self._create(f"other-{number}", "other", number, f"10.9.0.{1 + number}")
         for _ in range(4 + self.rng.below(20)):
             self._new_pod()
         self.sim.start("endpointslice")
-        self._pass(130.0 + self.rng.uniform(0.0, 60.0))
+        self.wait(130.0 + self.rng.uniform(0.0, 60.0))
         assert self.published() == self.alive.keys(), "the story begins with all that is alive"
 
     def silence(self) -> None:
         """All Nodes, at once."""
-        for name in sorted(self.alive):
-            self._status(name, ready=False, containers=True)
+        for name, address in sorted(self.alive.items()):
+            self._status(name, address, ready=False, containers=True)
 
     def run(self) -> None:
         self.begin()
-        self._known_alive = set(self.alive)
-        self._watched = True
-        if self.story == STORIES[1]:
+        self.removals.alive = set(self.alive)
+        if self.number == 1:
             self._nodes_fall_silent()
+        elif self.number == 4:
+            self._watch_deletes_everything()
         else:
-            self._list_is_wrong(once=self.story == STORIES[2])
-        self._watched = False
+            self._list_is_wrong()
 
     def _meanwhile(self, *, deletes: bool) -> None:
         """What is told, and what comes, passes at once."""
-        if deletes and len(self.alive) > 1:
-            self._delete(sorted(self.alive)[self.rng.below(len(self.alive))])
-        self._pass(self.rng.uniform(0.0, 20.0))
+        for leave in (self._delete, self._fail_probe):
+            if deletes and len(self.alive) > 1:
+                leave(sorted(self.alive)[self.rng.below(len(self.alive))])
+        self.wait(self.rng.uniform(0.0, 20.0))
         name = self._new_pod()
         self._within(TOLD_S, lambda: name in self.published(), f"{name} is ready and was not added")
 
@@ -165,54 +193,78 @@ class GuardStory:
         began = self.sim.agenda.now
         silent = sorted(self.alive)
         for name in silent:
-            self._status(name, ready=False, containers=True)
-            self._pass(self.rng.uniform(0.0, 0.9 * GATHER_S / len(silent)))
+            self._status(name, self.alive[name], ready=False, containers=True)
+            self.wait(self.rng.uniform(0.0, 0.9 * GATHER_S / len(silent)))
         self._meanwhile(deletes=True)
         silent = [name for name in silent if name in self.alive]
         if self.rng.below(2):
-            self._pass(self.rng.uniform(0.0, HOLD_S - 60.0))
+            self.wait(self.rng.uniform(0.0, HOLD_S - 60.0))
             for name in silent:
-                self._status(name, ready=True, containers=True)
-            self._pass(HOLD_S + 12 * STEP_S)
-            self.lost += len(self.alive.keys() - self.published())
+                self._status(name, self.alive[name], ready=True, containers=True)
+            self.wait(HELD_MAX_S)
+            self.removals.check_alive()
             return
         if len(silent) > 1:
             taken = silent.pop()
-            address = self.alive.pop(taken)
-            heir = self._new_pod(address)
+            heir = self._new_pod(self._dies(taken))
             self._within(TOLD_S, lambda: taken not in self.published(), f"{taken} has the address of {heir} and stayed")
-        self._pass(began + HOLD_S - 1.0 - self.sim.agenda.now)
-        self.lost += len(self.alive.keys() - self.published())
-        self._watched = False
-        self._pass(GATHER_S + 11 * STEP_S + 2.0)
-        self.overdue = sorted(set(silent) & self.published())
+        self.wait(began + HOLD_S - 1.0 - self.sim.agenda.now)
+        self.removals.check_alive()
+        self.removals.alive.clear()
+        self.wait(HELD_MAX_S)
 
-    def _list_is_wrong(self, *, once: bool) -> None:
+    def _list_is_wrong(self) -> None:
         server = self.sim.server
         whole = server.page
         wrong = [True]
+        lacking = Nodes if self.number == 5 else Pods
 
         def page(selection: Selection, limit: int, continue_token: str) -> ListOutcome:
             outcome = whole(selection, limit, continue_token)
-            if selection.resource is not Pods or not wrong[0]:
+            if selection.resource is not lacking or not wrong[0]:
                 return outcome
-            wrong[0] = not once
-            kept = (len(outcome.records) - 1) // 2 if once else 0
-            return dataclasses.replace(outcome, records=outcome.records[:kept])
+            wrong[0] = self.number < LASTING
+            kept = (len(outcome.records) - 1) // 2
+            records = outcome.records[:kept] if self.number == 2 else ()
+            if self.number == 3:
+                mine = [record for record in outcome.records if record.key.name.startswith("web-")]
+                lost = mine[: len(mine) // 2 + 1 + self.rng.below(len(mine) // 2)]
+                records = tuple(record for record in outcome.records if record not in lost)
+            return dataclasses.replace(outcome, records=records)
 
         server.page = page  # type: ignore[method-assign]  # a server that answers wrongly
         self._relist()
-        self._meanwhile(deletes=once)
-        self._pass(self.rng.uniform(5.0, HOLD_S - 60.0))
+        self._meanwhile(deletes=self.number >= LASTING)
+        self.wait(self.rng.uniform(5.0, HOLD_S - 60.0))
         wrong[0] = False
         self._relist()
-        self._pass(HOLD_S + 12 * STEP_S)
-        self.lost += len(self.alive.keys() - self.published())
+        self.wait(HELD_MAX_S)
+        self.removals.check_alive()
 
-    def _relist(self) -> None:
+    def _watch_deletes_everything(self) -> None:
+        """The server's own state is whole."""
+        informer = self._informer(Pods)
+        for held in list(informer.reflector.cache):
+            meta = replace(held.metadata, resource_version=informer.reflector.resource_version)
+            informer.reflector.on_watch_event("DELETED", encode(replace(held, metadata=meta)), self.sim.agenda.now)
+        informer._go()
+        self.wait(0.2)
+        self._meanwhile(deletes=True)
+        self.wait(HELD_MAX_S)
+        self.removals.check_alive()
+
+    # Its only process
+
+    def _process(self) -> Process:
         process = self.sim.processes["endpointslice"]
         assert isinstance(process, Process), f"{process} is one of several"
-        process.cut_watches()
+        return process
+
+    def _informer(self, resource: Resource) -> SimulatedInformer:
+        return next(each for each in self._process()._informers if each.selection.resource is resource)
+
+    def _relist(self) -> None:
+        self._process().cut_watches()
         self._write("create", ConfigMaps, "", {"metadata": {"generateName": "passes-"}})
         self.sim.server.forget_history()
-        self._pass(15.0)  # two back-offs, and a list in doubt
+        self.wait(15.0)  # two back-offs, and a list in doubt

@@ -148,7 +148,8 @@ class FakeCluster:
 
     def perform(self, write: Write) -> bytes:
         """One write; raises ``StatusError`` as the server would."""
-        self.writes.append(write)
+        if write.verb != "list":
+            self.writes.append(write)
         resource = write.resource
         if write.verb == "create":
             new = decode(write.body, resource.projection)
@@ -161,7 +162,7 @@ class FakeCluster:
             meta = replace(new.metadata, name=name, uid=uid, generate_name="")
             return encode(self.put(replace(new, metadata=meta), resource))
         if write.verb == "list":
-            pairs = dict(each.split("=") for each in write.label_selector.split(","))
+            pairs = dict(each.split("=") for each in write.label_selector.split(",") if each)
             return (
                 b'{"items":['
                 + b",".join(
@@ -193,7 +194,7 @@ class FakeCluster:
         document = msgspec.to_builtins(old)
         for member, value in decode_document(write.body).items():
             document[member] = {**document.get(member, {}), **value}
-        if write.patch_type == "strategic":
+        if write.patch_type == "strategic" and not write.subresource:
             out = {each["uid"] for each in document["metadata"]["ownerReferences"] if each["$patch"] == "delete"}
             owners = [each for each in old.metadata.owner_references or () if each.uid not in out]
             document["metadata"]["ownerReferences"] = msgspec.to_builtins(owners) or None
@@ -253,6 +254,8 @@ class FakeCluster:
                 self._show(Change(key[0], old, new), controller, now)
 
     def _show(self, change: Change[Object], controller: Controller, now: float) -> None:
+        if not any(selection.resource.key == change.resource for selection in controller.info.watches):
+            return
         meta = change.object.metadata
         key = (change.resource, meta.namespace, meta.name)
         if change.new is None:

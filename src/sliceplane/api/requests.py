@@ -11,7 +11,7 @@ Which resources have which is said in their rows (``api.scheme``, ``Resource.sub
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
@@ -118,3 +118,8 @@ class WatchMessage:
 
     type: str
     body: bytes
+
+
+def listed_items(bodies: Iterable[bytes]) -> bytes:
+    """The answer to a ``Write`` that lists."""
+    return b'{"items":[' + b",".join(bodies) + b"]}"

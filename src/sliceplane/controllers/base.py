@@ -117,10 +117,14 @@ class EventNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a controller wants done now: jobs (in the order in which they became due) and notes."""
+    """What a controller wants done now: jobs (in the order in which they became due) and notes.
+
+    ``relist``: selections among those that it watches whose caches are wrong, to be listed anew.
+    """
 
     jobs: tuple[Job, ...] = ()
     notes: tuple[EventNote, ...] = ()
+    relist: tuple[Selection, ...] = ()
 
 
 @dataclass(slots=True)

@@ -16,16 +16,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from sliceplane.api.codec import encode
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import TOPOLOGY_AWARE_SUBSETTING, Gates
 from sliceplane.api.meta import Object, ObjectMeta
-from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.controllers.base import ControllerInfo, Done, Job, Selection, Work
 from sliceplane.controllers.defragment import WRITES_PER_MINUTE_DEFAULT, Defragmenter
+from sliceplane.controllers.mass_removal import MassRemovals
 from sliceplane.controllers.service_syncs import (
     HintProblems,
     SyncController,
@@ -37,9 +36,7 @@ from sliceplane.heuristics.asking import Find
 from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.informer.cache import Change
 from sliceplane.kit.metrics import DEFAULT_BUCKETS, Family, Metrics, exponential_buckets
-from sliceplane.kit.times import format_time
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine
-from sliceplane.slices.guard import REASON_EXPIRED, REASON_HELD, REASON_OVER, REASON_RELEASED
 from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.service import AT_ONCE
 from sliceplane.slices.shape import HintMode, ServiceShape
@@ -48,15 +45,6 @@ from sliceplane.slices.succession import SelectorChanges
 from sliceplane.slices.writes import FamilyChanges, SlicePlan, SliceWrite
 
 _PREFIX: Final = "endpoint_slice_controller_"
-#: of mass removals, by the reasons of their notices
-_OUTCOMES: Final = {
-    REASON_HELD: "held",
-    REASON_RELEASED: "released",
-    REASON_EXPIRED: "expired",
-    REASON_OVER: "over",
-}
-#: keys of the queue: the condition of a Service that says what is held
-_GUARD: Final = "guard:"
 _PER_SYNC_BUCKETS: Final = exponential_buckets(2, 2, 15)
 
 Result = Literal["success", "stale", "error"]
@@ -83,17 +71,6 @@ class SliceMetrics(Metrics):
             "topology",
             "traffic_distribution",
         )
-        self._removals = self.counters(
-            "sliceplane_mass_removals_total",
-            "Mass removals that were held, by what came of them.",
-            "outcome",
-        )
-        self.computed(
-            "gauge",
-            "sliceplane_mass_removal_held_endpoints",
-            "Endpoints that stay although no Pod says that it is there.",
-            lambda: engine.held,
-        )
         for name, text, read in (
             ("desired_endpoint_slices", "Slices that would exist with perfect packing.",
              lambda: engine.totals.fewest_slices),
@@ -108,11 +85,6 @@ class SliceMetrics(Metrics):
             lambda: [((group,), count) for group, count in sorted(engine.distributions.items())],
             "traffic_distribution",
         )
-
-    def told(self, notices: Sequence[Notice]) -> None:
-        for notice in notices:
-            if notice.reason in _OUTCOMES:
-                self._removals.of(_OUTCOMES[notice.reason]).value += 1
 
     def planned(self, families: Sequence[FamilyChanges]) -> None:
         for family in families:
@@ -203,11 +175,11 @@ class EndpointSliceController(SyncController):
             holds=self._config.hold_mass_removals,
         )
         self._batch_period_s = self._config.endpointslice_updates_batch_period_s
-        #: the condition that says what is held, of Services that have it: status and message
-        self._shown: dict[str, tuple[str, str]] = {}
+        self._removals = MassRemovals(self._engine)
         self._problems = problems or HintProblems()
         self._problems.begin()
         self._metrics = SliceMetrics(self._engine)
+        self._metrics.include(self._removals.families)
         self._merges = Defragmenter(self._config.defragment_writes_per_minute) if self._config.defragment else None
         if self._merges is not None:
             self._metrics.include(self._merges.metrics.families)
@@ -231,11 +203,7 @@ class EndpointSliceController(SyncController):
                 raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
 
     def _on_service(self, service: Service, *, gone: bool, now: float) -> None:
-        key = service.metadata.key
-        self._shown.pop(key, None)
-        for condition in () if gone else service.status.conditions or ():
-            if condition.type == REASON_HELD:
-                self._shown[key] = (condition.status, condition.message)
+        self._removals.on_service(service, gone=gone)
         if gone:
             self._engine.on_service_gone(service.metadata.namespace, service.metadata.name)
             self.add((service.metadata.key,), 0.0, now)
@@ -248,15 +216,20 @@ class EndpointSliceController(SyncController):
         unsettled = self._engine.take_unsettled() if self._began else ()
         if unsettled:
             self.add(unsettled, 0.0, now)
-        return super().take_work(now, max_jobs)
+        work = super().take_work(now, max_jobs)
+        relist = self._removals.take_relist()
+        return replace(work, relist=relist) if relist else work
 
     def job(self, key: str, now: float) -> Job | None:
-        if key.startswith(_GUARD):
-            return self._condition_job(key, now)
+        if self._removals.is_own(key):
+            job = self._removals.job(key, now)
+            if job is None:
+                self.end(key, failed=False, deadline=None, now=now)
+            return job
         plan = self._engine.plan(key, now)
-        self._metrics.told(plan.notices)
-        if self._wanted(key) != self._shown.get(key):
-            self.add((f"{_GUARD}{key}",), 0.0, now)
+        self._removals.on_notices(plan.notices)
+        for own, delay_s in self._removals.keys_after_plan(key, now):
+            self.add((own,), delay_s, now)
         if not plan.stale:
             self._problems.set(key, plan.hint_problems)
         self._metrics.planned(plan.families)
@@ -272,40 +245,6 @@ class EndpointSliceController(SyncController):
         self._metrics.synced("stale" if plan.stale else "success", self._engine.shape(key), plan)
         self._end(key, failed=plan.stale, now=now)
         return None
-
-    def _wanted(self, key: str) -> tuple[str, str] | None:
-        """Status and message of the condition; ``None``: no Service has it that never held anything."""
-        hold = self._engine.hold(key)
-        if hold is not None:
-            return ("True", str(hold))
-        return ("False", "nothing is held") if key in self._shown else None
-
-    def _condition_job(self, guard_key: str, now: float) -> Job | None:
-        key = guard_key.removeprefix(_GUARD)
-        shape = self._engine.shape(key)
-        wanted = self._wanted(key)
-        if shape is None or wanted is None or wanted == self._shown.get(key):
-            self.end(guard_key, failed=False, deadline=None, now=now)
-            return None
-        status, message = wanted
-        condition = {
-            "type": REASON_HELD,
-            "status": status,
-            "reason": REASON_HELD if status == "True" else REASON_OVER,
-            "message": message,
-            "lastTransitionTime": format_time(now),
-        }
-        write = Write(
-            verb="patch",
-            resource=Services,
-            namespace=shape.namespace,
-            name=shape.name,
-            subresource="status",
-            body=encode({"metadata": {"uid": shape.uid}, "status": {"conditions": [condition]}}),
-            patch_type="strategic",
-            tolerate=("NotFound", "Conflict"),
-        )
-        return Job(key=guard_key, writes=(write,), token=wanted)
 
     def _merge(self, merges: Defragmenter, key: str, plan: SlicePlan, now: float) -> SlicePlan:
         """*plan*, or where it has nothing to write and the service has been quiet, one that merges slices."""
@@ -323,9 +262,8 @@ class EndpointSliceController(SyncController):
 
     def on_done(self, done: Done, now: float) -> None:
         plan = done.job.token
-        if done.job.key.startswith(_GUARD):
-            if done.error is None:
-                self._shown[done.job.key.removeprefix(_GUARD)] = plan
+        if self._removals.is_own(done.job.key):
+            self.add(self._removals.on_done(done, now), 0.0, now)
             self.end(done.job.key, failed=done.error is not None, deadline=None, now=now)
             return
         assert isinstance(plan, SlicePlan), f"job {done.job.key} has a foreign token {plan!r}"

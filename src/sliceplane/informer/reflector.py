@@ -295,6 +295,13 @@ class Reflector(Generic[T]):
             self._list_version = self._list_token = ""
             self._relist(error, now, open_=self.phase is Phase.WATCHING)
 
+    def list_anew(self, now: float) -> None:
+        """Its owner knows that the cache is wrong.  Without a back-off: the owner bounds how often it says so."""
+        if self.phase is Phase.WATCHING:
+            self._leave_watch(now)
+            self._actions.append(StopWatch())
+            self._begin_list(now)
+
     def on_deadline(self, now: float) -> None:
         """``next_deadline`` has come.  Harmless if it has not."""
         if self._deadline is None or now < self._deadline:

@@ -1,8 +1,9 @@
 """What must hold at every quiet point, by name.
 
 Each is a small function of the world that raises ``Broken``; ``INVARIANTS`` is the list that reports and
-``docs/invariants.md`` go by.  Four more hold all the time and are checked where they happen: ``no-lost-endpoint``
-(``steady``), ``no-premature-collection`` (``collection``), ``no-part-fails`` and ``quiescence`` (``simulation``).
+``docs/invariants.md`` go by.  Others hold all the time and are checked where they happen: ``no-lost-endpoint``
+(``steady``), ``told-is-never-held`` and ``held-within-bound`` (``removals``), ``no-premature-collection``
+(``collection``), ``no-part-fails`` and ``quiescence`` (``simulation``).
 """
 
 from __future__ import annotations
@@ -415,6 +416,8 @@ INVARIANTS: Final[dict[str, tuple[str, Callable[[World], None]]]] = {
 #: checked where they happen
 ALWAYS: Final[dict[str, str]] = {
     "no-lost-endpoint": "a Pod that stays ready stays published at every commit",
+    "told-is-never-held": "what a Pod says itself is never held back from slices",
+    "held-within-bound": "an endpoint that no Pod said to be gone is held no longer than its bound",
     "no-premature-collection": "the garbage collector deletes nothing that has an owner",
     "no-part-fails": "no controller, store or hub raises",
     "one-leader": "of several instances one leads, never two at a time",

@@ -166,6 +166,9 @@ class Process(Actor):
             self._trace.note(self._agenda.now, self.actor, "event", what, note.reason)
             if note.reason == CACHE_DIFFERS:
                 raise Broken("no-false-alarm", note.regarding.metadata.name, note.note)
+        for informer in self._informers:
+            if informer.selection in work.relist:
+                informer.relist()
         for job in work.jobs:
             assert job.key not in self._jobs, f"two unfinished jobs with key {job.key!r}"
             self._jobs.add(job.key)

@@ -11,7 +11,7 @@ from typing import Final
 from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
-from sliceplane.api.requests import Selection, Write
+from sliceplane.api.requests import Selection, Write, listed_items
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.config import RegistryConfig
@@ -80,7 +80,10 @@ class Server:
     # What clients ask
 
     def perform(self, write: Write) -> bytes:
-        """A write, or a ``get``.  Raises ``StatusError``."""
+        """A write, or one of the reads.  Raises ``StatusError``."""
+        if write.verb == "list":
+            listed = self.page(Selection(write.resource, write.namespace, write.label_selector), 0, "")
+            return listed_items(record.body for record in listed.records)
         if write.verb == "get":
             target = Target(resource=write.resource, namespace=write.namespace, name=write.name)
             return self.registry.get(self._context(), target).body

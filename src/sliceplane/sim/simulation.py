@@ -29,6 +29,7 @@ from sliceplane.sim.invariants import INVARIANTS, World
 from sliceplane.sim.network import Network
 from sliceplane.sim.process import ControllerFault, Process
 from sliceplane.sim.proxies import Proxies
+from sliceplane.sim.removals import HELD_MAX_S, Removals
 from sliceplane.sim.roster import ROSTER, WORKLOADS, Setup, draw_setup
 from sliceplane.sim.server import Server
 from sliceplane.sim.steady import Broken, Steady
@@ -43,6 +44,8 @@ ROUND_STEPS: Final = 25
 #: longer than any back-off, time limit or bookmark period that could still bring a write
 QUIET_S: Final = 400.0
 CONVERGE_MAX_S: Final = 1500.0
+#: crashes, pauses and lost requests keep a controller for so long from writing what it knows
+REMOVAL_MAX_S: Final = 600.0
 _LOOK_S: Final = 10.0
 _GAP_MAX_S: Final = 2.0
 _LONG_GAP_MAX_S: Final = 45.0
@@ -142,6 +145,8 @@ class Simulation:
         )
         self.steady = Steady(self.server)
         self.server.listeners.append(self.steady.on_commit)
+        self.removals = Removals(self.server, self.agenda, told_s=REMOVAL_MAX_S, inferred_s=HELD_MAX_S + REMOVAL_MAX_S)
+        self.server.listeners.append(self.removals.on_commit)
         self.server.listeners.append(self._watch_writes)
         self.processes: dict[str, Process | Candidates] = {}
         self.proxies = Proxies(self.network, rng.fork()) if options.workload == "full" else None
@@ -310,6 +315,7 @@ class Simulation:
         self.faults.active = True
 
     def quiet_point(self) -> None:
+        self.removals.check()
         rest = self.settle()
         self.check()
         self.trace.note(self.agenda.now, "sim", "quiet", f"{rest:.6f}", "ok", revision=self.server.store.revision)

@@ -192,6 +192,12 @@ class SimulatedInformer:
         if self._stream is not None:
             self._stream.silent = True
 
+    def relist(self) -> None:
+        """As the production informer: a watch that is open is left for a list."""
+        if self._stream is not None:
+            self.reflector.list_anew(self._agenda.now)
+            self._go()
+
     def cut(self) -> None:
         """The connection of the watch breaks now, if there is one."""
         if self._stream is not None:

@@ -10,7 +10,7 @@ Cost of a pod's change: its labels, plus one endpoint for each service that sele
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 from sliceplane.api.core import Node, Pod, Service
@@ -21,9 +21,10 @@ from sliceplane.api.own_writes import Unseen
 from sliceplane.heuristics.asking import Find
 from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.slices.facts import NodeFacts, PodFacts
-from sliceplane.slices.guard import Hold, Storm
+from sliceplane.slices.guard import Hold, Storm, asks_to_hold
 from sliceplane.slices.members import Effect, SliceMembers
 from sliceplane.slices.pod_routes import UNTOUCHED, PodRoutes, Touched, touched
+from sliceplane.slices.removal_doubt import RemovalQuestion, RemovalVerdict
 from sliceplane.slices.service import ServiceState, Sight, SliceTotals
 from sliceplane.slices.shape import HintMode, ServiceShape, shape_of
 from sliceplane.slices.subsets import NodeZones, Subsetting
@@ -66,6 +67,7 @@ class SliceEngine:
         self._find = find
         self._holds = holds
         self._storm = Storm()
+        self._spaces: dict[str, tuple[bool | None, float]] = {}
         #: services with endpoints that are held
         self._holding: dict[str, ServiceState] = {}
         self._services: dict[str, ServiceState] = {}
@@ -90,12 +92,12 @@ class SliceEngine:
 
     def on_pod(self, old: Pod | None, new: Pod | None, *, missing: bool = False) -> Touched:
         """*missing*: a list lacks it."""
-        if missing and old is not None:
+        if new is None and old is not None:
             known = self._routes.pod(old.metadata.namespace, old.metadata.name) or old
-            if known.metadata.deletion_timestamp is None:
+            if known.metadata.deletion_timestamp is None and old.metadata.deletion_timestamp is None:
                 labels = known.metadata.labels or {}
                 for service in self._routes.matching(known.metadata.namespace, labels).values():
-                    _members(service).lack(known.metadata.name)
+                    _members(service).lack(known.metadata.name, by_event=not missing)
         result = self._routes.on_pod(old, new)
         if new is None or not self._holding:
             return result
@@ -131,7 +133,7 @@ class SliceEngine:
             return UNTOUCHED
         effects: dict[str, Effect] = {}
         for pod, service in self._routes.on_node(name):
-            effect = _members(service).refresh(pod.name, lacked=missing)
+            effect = _members(service).refresh(pod.name, gone=new is None, by_event=not missing)
             effects[service.key] = max(effect, effects.get(service.key, Effect.NONE))
         return touched(effects)
 
@@ -289,6 +291,28 @@ class SliceEngine:
         """Endpoints that are held, of all services.  Costs O(services that hold)."""
         return sum(_members(service).held for service in self._holding.values())
 
+    # -- mass removals are confirmed --------------------------------------------------------------------
+
+    def question(self, key: str) -> RemovalQuestion | None:
+        """What is to be read of *key*, before endpoints go that no Pod told."""
+        service = self._services.get(key)
+        return None if service is None else service.question()
+
+    def on_namespace(self, name: str, annotations: Mapping[str, str] | None, now: float) -> None:
+        """A Namespace was read."""
+        self._spaces[name] = (asks_to_hold(annotations), now)
+
+    def on_listed(self, key: str, pods: Mapping[str, Pod], nodes: Container[str], now: float) -> RemovalVerdict:
+        """What a question asked for was read: the Pods of its Namespace that the Service selects, or more of them."""
+        service = self._services.get(key)
+        return RemovalVerdict() if service is None else service.on_listed(pods, nodes, now)
+
+    def on_unread(self, key: str, now: float) -> None:
+        """It could not be read."""
+        service = self._services.get(key)
+        if service is not None:
+            service.guard.doubt.on_failure(now)
+
     # -- for metrics ------------------------------------------------------------------------------------
 
     @property
@@ -334,6 +358,7 @@ class SliceEngine:
                 changes=self._changes,
                 storm=self._storm,
                 holds=self._holds,
+                spaces=self._spaces,
             )
         return service
 

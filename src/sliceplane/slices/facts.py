@@ -22,6 +22,8 @@ from sliceplane.kit.ip import Family, canonical_with_family
 
 _CONTROL_PLANE_LABELS = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 _TERMINAL_PHASES = ("Succeeded", "Failed")
+#: ``PodFacts.answers`` of an endpoint for new traffic
+READY: Final = 2
 
 #: (name, protocol, container port), in the order in which names are looked up
 NamedPorts = tuple[tuple[str, str, int], ...]

@@ -5,21 +5,24 @@ are not ready, or a user changed the selector.  It is *inferred* when nobody doe
 Node is, or its Node fell silent, whereupon the node life cycle controller takes ``Ready`` from the Pod and leaves
 ``ContainersReady`` as it was (kubernetes/kubernetes#77864).  What is told is never held.
 
-Where a Service (or a flag) asks for it, inferred removals are held when they are many: fewer than half would stay of
-the greatest number of endpoints that stood for a minute in the last ten, which must have been four or more; or over 30%
-of all endpoints were lost within 30 s.  To know how many they are, each waits ``GATHER_S``.  They are held for
-``HOLD_S``, and then let go at 10% of that number a minute.  The number is counted of endpoints that are there, never of
-those that are held: a guard must not follow its own output.  A controller that starts knows of no earlier number.
+They are *many* if fewer than half would stay of the greatest number of endpoints that stood for a minute in the last
+ten, which must have been four or more; or if over 30% of all endpoints were lost within 30 s.  Many are confirmed in
+any case (``slices.removal_doubt``), and held then where the Service asks for it, else its Namespace, else a flag.  To
+know how many they are, each waits ``GATHER_S`` where holding is asked for.  They are held for ``HOLD_S``, and then let
+go at 10% of that number a minute.  The number is counted of endpoints that are there, never of those that are held: a
+guard must not follow its own output.  A controller that starts knows of no earlier number.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
 from sliceplane.kit.times import format_time
+from sliceplane.slices.removal_doubt import RemovalDoubt
 
 ANNOTATION_MASS_REMOVAL: Final = "sliceplane.dev/mass-removal"
 #: RFC 3339: holds that began before it are over
@@ -43,6 +46,13 @@ REASON_HELD: Final = "MassRemovalHeld"
 REASON_RELEASED: Final = "MassRemovalReleased"
 REASON_EXPIRED: Final = "MassRemovalExpired"
 REASON_OVER: Final = "MassRemovalOver"
+REASON_REFUTED: Final = "MassRemovalRefuted"
+
+
+def asks_to_hold(annotations: Mapping[str, str] | None) -> bool | None:
+    """Of a Service or a Namespace; ``None``: it does not say."""
+    asked = (annotations or {}).get(ANNOTATION_MASS_REMOVAL)
+    return None if asked is None else asked == HOLD
 
 
 class Peak:
@@ -133,8 +143,8 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """``missed``: endpoints beside the *ready* ones that were lost by inference.  ``asks``: to hold them;
-    ``released_at``: holds that began before are over.  ``storm``: see ``Storm``."""
+    """``missed``: endpoints beside the *ready* ones that were lost by inference and are confirmed.  ``asks``: to hold
+    them; ``released_at``: holds that began before are over.  ``storm``: see ``Storm``."""
 
     ready: int
     missed: int
@@ -149,9 +159,24 @@ class ServiceGuard:
     def __init__(self) -> None:
         self.hold: Hold | None = None
         self.news: list[tuple[str, str]] = []
+        self.doubt: Final = RemovalDoubt()
         self._peak = Peak()
+        #: a storm that was met counts until the removals in it are confirmed
+        self._storm_until = 0.0
         #: when the first of the losses came that wait for others
         self._gathers: float | None = None
+
+    def doubts(self, lost: int, ready: int, now: float, *, storm: bool, unknown: bool) -> bool:
+        """Whether so many that were *lost* stay until that is confirmed, beside those that are *ready*.  *unknown*: so
+        is what their Namespace asks for.  O(1)."""
+        peak = self._peak.standing(now)
+        if not lost or peak < PEAK_MIN:
+            self.doubt.close()
+            return False
+        if storm:
+            self._storm_until = now + STORM_S
+        many = storm or ready < max(1.0, STAY_SHARE * peak)
+        return self.doubt.weigh(many=many, unknown=unknown, now=now)
 
     def weigh(self, losses: Losses, now: float) -> int:
         """How many of the missed endpoints stay.  O(1)."""
@@ -170,7 +195,8 @@ class ServiceGuard:
         if not losses.asks or peak < PEAK_MIN:
             self._gathers = None
             return 0
-        if not losses.storm and losses.ready >= max(1.0, STAY_SHARE * peak):
+        storm = losses.storm or now < self._storm_until
+        if not storm and losses.ready >= max(1.0, STAY_SHARE * peak):
             return self._gather(losses.missed, now)
         self._gathers = None
         self.hold = Hold(now, peak, losses.missed)
@@ -202,6 +228,6 @@ class ServiceGuard:
 
     def deadline(self, now: float) -> float | None:
         """When the same question has another answer."""
-        if self.hold is not None:
-            return self.hold.next_step(now)
-        return None if self._gathers is None else self._gathers + GATHER_S
+        gathered = None if self._gathers is None else self._gathers + GATHER_S
+        step = gathered if self.hold is None else self.hold.next_step(now)
+        return min((due for due in (step, self.doubt.deadline) if due is not None), default=None)

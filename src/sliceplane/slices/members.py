@@ -14,7 +14,7 @@ from sliceplane.heuristics.asking import Find
 from sliceplane.heuristics.types import EndpointPlace
 from sliceplane.kit.ip import Family
 from sliceplane.slices.content import PortResolver
-from sliceplane.slices.facts import Addresses, NodeFacts, PodFacts, node_place
+from sliceplane.slices.facts import READY, Addresses, NodeFacts, PodFacts, node_place
 from sliceplane.slices.guard import Storm
 from sliceplane.slices.hint_policy import HintPolicy, Notice
 from sliceplane.slices.hints import ZoneHints
@@ -25,8 +25,6 @@ from sliceplane.slices.subsets import NodeZones, ZoneSubsets
 from sliceplane.slices.topology import ZoneShares
 from sliceplane.slices.writes import MemberChanges
 
-#: ``PodFacts.answers`` of an endpoint for new traffic
-READY: Final = 2
 _BOOLEANS = (False, True)
 _CONDITIONS: Final = {
     (ready, serving, terminating): encode(EndpointConditions(ready=ready, serving=serving, terminating=terminating))
@@ -93,13 +91,18 @@ class SliceMembers:
         self._pods: dict[str, PodFacts] = {}
         #: how many of them take traffic by their own word
         self.ready = 0
-        #: endpoints that were lost although no Pod said so, as they were; a guard says how many of them stay
+        #: endpoints that were lost although no Pod said so, as they were; a guard says whether they stay until that is
+        #: confirmed, and then how many of them stay
+        self.doubted: dict[str, PodFacts] = {}
         self.missed: dict[str, PodFacts] = {}
+        #: those of the doubted that an event told of; they are never missed
+        self._by_event: set[str] = set()
         #: address -> Pod, of those that stay
         self._held_at: dict[str, str] = {}
         self._held: set[str] = set()
-        #: the Pod that is dropped next is dropped because a list lacks it
+        #: the Pod that is dropped next is dropped without having told that it goes; whether an event says so, or a list
         self._lacked = ""
+        self._event_lacks = False
         self._storm = storm
         self._skipped: dict[str, str] = {}
         #: skipped pods that were already told of
@@ -111,6 +114,8 @@ class SliceMembers:
             self._told = earlier._told
             if earlier._shape.selector == shape.selector:
                 self.missed = dict(earlier.missed)
+                self.doubted = dict(earlier.doubted)
+                self._by_event = set(earlier._by_event)
             for family, policy in earlier._policies.items():
                 if earlier._hints is not shape.hints:
                     self._notices += policy.farewell()
@@ -134,9 +139,9 @@ class SliceMembers:
         if not facts.is_silenced:
             self._forget(name)
         elif old is not None and was_ready:
-            self._miss(name, old)
+            self._miss(name, old, by_event=False)
         was_left_out = name in self._skipped
-        changed = self._place(self.missed[name] if name in self._held else facts)
+        changed = self._place(self._lost(name) if name in self._held else facts)
         self._count(name, was_ready=was_ready)
         if not changed:
             return Effect.NONE
@@ -165,10 +170,10 @@ class SliceMembers:
         old = self._pods.pop(pod, None)
         if old is None:
             return Effect.NONE
-        if pod != self._lacked:
+        if pod == self._lacked and was_ready:
+            self._miss(pod, old, by_event=self._event_lacks)
+        elif pod != self._lacked or self._event_lacks:
             self._forget(pod)
-        elif was_ready:
-            self._miss(pod, old)
         self._lacked = ""
         self._changes.note(pod, old)
         self._skipped.pop(pod, None)
@@ -177,18 +182,18 @@ class SliceMembers:
             return Effect.NONE
         return Effect.REMOVAL if self._want(pod, None) else Effect.NONE
 
-    def refresh(self, pod: str, *, lacked: bool = False) -> Effect:
-        """The node of *pod* changed; *lacked*: it is gone because a list lacks it."""
-        facts = self.missed[pod] if pod in self._held else self._pods.get(pod)
+    def refresh(self, pod: str, *, gone: bool = False, by_event: bool = False) -> Effect:
+        """The node of *pod* changed; *gone*: a list lacks it, or an event says so."""
+        facts = self._lost(pod) if pod in self._held else self._pods.get(pod)
         if facts is None:
             return Effect.NONE
         was_ready = self._is_ready(pod)
         skipped = pod in self._skipped
         changed = self._place(facts)
         self._count(pod, was_ready=was_ready)
-        if lacked and was_ready and pod in self._skipped:
-            self._miss(pod, facts)
-        elif pod in self.missed and self._is_back(pod):
+        if gone and was_ready and pod in self._skipped:
+            self._miss(pod, facts, by_event=by_event)
+        elif (pod in self.missed or pod in self.doubted) and self._is_back(pod):
             self.let_go(pod)
         if not changed:
             return Effect.NONE
@@ -264,15 +269,34 @@ class SliceMembers:
 
     # -- removals that no Pod told -----------------------------------------------------------------------
 
-    def lack(self, pod: str) -> None:
-        """What is told next of *pod* is that it is gone; a list lacks it."""
+    def lack(self, pod: str, *, by_event: bool) -> None:
+        """What is told next of *pod* is that it is gone, and it did not say so: a list lacks it, or an event tells."""
         self._lacked = pod if pod in self._pods else ""
+        self._event_lacks = by_event
+
+    @property
+    def may_be_missed(self) -> bool:
+        """Some of the doubted may be held once they are confirmed."""
+        return len(self.doubted) > len(self._by_event)
+
+    @property
+    def lacks_nodes(self) -> bool:
+        """Some of the doubted were lost because their nodes were."""
+        return any(name in self._pods and facts.node_name not in self._nodes for name, facts in self.doubted.items())
+
+    def believe(self, names: Iterable[str]) -> None:
+        """These of the doubted are lost indeed."""
+        for name in names:
+            if name in self._by_event:
+                self.let_go(name)
+            else:
+                self.missed[name] = self.doubted.pop(name)
 
     def hold(self, keep: int) -> None:
-        """So many of the missed stay endpoints as they were.  Costs O(missed)."""
+        """The doubted and so many of the missed stay endpoints as they were.  Costs O(both)."""
         for name in sorted(self.missed)[keep:]:
             self.let_go(name)
-        for name, facts in self.missed.items():
+        for name, facts in (*self.doubted.items(), *self.missed.items()):
             if name not in self._held:
                 self._held.add(name)
                 self._held_at.update((entry.ip, name) for entry in facts.pod.status.pod_ips or ())
@@ -297,13 +321,19 @@ class SliceMembers:
             self._place(facts)
         self._count(pod, was_ready=was_ready)
 
-    def _miss(self, pod: str, facts: PodFacts) -> None:
-        if pod not in self.missed:
-            self.missed[pod] = facts
+    def _miss(self, pod: str, facts: PodFacts, *, by_event: bool) -> None:
+        if pod not in self.missed and pod not in self.doubted:
+            self.doubted[pod] = facts
             self._storm.lost()
+            if by_event:
+                self._by_event.add(pod)
+
+    def _lost(self, pod: str) -> PodFacts:
+        return self.missed[pod] if pod in self.missed else self.doubted[pod]
 
     def _forget(self, pod: str) -> None:
-        facts = self.missed.pop(pod, None)
+        facts = self.missed.pop(pod, None) or self.doubted.pop(pod, None)
+        self._by_event.discard(pod)
         if facts is not None and pod in self._held:
             self._held.discard(pod)
             for entry in facts.pod.status.pod_ips or ():
@@ -389,7 +419,9 @@ class SliceMembers:
             policy.check()
         for subsets in self._subsets.values():
             subsets.check()
-        assert self._held <= self.missed.keys(), f"{self._shape.key}: {self._held - self.missed.keys()} were not missed"
+        lost = self.missed.keys() | self.doubted.keys()
+        assert self._held <= lost, f"{self._shape.key}: {self._held - lost} were not lost"
+        assert self._by_event <= self.doubted.keys(), f"{self._shape.key}: {self._by_event} are not all doubted"
         ready = sum(map(self._is_ready, self._pods))
         assert self.ready == ready, f"{self._shape.key}: {ready} are ready, counted {self.ready}"
         for name in self._pods:

@@ -10,11 +10,12 @@ What the server holds is the newer of what the cache shows and what it answered 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 from sliceplane.api.codec import decode
+from sliceplane.api.core import Pod
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
@@ -23,11 +24,12 @@ from sliceplane.heuristics.asking import Find
 from sliceplane.kit.ip import Family
 from sliceplane.slices.content import Content, PortResolver, Stored, read_slice
 from sliceplane.slices.facts import NodeFacts, PodFacts
-from sliceplane.slices.guard import REASON_EXPIRED, REASON_HELD, Losses, ServiceGuard, Storm
+from sliceplane.slices.guard import REASON_EXPIRED, REASON_HELD, REASON_REFUTED, Losses, ServiceGuard, Storm
 from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.members import SliceMembers
 from sliceplane.slices.packer import Desired, SlicePacker
 from sliceplane.slices.packplan import Update, hold_back
+from sliceplane.slices.removal_doubt import NAMESPACE_S, RemovalQuestion, RemovalVerdict, bears_out
 from sliceplane.slices.shape import ServiceShape
 from sliceplane.slices.subsets import REASON_DISABLED, REASON_INVALID, NodeZones, Subsetting
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
@@ -42,6 +44,9 @@ from sliceplane.slices.writes import (
     update_slice,
 )
 
+_WARNINGS: Final = (REASON_HELD, REASON_EXPIRED, REASON_REFUTED)
+#: a Namespace -> what it asks for, and when that was read
+HoldingNamespaces = Mapping[str, tuple[bool | None, float]]
 #: a deadline: as soon as the plan that is under way has ended
 AT_ONCE: Final = 0.0
 
@@ -85,6 +90,7 @@ class ServiceState:
         changes: SelectorChanges,
         storm: Storm,
         holds: bool,
+        spaces: HoldingNamespaces,
     ) -> None:
         self.key: Final = key
         self._nodes = nodes
@@ -95,6 +101,7 @@ class ServiceState:
         self._changes = changes
         self._storm = storm
         self._holds = holds
+        self._spaces = spaces
         self.guard: Final = ServiceGuard()
         #: when the guard has to be asked again
         self._guard_at: float | None = None
@@ -270,21 +277,74 @@ class ServiceState:
         )
 
     def _guard(self, members: SliceMembers, shape: ServiceShape, now: float) -> tuple[Notice, ...]:
-        """Removals that no Pod told are held, or are what they seem."""
+        """Removals that no Pod told stay until they are confirmed, are then held, or are what they seem."""
         guard = self.guard
+        storm = bool(members.doubted or members.missed) and self._storm.blows(now)
+        unknown = members.may_be_missed and self._asks_namespace(shape, now)
+        if not guard.doubts(len(members.doubted), members.ready, now, storm=storm, unknown=unknown):
+            members.believe(tuple(members.doubted))
         losses = Losses(
             ready=members.ready,
             missed=len(members.missed),
-            asks=self._holds if shape.holds is None else shape.holds,
+            asks=self._is_to_hold(shape),
             released_at=shape.released_at,
-            storm=bool(members.missed) and self._storm.blows(now),
+            storm=storm,
         )
         keep = guard.weigh(losses, now)
-        if members.missed:
+        if members.missed or members.doubted:
             members.hold(keep)
         self._guard_at = guard.deadline(now)
         news, guard.news = guard.news, []
-        return tuple(Notice(reason in (REASON_HELD, REASON_EXPIRED), reason, text) for reason, text in news)
+        return tuple(Notice(reason in _WARNINGS, reason, text) for reason, text in news)
+
+    def _is_to_hold(self, shape: ServiceShape) -> bool:
+        """As the Service says; else its Namespace, as far as that was read; else the flag."""
+        said = shape.holds if shape.holds is not None else self._spaces.get(shape.namespace, (None, 0.0))[0]
+        return self._holds if said is None else said
+
+    def _asks_namespace(self, shape: ServiceShape, now: float) -> bool:
+        if shape.holds is not None:
+            return False
+        known = self._spaces.get(shape.namespace)
+        return known is None or now >= known[1] + NAMESPACE_S
+
+    def question(self) -> RemovalQuestion | None:
+        """What is to be read before endpoints go."""
+        members, shape, doubt = self.members, self.shape, self.guard.doubt
+        if members is None or shape is None or not members.doubted or doubt.due is None:
+            return None
+        return RemovalQuestion(
+            due=doubt.due,
+            pods=doubt.asks_pods,
+            nodes=doubt.asks_pods and members.lacks_nodes,
+            namespace=members.may_be_missed and self._asks_namespace(shape, doubt.due),
+        )
+
+    def on_listed(self, pods: Mapping[str, Pod], nodes: Container[str], now: float) -> RemovalVerdict:
+        """A fresh list of its Pods, and of Nodes if they were asked for."""
+        members = self.members
+        if members is None or not members.doubted:
+            return RemovalVerdict()
+        without_node = {
+            name for name, lost in members.doubted.items() if name in members and lost.node_name not in self._nodes
+        }
+        confirmed = [
+            name
+            for name, lost in members.doubted.items()
+            if (name in without_node and lost.node_name not in nodes) or bears_out(lost, pods.get(name))
+        ]
+        members.believe(confirmed)
+        refuted = len(members.doubted)
+        relist = self.guard.doubt.on_answer(refuted, now)
+        if relist and self.guard.doubt.first_proof:
+            text = f"{refuted} endpoints stay: their Pods are ready, though a watch or a list said otherwise"
+            self.guard.news.append((REASON_REFUTED, text))
+        return RemovalVerdict(
+            confirmed=len(confirmed),
+            refuted=refuted,
+            relist_pods=relist and not members.doubted.keys() <= without_node,
+            relist_nodes=relist and not members.doubted.keys().isdisjoint(without_node),
+        )
 
     def _plan_farewell(self, shape: ServiceShape, now: float) -> SlicePlan:
         """The service has no selector any more, or is a name elsewhere; see ``slices.succession``.
@@ -308,7 +368,8 @@ class ServiceState:
         if self.shape is None:
             return None
         if self.members is not None:
-            if self.members.missed:
+            if self.members.doubted or self.members.missed:
+                self.members.believe(tuple(self.members.doubted))
                 self.members.hold(0)
             self.members.settle(now)
             self.members.take_notices()

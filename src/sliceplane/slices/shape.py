@@ -33,7 +33,7 @@ from sliceplane.heuristics.types import ServiceView
 from sliceplane.kit.ip import FAMILIES, Family, family, parse_lenient
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.kit.times import parse_time
-from sliceplane.slices.guard import ANNOTATION_MASS_REMOVAL, ANNOTATION_RELEASE, HOLD
+from sliceplane.slices.guard import ANNOTATION_RELEASE, asks_to_hold
 from sliceplane.slices.subsets import ANNOTATION_SUBSETTING, APPROACHES, Subsetting
 
 ANNOTATION_TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"
@@ -168,15 +168,10 @@ def shape_of(service: Service, gates: Gates = _NEWEST, subsetting: Subsetting = 
         all_conditions=gates.enabled(ENDPOINT_SLICE_TERMINATING_CONDITION),
         subsetting=approach,
         subsetting_problem=problem,
-        holds=_holds(service),
+        holds=asks_to_hold(service.metadata.annotations),
         released_at=_released_at(service),
         annotations=_parameters(service) if hints is HintMode.PLUGIN else {},
     )
-
-
-def _holds(service: Service) -> bool | None:
-    asked = (service.metadata.annotations or {}).get(ANNOTATION_MASS_REMOVAL)
-    return None if asked is None else asked == HOLD
 
 
 def _released_at(service: Service) -> float:

@@ -198,3 +198,21 @@ async def test_many_messages_do_not_starve_others(api: Any, client: Any, source:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert turns >= 10
+
+
+async def test_a_cache_that_is_wrong_is_listed_anew_at_once(api: Any, client: Any, source: Callable[..., None]) -> None:
+    source(api, "a")
+    async with running(client) as (informer, view):
+        await informer.wait_synced()
+        await asyncio.sleep(1.0)
+        lists = informer.reflector.counters.lists
+        informer.cache.remove("ns/a", informer.reflector.resource_version)
+        view.held.clear()
+        informer.relist("a test has seen that the cache is wrong")
+        informer.relist("and says it twice")
+        await asyncio.sleep(0.2)
+        assert list(view.held) == ["ns/a"]
+        assert informer.reflector.counters.lists == lists + 1
+        source(api, "b")
+        await asyncio.sleep(0.1)
+        assert list(view.held) == ["ns/a", "ns/b"], "and the next watch goes on"

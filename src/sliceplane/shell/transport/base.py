@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from sliceplane.api.errors import StatusError, unreachable
-from sliceplane.api.requests import ListPage, PatchType, Selection, WatchMessage, Write
+from sliceplane.api.requests import ListPage, PatchType, Selection, WatchMessage, Write, listed_items
 from sliceplane.api.scheme import Resource
 
 __all__ = ["Client", "ListPage", "Reader", "Unreachable", "Verbs", "WatchMessage", "no_answer", "send"]
@@ -105,7 +105,7 @@ async def send(client: Client, write: Write) -> bytes:
             return await client.get(write.resource, write.namespace, write.name)
         case "list":
             page = await client.list(Selection(write.resource, write.namespace, write.label_selector))
-            return b'{"items":[' + b",".join(page.items) + b"]}"
+            return listed_items(page.items)
     return await client.perform(write)
 
 

@@ -87,6 +87,9 @@ class RunningInformer(Generic[T]):
         self._synced = asyncio.Event()
         self._on_synced: list[Callable[[], None]] = []
         self._lost = ""
+        #: the time limit of the stream that is open, and why it is to be left
+        self._limit: asyncio.Timeout | None = None
+        self._doubt = ""
         scope = {name: getattr(selection, name) for name in ("namespace", "label_selector", "field_selector")}
         self._named = {"resource": resource.key, **{name: text for name, text in scope.items() if text}}
 
@@ -117,6 +120,12 @@ class RunningInformer(Generic[T]):
         """What is lost is lost by the server's own word (403, 404), which no restart of ours changes."""
         error = self.reflector.last_error
         return bool(self._lost) and error is not None and error[0].code in NOT_TO_BE_HAD
+
+    def relist(self, why: str) -> None:
+        """The cache is wrong: leave the watch that is open, if one is, and list anew."""
+        if self._limit is not None:
+            self._doubt = why
+            self._limit.reschedule(asyncio.get_running_loop().time())
 
     async def wait_synced(self) -> None:
         await self._synced.wait()
@@ -201,6 +210,7 @@ class RunningInformer(Generic[T]):
         """Feed one stream until it ends, or the reflector wants something else."""
         reflector = self.reflector
         loop = asyncio.get_running_loop()
+        self._doubt = ""
         try:
             async with asyncio.timeout(None) as limit:
                 self._rearm(limit, loop)
@@ -210,6 +220,7 @@ class RunningInformer(Generic[T]):
                     reflector.on_watch_opened(self._clock())
                     self._lost = ""
                     self._rearm(limit, loop)
+                    self._limit = limit
                     taken = 0
                     async for message in messages:
                         reflector.on_watch_event(message.type, message.body, self._clock())
@@ -224,14 +235,22 @@ class RunningInformer(Generic[T]):
         except (StatusError, Unreachable) as error:
             self._failed("a watch failed", error)
         except TimeoutError:
-            reflector.on_deadline(self._clock())
-            self._tell()
+            if self._doubt:
+                self._log.warning("a watch is left for a list", **self._named, why=self._doubt)
+                reflector.list_anew(self._clock())
+            else:
+                reflector.on_deadline(self._clock())
+                self._tell()
         else:
             reflector.on_watch_ended(self._clock())
             if reflector.phase is not Phase.WATCHING:
                 self._tell()
+        finally:
+            self._limit = None
 
     def _rearm(self, limit: asyncio.Timeout, loop: asyncio.AbstractEventLoop) -> None:
+        if self._doubt:
+            return
         due = self.reflector.next_deadline()
         assert due is not None, "a watch has an idle time limit"
         # A little late rather than early: an early one would find that nothing is due.

@@ -300,6 +300,7 @@ class Reflector(Generic[T]):
         if self.phase is Phase.WATCHING:
             self._leave_watch(now)
             self._actions.append(StopWatch())
+            self._version = ""
             self._begin_list(now)
 
     def on_deadline(self, now: float) -> None:

@@ -40,6 +40,7 @@ from sliceplane.slices.guard import ANNOTATION_MASS_REMOVAL, HOLD
 
 COUNT = 12
 ALIVE = {f"web-{number}" for number in range(COUNT)}
+ALL_HELD = f"the removal of {COUNT} of {COUNT} endpoints is held until"
 NODES = 3
 SERVICE = {
     "apiVersion": "v1",
@@ -112,12 +113,11 @@ class Scene:
         page = await self.client.list(Selection(EndpointSlices, "default"))
         return set().union(*(ready_in(decode(body, EndpointSlice)) for body in page.items))
 
-    async def held(self) -> bool:
+    async def held(self) -> str:
+        """What the condition of the Service says; "": nothing is held."""
         service = decode(await self.client.get(Services, "default", "web"), Service)
-        return any(
-            condition.type == "MassRemovalHeld" and condition.status == "True"
-            for condition in service.status.conditions or ()
-        )
+        conditions = service.status.conditions or ()
+        return "".join(each.message for each in conditions if each.type == "MassRemovalHeld" and each.status == "True")
 
     def guard_status(self) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "sliceplane", "guard", "status", "--kubeconfig", self.plane.kubeconfig]
@@ -185,11 +185,11 @@ async def test_all_nodes_silent_and_half_a_list(tmp_path: Path) -> None:
                 await eventually(lambda: scene.short is None)
                 await eventually(lambda: scene.pods.reflector.doubts.refuted == 1)
                 await scene.nodes_say(ready=False)
-                await eventually(scene.held)
+                await eventually(scene.held, lambda message: ALL_HELD in message)
                 assert await scene.published() == ALIVE
                 said = await asyncio.to_thread(scene.guard_status)
                 assert said.returncode == 1, said.stderr
-                assert f"the removal of {COUNT} of {COUNT} endpoints is held until" in " ".join(said.stdout.split())
+                assert ALL_HELD in " ".join(said.stdout.split())
                 assert max(map(len, said.stdout.splitlines())) <= 80
                 assert watching.lost == []
                 await release_holds(client, "default", ["web"], scene.clock())

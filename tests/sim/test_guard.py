@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 from typing import Any, NoReturn
 
@@ -13,6 +14,7 @@ from tests.sim.guard_story import LASTING, STORIES, GuardStory
 from sliceplane.api.errors import internal
 from sliceplane.api.requests import ListPage, Selection, Write
 from sliceplane.controllers.base import Measured
+from sliceplane.controllers.mass_removal import PROBE_PERIOD_S
 from sliceplane.shell.tools.guarding import read_held, release_holds
 from sliceplane.sim.process import Process
 from sliceplane.sim.removals import HELD_MAX_S
@@ -127,6 +129,7 @@ def test_a_hold_is_told_and_released() -> None:
     assert figures(story) == {
         "sliceplane_mass_removal_confirmations_total/confirmed": 1,
         "sliceplane_mass_removal_held_endpoints": count,
+        "sliceplane_mass_removal_refused_probes_total": 0,
         "sliceplane_mass_removals_total/held": 1,
     }
     assert any("event" in line and REASON_HELD in line for line in story.lines)
@@ -151,6 +154,23 @@ def test_who_starts_during_a_hold_says_that_it_holds_nothing() -> None:
     agenda.run_until(agenda.now + 30.0)
     assert asyncio.run(read_held(client, "")) == ()
     assert story.published() == set()
+
+
+def test_what_refuses_a_connection_is_held_no_longer() -> None:
+    story = GuardStory(1)
+    story.sim.setup = dataclasses.replace(story.sim.setup, probe=True)
+    story.begin()
+    names = sorted(story.alive)
+    refusing = story.sim.server.refusing
+    refusing.add(story.alive[names[0]])
+    story.silence()
+    story.wait(5.0)
+    assert story.published() == set(names[1:])
+    refusing.update(story.alive[name] for name in names[1:3])
+    story.wait(PROBE_PERIOD_S + 5.0)
+    assert story.published() == set(names[3:])
+    assert figures(story)["sliceplane_mass_removal_refused_probes_total"] == 3
+    story.wait(HELD_MAX_S)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from typing import Final, Literal, NamedTuple
 from sliceplane.api.scheme import Resource
 
 STATUS_VERBS: Final = ("get", "patch", "update")
-Verb = Literal["create", "update", "patch", "delete", "get", "list"]
+Verb = Literal["create", "update", "patch", "delete", "get", "list", "probe"]
 PatchType = Literal["json", "merge", "strategic", "apply"]
 
 
@@ -123,3 +123,14 @@ class WatchMessage:
 def listed_items(bodies: Iterable[bytes]) -> bytes:
     """The answer to a ``Write`` that lists."""
     return b'{"items":[' + b",".join(bodies) + b"]}"
+
+
+#: the answer to a ``Write`` that probes, where the port refused no connection; where it did, there is none
+NOT_REFUSED: Final = b'{"kind":"Status","apiVersion":"v1","status":"Success"}'
+
+
+class ProbedPort(NamedTuple):
+    """The body of a ``Write`` that probes."""
+
+    ip: str
+    port: int

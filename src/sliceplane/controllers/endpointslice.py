@@ -131,6 +131,7 @@ class EndpointSliceConfig:
     defragment_writes_per_minute: int = WRITES_PER_MINUTE_DEFAULT
     find_heuristic: Find = find_shipped
     hold_mass_removals: bool = False
+    probe_held: bool = False
 
     def __post_init__(self) -> None:
         for name, value, limit in (
@@ -175,7 +176,7 @@ class EndpointSliceController(SyncController):
             holds=self._config.hold_mass_removals,
         )
         self._batch_period_s = self._config.endpointslice_updates_batch_period_s
-        self._removals = MassRemovals(self._engine)
+        self._removals = MassRemovals(self._engine, probes=self._config.probe_held)
         self._problems = problems or HintProblems()
         self._problems.begin()
         self._metrics = SliceMetrics(self._engine)
@@ -224,7 +225,7 @@ class EndpointSliceController(SyncController):
         if self._removals.is_own(key):
             job = self._removals.job(key, now)
             if job is None:
-                self.end(key, failed=False, deadline=None, now=now)
+                self.end(key, failed=False, deadline=self._removals.next_probe(), now=now)
             return job
         plan = self._engine.plan(key, now)
         self._removals.on_notices(plan.notices)

@@ -9,7 +9,7 @@ reader that may not read them follows the flag.  What is held is told by a condi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -29,6 +29,11 @@ from sliceplane.slices.removal_doubt import RemovalQuestion
 #: keys of the queue: the condition of a Service; the reads that confirm removals, of all Services
 _CONDITION: Final = "guard:"
 CONFIRM_KEY: Final = "confirm"
+_PROBE: Final = "probe"
+#: one job tries so many at most, one after the other; at a time there is one job
+PROBES_MAX: Final = 16
+#: from the last probe of a Service's Pods until the next round
+PROBE_PERIOD_S: Final = 60.0
 #: one job reads so many Namespaces at most; others wait for the next
 SPACES_MAX: Final = 8
 #: a cache is listed anew no more often
@@ -50,6 +55,14 @@ class _ListedObjects(msgspec.Struct):
     items: list[Object]
 
 
+@dataclass(slots=True)
+class _Round:
+    """Of one Service that holds endpoints: Pods that were tried, and when the next round is."""
+
+    due: float
+    tried: set[str] = field(default_factory=set)
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """Of which Services a job reads, by Namespace."""
@@ -62,8 +75,11 @@ class _Asked:
 class MassRemovals:
     """Owned by one ``EndpointSliceController``, which gives it the keys of its queue that are its own."""
 
-    def __init__(self, engine: SliceEngine) -> None:
+    def __init__(self, engine: SliceEngine, *, probes: bool) -> None:
+        """*probes*: Pods that are held are asked whether they take connections."""
         self._engine = engine
+        self._probes = probes
+        self._rounds: dict[str, _Round] = {}
         #: the condition that says what is held, of Services that have it: status and message
         self._shown: dict[str, tuple[str, str]] = {}
         #: Services with removals in doubt
@@ -81,6 +97,10 @@ class MassRemovals:
             "sliceplane_mass_removal_confirmations_total",
             "Reads of the server before many endpoints go, by what they said of a Service.",
             "result",
+        )
+        self._refused = self._metrics.counter(
+            "sliceplane_mass_removal_refused_probes_total",
+            "Endpoints that were held and let go because a TCP probe was refused.",
         )
         self._metrics.computed(
             "gauge",
@@ -115,19 +135,32 @@ class MassRemovals:
         else:
             self._doubted[key] = None
             due.append((CONFIRM_KEY, max(0.0, question.due - now)))
+        if self._probes and self._engine.hold(key) is not None:
+            self._rounds.setdefault(key, _Round(now))
+            due.append((_PROBE, 0.0))
+        else:
+            self._rounds.pop(key, None)
         return tuple(due)
 
     @staticmethod
     def is_own(key: str) -> bool:
-        return key == CONFIRM_KEY or key.startswith(_CONDITION)
+        return key in (CONFIRM_KEY, _PROBE) or key.startswith(_CONDITION)
 
     def job(self, key: str, now: float) -> Job | None:
+        if key == _PROBE:
+            return self._probing(now)
         return self._confirmation(now) if key == CONFIRM_KEY else self._condition_job(key, now)
 
+    def next_probe(self) -> float | None:
+        """When the next Pods are to be tried."""
+        return min((due.due for due in self._rounds.values()), default=None)
+
     def on_done(self, done: Done, now: float) -> tuple[str, ...]:
-        """Services that are to be planned again."""
+        """Keys of the queue that are due then: Services to be planned again, among others."""
         if done.job.key == CONFIRM_KEY:
             return self._on_read(done, now)
+        if done.job.key == _PROBE:
+            return self._on_probed(done)
         if done.error is None:
             self._shown[done.job.key.removeprefix(_CONDITION)] = done.job.token
         return ()
@@ -211,6 +244,32 @@ class MassRemovals:
             if is_wrong and now >= self._relisted.get(resource, 0.0) + RELIST_PAUSE_S:
                 self._relisted[resource] = now
                 self._relist[resource] = None
+
+    # -- what is held is probed -------------------------------------------------------------------------
+
+    def _probing(self, now: float) -> Job | None:
+        """Of one Service after the other, so many as one job takes."""
+        for key, turn in self._rounds.items():
+            if turn.due > now:
+                continue
+            targets = [target for target in self._engine.held_ports(key) if target[0] not in turn.tried][:PROBES_MAX]
+            if targets:
+                turn.tried.update(name for name, _ in targets)
+                space = key.partition("/")[0]
+                probes = (
+                    Write(verb="probe", resource=Pods, namespace=space, name=name, body=encode(port))
+                    for name, port in targets
+                )
+                return Job(key=_PROBE, writes=tuple(probes), token=key)
+            self._rounds[key] = _Round(now + PROBE_PERIOD_S)
+        return None
+
+    def _on_probed(self, done: Done) -> tuple[str, ...]:
+        refused = [probe.name for probe, answer in zip(done.job.writes, done.results, strict=False) if not answer]
+        for name in refused:
+            self._engine.on_refused(done.job.token, name)
+        self._refused.value += len(refused)
+        return (done.job.token, _PROBE) if refused else (_PROBE,)
 
     # -- what is held is told ---------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ FORMAT: Final = 2
 #: so many steps back a change can be named; a controller further behind has it told again
 STEPS_KEPT: Final = 2048
 MICROSECONDS: Final = 1_000_000
-VERBS: Final = ("create", "update", "patch", "delete", "get", "list")
+VERBS: Final = ("create", "update", "patch", "delete", "get", "list", "probe")
 
 Row = tuple[Any, ...]
 

@@ -362,7 +362,7 @@ class Rows:
                 items = [decode(item, write.resource.projection) for item in _decode_items(result).items]
                 text = self._text(write.resource.schema_key)
                 return [Answer.ITEMS.value, text, [self.packer.whole(item) for item in items]]
-            if write.verb == "delete" or write.subresource:
+            if write.verb in ("delete", "probe") or write.subresource:
                 reply = _decode_reply(result)
                 if reply.kind == "Status":
                     uid = reply.details.uid if reply.details is not None else ""

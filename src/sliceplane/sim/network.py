@@ -90,7 +90,7 @@ class Network:
 
     def _perform(self, actor: str, write: Write) -> bytes | StatusError:
         renewal = write.resource is Leases  # there is no end of them
-        self.writes += write.verb not in ("get", "list") and not renewal
+        self.writes += write.verb not in ("get", "list", "probe") and not renewal
         check_deletion(self.server, actor, write)
         try:
             answer = self.server.perform(write)

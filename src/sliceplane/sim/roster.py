@@ -46,6 +46,7 @@ class Setup:
     instances: int = 1
     max_endpoints: int = MAX_ENDPOINTS
     hold: bool = False
+    probe: bool = False
 
 
 def draw_setup(workload: str, seed: int) -> Setup:
@@ -75,6 +76,7 @@ def _endpointslice(setup: Setup) -> Controller:
     config = EndpointSliceConfig(
         max_endpoints_per_slice=setup.max_endpoints,
         hold_mass_removals=setup.hold,
+        probe_held=setup.probe,
         subsetting=None if setup.subsetting is Subsetting.OFF else setup.subsetting,
         defragment=setup.defragment,
     )

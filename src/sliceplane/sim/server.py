@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
+
 from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
-from sliceplane.api.requests import Selection, Write, listed_items
+from sliceplane.api.requests import NOT_REFUSED, ProbedPort, Selection, Write, listed_items
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.config import RegistryConfig
@@ -66,6 +68,8 @@ class Server:
         self.store = Store.restore(restored(records), revision, revision)
         self.registry = Registry(self.store, rng=rng, config=config, tokens=OpenTokens())
         self.hub = Hub(self.store)
+        #: addresses of Pods that take no connections
+        self.refusing: set[str] = set()
         self.listeners: list[Callable[[StoreEvent], None]] = []
         self._alarm = Alarm(agenda, self._tick)
         self.registry.bootstrap(self._clock())
@@ -81,6 +85,8 @@ class Server:
 
     def perform(self, write: Write) -> bytes:
         """A write, or one of the reads.  Raises ``StatusError``."""
+        if write.verb == "probe":
+            return b"" if msgspec.json.decode(write.body, type=ProbedPort).ip in self.refusing else NOT_REFUSED
         if write.verb == "list":
             listed = self.page(Selection(write.resource, write.namespace, write.label_selector), 0, "")
             return listed_items(record.body for record in listed.records)

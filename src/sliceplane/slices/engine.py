@@ -18,6 +18,7 @@ from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAG
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.own_writes import Unseen
+from sliceplane.api.requests import ProbedPort
 from sliceplane.heuristics.asking import Find
 from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.slices.facts import NodeFacts, PodFacts
@@ -312,6 +313,17 @@ class SliceEngine:
         service = self._services.get(key)
         if service is not None:
             service.guard.doubt.on_failure(now)
+
+    def held_ports(self, key: str) -> tuple[tuple[str, ProbedPort], ...]:
+        """Where Pods of *key* that are held can be asked whether they are there."""
+        service = self._services.get(key)
+        return () if service is None or service.members is None else service.members.held_ports()
+
+    def on_refused(self, key: str, pod: str) -> None:
+        """A Pod that is held took no connection: it goes."""
+        service = self._services.get(key)
+        if service is not None and service.members is not None and pod in service.members.missed:
+            service.members.let_go(pod)
 
     # -- for metrics ------------------------------------------------------------------------------------
 

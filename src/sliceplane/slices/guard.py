@@ -186,7 +186,7 @@ class ServiceGuard:
             keep = 0
             self._gathers = None
             if self.hold is not None:
-                self._end(REASON_OVER, "every endpoint that was held is back, or its Pod said that it goes")
+                self._end(REASON_OVER, "every endpoint that was held is back, or known to be gone")
         self._peak.note(losses.ready, now)
         return keep
 

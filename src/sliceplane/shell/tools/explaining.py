@@ -13,18 +13,17 @@ from typing import Final
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import NOT_TO_BE_HAD
-from sliceplane.explain.facts import Outcome, ProbedAddress
 from sliceplane.explain.investigation import FORBIDDEN, Investigation
 from sliceplane.explain.kernel import KernelFacts
 from sliceplane.explain.question import ExplainQuestion, Explanation
 from sliceplane.findings.finding import Finding
 from sliceplane.shell.tools.lists import list_whole
 from sliceplane.shell.transport.base import Reader, Unreachable
+from sliceplane.shell.transport.connect import connect
 from sliceplane.shell.transport.http import HttpClient
 
 WRITES_PATH: Final = "/sliceplane/writes"
 LISTS_AT_ONCE: Final = 8
-CONNECT_TIMEOUT_S: Final = 1.0
 NOT_SERVED: Final = "not served by this cluster"
 
 
@@ -59,19 +58,6 @@ async def _ask_who_wrote(client: HttpClient, investigation: Investigation) -> No
         except (StatusError, Unreachable):
             return
         investigation.on_noted(name, page)
-
-
-async def connect(target: ProbedAddress) -> Outcome:
-    """Opens a TCP connection and closes it at once; nothing is sent."""
-    try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            _, writer = await asyncio.open_connection(target.ip, target.port)
-    except ConnectionRefusedError:
-        return "refused"
-    except (OSError, TimeoutError):
-        return "silent"
-    writer.transport.abort()
-    return "open"
 
 
 async def investigated(client: Reader, investigation: Investigation) -> Investigation:

@@ -8,13 +8,28 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Final, Protocol
+
+import msgspec
 
 from sliceplane.api.errors import StatusError, unreachable
-from sliceplane.api.requests import ListPage, PatchType, Selection, WatchMessage, Write, listed_items
+from sliceplane.api.requests import (
+    NOT_REFUSED,
+    ListPage,
+    PatchType,
+    ProbedPort,
+    Selection,
+    WatchMessage,
+    Write,
+    listed_items,
+)
 from sliceplane.api.scheme import Resource
+from sliceplane.shell.transport.connect import connect
 
 __all__ = ["Client", "ListPage", "Reader", "Unreachable", "Verbs", "WatchMessage", "no_answer", "send"]
+
+#: endpoints that do not answer are tried one after the other, and there may be many
+PROBE_TIMEOUT_S: Final = 0.5
 
 
 class Reader(Protocol):
@@ -106,6 +121,9 @@ async def send(client: Client, write: Write) -> bytes:
         case "list":
             page = await client.list(Selection(write.resource, write.namespace, write.label_selector))
             return listed_items(page.items)
+        case "probe":
+            target = msgspec.json.decode(write.body, type=ProbedPort)
+            return b"" if await connect(target, PROBE_TIMEOUT_S) == "refused" else NOT_REFUSED
     return await client.perform(write)
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Final
 
 from sliceplane.api.codec import decode
-from sliceplane.api.core import Pod
-from sliceplane.api.scheme import EndpointSlices, Pods
+from sliceplane.api.core import Pod, Service
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.scheme import EndpointSlices, Pods, Services
 from sliceplane.sim.agenda import Agenda
 from sliceplane.sim.server import Server
 from sliceplane.sim.steady import Broken
-from sliceplane.sim.view import View, service_of
+from sliceplane.sim.view import service_of
 from sliceplane.slices import oracle
 from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.guard import GATHER_S, HOLD_S, STEP_S, STEP_SHARE
@@ -76,16 +77,16 @@ class Removals:
 
     def published(self) -> set[tuple[str, str]]:
         """Name and uid of every Pod that is ready in a slice, but for Services that publish those that are not."""
-        view = View(self._server)
         strict = {
             service.metadata.key
-            for service in view.lasting_services()
-            if oracle.is_active(service) and not service.spec.publish_not_ready_addresses
+            for service in (decode(record.body, Service) for record in self._server.records(Services))
+            if oracle.is_active(service)
+            and service.metadata.deletion_timestamp is None
+            and not service.spec.publish_not_ready_addresses
         }
         return {
             (endpoint.target_ref.name, endpoint.target_ref.uid)
-            for slices in view.slices.values()
-            for observed in slices
+            for observed in (decode(record.body, EndpointSlice) for record in self._server.records(EndpointSlices))
             if service_of(observed) in strict
             for endpoint in observed.endpoints or ()
             if endpoint.conditions.ready and endpoint.target_ref is not None

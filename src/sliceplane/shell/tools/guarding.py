@@ -14,7 +14,7 @@ from sliceplane.api.core import Service
 from sliceplane.api.meta import Document
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import Services
-from sliceplane.kit.times import format_time
+from sliceplane.kit.times import format_time, parse_time
 from sliceplane.shell.tools.lists import list_whole
 from sliceplane.shell.transport.base import Client, Reader
 from sliceplane.slices.guard import ANNOTATION_RELEASE, REASON_HELD
@@ -48,8 +48,13 @@ def held_of(services: Iterable[Service]) -> tuple[HeldService, ...]:
 
 
 async def release_holds(client: Client, namespace: str, names: Iterable[str], now: float) -> None:
-    """Raises ``StatusError`` and ``Unreachable``; those before the failure are released."""
-    # a hold that began within this second began before it is over
-    body = encode({"metadata": {"annotations": {ANNOTATION_RELEASE: format_time(now + 1)}}})
+    """Raises ``StatusError`` and ``Unreachable``; those before the failure are released.
+
+    The controller's clock says when a hold began, and may be ahead of the one that says *now*.
+    """
+    began = {row.service: parse_time(row.since) for row in await read_held(client, namespace) if row.since}
     for name in names:
+        # a hold that began within this second began before it is over
+        over = max(now, began.get(f"{namespace}/{name}", now)) + 1
+        body = encode({"metadata": {"annotations": {ANNOTATION_RELEASE: format_time(over)}}})
         await client.perform(Write(verb="patch", resource=Services, namespace=namespace, name=name, body=body))

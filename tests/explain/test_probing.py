@@ -10,7 +10,7 @@ from tests.explain.world import add_pod, healthy, write_slice
 
 from sliceplane.explain.case import TARGETS_MAX
 from sliceplane.explain.facts import ProbedAddress
-from sliceplane.shell.transport.connect import connect
+from sliceplane.shell.transport.base import connect
 
 
 def test_a_refusal_makes_a_port_that_nobody_declares_certain() -> None:

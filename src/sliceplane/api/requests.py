@@ -129,7 +129,7 @@ def listed_items(bodies: Iterable[bytes]) -> bytes:
 NOT_REFUSED: Final = b'{"kind":"Status","apiVersion":"v1","status":"Success"}'
 
 
-class ProbedPort(NamedTuple):
+class PortProbe(NamedTuple):
     """The body of a ``Write`` that probes."""
 
     ip: str

@@ -13,7 +13,7 @@ import msgspec
 from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
-from sliceplane.api.requests import NOT_REFUSED, ProbedPort, Selection, Write, listed_items
+from sliceplane.api.requests import NOT_REFUSED, PortProbe, Selection, Write, listed_items
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.config import RegistryConfig
@@ -86,7 +86,7 @@ class Server:
     def perform(self, write: Write) -> bytes:
         """A write, or one of the reads.  Raises ``StatusError``."""
         if write.verb == "probe":
-            return b"" if msgspec.json.decode(write.body, type=ProbedPort).ip in self.refusing else NOT_REFUSED
+            return b"" if msgspec.json.decode(write.body, type=PortProbe).ip in self.refusing else NOT_REFUSED
         if write.verb == "list":
             listed = self.page(Selection(write.resource, write.namespace, write.label_selector), 0, "")
             return listed_items(record.body for record in listed.records)

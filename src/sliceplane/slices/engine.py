@@ -18,7 +18,7 @@ from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAG
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.own_writes import Unseen
-from sliceplane.api.requests import ProbedPort
+from sliceplane.api.requests import PortProbe
 from sliceplane.heuristics.asking import Find
 from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.slices.facts import NodeFacts, PodFacts
@@ -314,7 +314,7 @@ class SliceEngine:
         if service is not None:
             service.guard.doubt.on_failure(now)
 
-    def held_ports(self, key: str) -> tuple[tuple[str, ProbedPort], ...]:
+    def held_ports(self, key: str) -> tuple[tuple[str, PortProbe], ...]:
         """Where Pods of *key* that are held can be asked whether they are there."""
         service = self._services.get(key)
         return () if service is None or service.members is None else service.members.held_ports()

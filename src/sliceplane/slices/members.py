@@ -10,7 +10,7 @@ from typing import Final
 
 from sliceplane.api.codec import encode
 from sliceplane.api.discovery import EndpointConditions
-from sliceplane.api.requests import ProbedPort
+from sliceplane.api.requests import PortProbe
 from sliceplane.heuristics.asking import Find
 from sliceplane.heuristics.types import EndpointPlace
 from sliceplane.kit.ip import Family
@@ -307,7 +307,7 @@ class SliceMembers:
     def held(self) -> int:
         return len(self._held)
 
-    def held_ports(self) -> tuple[tuple[str, ProbedPort], ...]:
+    def held_ports(self) -> tuple[tuple[str, PortProbe], ...]:
         """Pods that are held, each with an address and a TCP port, if it has one."""
         found = []
         for name in sorted(self._held & self.missed.keys()):
@@ -315,7 +315,7 @@ class SliceMembers:
             ports = [port.port for port in self._ports.group_of(facts).ports if port.protocol == "TCP" and port.port]
             addresses = next(iter(facts.addresses.values()), None)
             if ports and addresses is not None:
-                found.append((name, ProbedPort(addresses.first, ports[0])))
+                found.append((name, PortProbe(addresses.first, ports[0])))
         return tuple(found)
 
     def held_at(self, addresses: Iterable[str]) -> tuple[str, ...]:

@@ -18,8 +18,7 @@ from sliceplane.explain.kernel import KernelFacts
 from sliceplane.explain.question import ExplainQuestion, Explanation
 from sliceplane.findings.finding import Finding
 from sliceplane.shell.tools.lists import list_whole
-from sliceplane.shell.transport.base import Reader, Unreachable
-from sliceplane.shell.transport.connect import connect
+from sliceplane.shell.transport.base import Reader, Unreachable, connect
 from sliceplane.shell.transport.http import HttpClient
 
 WRITES_PATH: Final = "/sliceplane/writes"

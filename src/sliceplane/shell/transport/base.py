@@ -6,6 +6,7 @@ only reads) wraps those and nothing else.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
@@ -17,19 +18,20 @@ from sliceplane.api.requests import (
     NOT_REFUSED,
     ListPage,
     PatchType,
-    ProbedPort,
+    PortProbe,
     Selection,
     WatchMessage,
     Write,
     listed_items,
 )
 from sliceplane.api.scheme import Resource
-from sliceplane.shell.transport.connect import connect
+from sliceplane.explain.facts import Outcome, ProbedAddress
 
 __all__ = ["Client", "ListPage", "Reader", "Unreachable", "Verbs", "WatchMessage", "no_answer", "send"]
 
 #: endpoints that do not answer are tried one after the other, and there may be many
 PROBE_TIMEOUT_S: Final = 0.5
+CONNECT_TIMEOUT_S: Final = 1.0
 
 
 class Reader(Protocol):
@@ -122,9 +124,23 @@ async def send(client: Client, write: Write) -> bytes:
             page = await client.list(Selection(write.resource, write.namespace, write.label_selector))
             return listed_items(page.items)
         case "probe":
-            target = msgspec.json.decode(write.body, type=ProbedPort)
+            target = msgspec.json.decode(write.body, type=PortProbe)
             return b"" if await connect(target, PROBE_TIMEOUT_S) == "refused" else NOT_REFUSED
     return await client.perform(write)
+
+
+async def connect(target: ProbedAddress | PortProbe, timeout_s: float = CONNECT_TIMEOUT_S) -> Outcome:
+    """Open a TCP connection and close it at once; nothing is sent.  Without an answer in time, or a way there, it is
+    "silent", which says nothing of the port."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(target.ip, target.port)
+    except ConnectionRefusedError:
+        return "refused"
+    except (OSError, TimeoutError):
+        return "silent"
+    writer.transport.abort()
+    return "open"
 
 
 class Unreachable(Exception):

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from sliceplane.api.codec import encode
-from sliceplane.api.requests import NOT_REFUSED, ProbedPort, Write
+from sliceplane.api.requests import NOT_REFUSED, PortProbe, Write
 from sliceplane.api.scheme import Pods
 from sliceplane.shell.transport.base import send
 
 
 def probe(ip: str, port: int) -> Write:
-    return Write(verb="probe", resource=Pods, namespace="shop", name="web-0", body=encode(ProbedPort(ip, port)))
+    return Write(verb="probe", resource=Pods, namespace="shop", name="web-0", body=encode(PortProbe(ip, port)))
 
 
 @pytest.mark.asyncio

@@ -45,6 +45,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--init-only", is_flag=True, help="Look whether rules can be written, set up conntrack, and exit.")
 @click.option("--progress-lease", type=SwitchType(), is_flag=False, flag_value=True, default=True, show_default=True,
     help="Tell in a Lease of this node which EndpointSlices the kernel holds.")  # fmt: skip
+@click.option("--drain-port", type=click.IntRange(0, 65535), default=0, metavar="N",
+    help="Answer preStop hooks of Pods here that opted in, on this port of theirs.  [default: off]")  # fmt: skip
 @click.option("--healthz-api-timeout", type=DurationType(), default="600ms", show_default=True,
     help="Not healthy if the API server takes longer to answer; 0: it is not asked.")  # fmt: skip
 @proxy_options
@@ -65,6 +67,7 @@ def command(
     cleanup: bool,
     init_only: bool,
     progress_lease: bool,
+    drain_port: int,
     healthz_api_timeout: float,
     recorder_size: int,
     recordings: Path | None,
@@ -108,6 +111,7 @@ def command(
             netns=netns,
             chosen=chosen,
             tells=progress_lease,
+            drain_port=drain_port,
             api_timeout_s=healthz_api_timeout,
             flight=flight_config({"recorder_size": recorder_size, "recordings": recordings}),
         )
@@ -139,6 +143,7 @@ class _Process:
     chosen: _Chosen
     #: the Lease of this node is kept
     tells: bool
+    drain_port: int
     api_timeout_s: float
     flight: FlightConfig
 
@@ -196,6 +201,7 @@ async def _serve(connection: Connection, process: _Process) -> None:
             rng=Rng(time.time_ns()),
             api_timeout_s=process.api_timeout_s,
             reports_progress=process.tells,
+            drain_port=process.drain_port,
             flight=process.flight,
         ) as (proxy, following),
     ):

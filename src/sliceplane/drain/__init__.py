@@ -1,5 +1,5 @@
-"""The drain barrier: when does no node send new connections to a Pod any more?  A core: ``shell.tools.draining``
-feeds it.
+"""The drain barrier: when does no node send new connections to a Pod any more?  A core: ``shell.tools.draining`` and
+``controllers.drained`` feed it.
 
 ``departure`` follows the slices: from which version on none of them has the Pod used.  ``barrier`` compares that with
 what the nodes tell that their kernels hold, and names those that are missing.  ``answer`` words it.

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
+from sliceplane.api.core import Pod
+from sliceplane.api.meta import Condition
 from sliceplane.drain.barrier import DrainVerdict, Missing
 
 #: the condition of a Pod, and its gate for readiness that ``sliceplane drain`` closes
@@ -64,6 +66,10 @@ class DrainAnswer:
             "notCovered": list(self.not_covered),
             "notLookedAt": list(self.not_looked_at),
         }
+
+
+def condition_of(pod: Pod) -> Condition | None:
+    return next((entry for entry in pod.status.conditions or () if entry.type == CONDITION), None)
 
 
 def named(missing: tuple[Missing, ...]) -> str:

@@ -172,6 +172,9 @@ class Nodes:
         self._ready: dict[str, bool] = {}
         self._differs: frozenset[str] = frozenset()
 
+    def __len__(self) -> int:
+        return len(self._leases)
+
     def on_lease(self, old: Lease | None, new: Lease | None, now: float) -> None:
         subject = new or old
         assert subject is not None, "a change has an old or a new object"

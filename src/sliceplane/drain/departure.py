@@ -228,6 +228,9 @@ class Departures:
         """Those that have, or had, the Pod as an endpoint."""
         return tuple(sorted(self._states.get(key, {})))
 
+    def subjects(self) -> tuple[DrainSubject, ...]:
+        return tuple(subject for key, subject in self._subjects.items() if key not in self._fresh)
+
     def is_known(self, key: str) -> bool:
         return key in self._subjects and key not in self._fresh
 

@@ -49,7 +49,10 @@ ANNOTATION_REPORT: Final = "sliceplane.dev/report"
 CHANGED_PERIOD_S: Final = 10.0
 IDLE_PERIOD_S: Final = 30.0
 #: between two reports on demand
-ASKED_PERIOD_S: Final = 0.5
+ASKED_PERIOD_S: Final = 0.1
+#: reports on demand that a server takes, a second; and nodes whose answers need not be spread
+REPORTS_PER_S: Final = 500
+FEW_NODES: Final = 50
 #: over how long nodes spread answers if the request does not say, and at most
 SPREAD_S: Final = 1.0
 SPREAD_MAX_S: Final = 30.0
@@ -287,6 +290,11 @@ def _content(report: ProgressReport) -> tuple[object, ...]:
     """All but versions, which bookmarks raise every minute."""
     digests = {place: held.digest for place, held in report.places().items() if held.revision}
     return (digests, report.problems, report.inputs_since)
+
+
+def spread_of(word: str, nodes: int) -> str:
+    """What to ask *nodes* of them with: they are to spread their answers if there are many."""
+    return f"{word}/{0 if nodes <= FEW_NODES else -(-nodes // REPORTS_PER_S)}"
 
 
 def _spread_s(asked: str) -> float:

@@ -39,6 +39,7 @@ from sliceplane.sim.network import Network
 from sliceplane.sim.server import Server
 from sliceplane.sim.steady import Broken
 from sliceplane.sim.streams import SimulatedInformer
+from sliceplane.sim.view import service_of
 from sliceplane.store.types import EventType, StoreEvent
 
 #: proxies of a simulation, on the Nodes bare-0, bare-1
@@ -98,6 +99,14 @@ class SliceHistory:
     def _at(commits: list[_Commit], revision: int) -> _Commit | None:
         index = bisect_right(commits, revision, key=lambda commit: commit.revision)
         return commits[index - 1] if index else None
+
+    def slice_at(self, name: str, revision: int) -> EndpointSlice | None:
+        """*name* as in ``metadata.key``."""
+        for commits in (commits for path, commits in self._commits.items() if path.endswith(name)):
+            commit = self._at(commits, revision)
+            if commit is not None and commit.after is not None and commit.after.metadata.key == name:
+                return commit.after
+        return None
 
     def check_held(self, actor: str, reading: str, revision: int, kernel: dict[str, int]) -> None:
         """*kernel*, versions by slice, holds all that *reading* showed up to *revision*.  Raises ``Broken``."""
@@ -335,6 +344,12 @@ class Proxies:
             self._restart(node)
         elif what == 1:
             self._alive[node].pause(self._rng.uniform(1.0, 60.0))
+
+    def kernel_slices(self, node: str, service: str) -> list[EndpointSlice]:
+        """What the kernel of *node* has of *service*."""
+        kernel = self._kernels.get(node, {})
+        slices = (self._history.slice_at(key, revision) for key, revision in sorted(kernel.items()))
+        return [seen for seen in slices if seen is not None and service_of(seen) == service]
 
     def wake(self) -> None:
         for proxy in self._alive.values():

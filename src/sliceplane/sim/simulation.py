@@ -24,6 +24,7 @@ from sliceplane.recorder.recorder import Recorder
 from sliceplane.sim import deeds
 from sliceplane.sim.agenda import Agenda, Trace
 from sliceplane.sim.candidates import Candidates
+from sliceplane.sim.drains import DrainWatch
 from sliceplane.sim.faults import KINDS, LEVELS, FaultPlan
 from sliceplane.sim.invariants import INVARIANTS, World
 from sliceplane.sim.network import Network
@@ -84,6 +85,8 @@ class Options:
     workload: str = WORKLOADS[0]
     #: what is there when it begins; ``None``: nothing
     adoption: Adoption | None = None
+    #: whether a drain barrier looks on (``drained-is-drained``); it draws dice, so histories are others then
+    drains: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +153,7 @@ class Simulation:
         self.server.listeners.append(self._watch_writes)
         self.processes: dict[str, Process | Candidates] = {}
         self.proxies = Proxies(self.network, rng.fork()) if options.workload == "full" else None
+        self.drains = DrainWatch(self.network, self.proxies, rng.fork()) if options.drains and self.proxies else None
         self._leaving: list[Process] = []
         self._lives = 0
         self._last_commit = START
@@ -222,11 +226,15 @@ class Simulation:
         if self.proxies is not None:
             deeds.begin(self.workload)
             self.proxies.start()
+        if self.drains is not None:
+            self.drains.start()
 
     def step(self) -> None:
         self._strike()
         if self.proxies is not None:
             self.proxies.step()
+        if self.drains is not None:
+            self.drains.step()
         self.workload.step()
         gap = self._gaps.uniform(0.0, _LONG_GAP_MAX_S if self._gaps.below(16) == 0 else _GAP_MAX_S)
         self.agenda.run_until(self.agenda.now + (gap if self._gaps.below(4) else 0.0))
@@ -281,6 +289,8 @@ class Simulation:
             process.wake()
         if self.proxies is not None:
             self.proxies.wake()
+        if self.drains is not None:
+            self.drains.wake()
         began = self.agenda.now
         self._last_commit = began
         while self.agenda.now < self._last_commit + QUIET_S:

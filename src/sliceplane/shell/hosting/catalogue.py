@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sliceplane.api.gates import ENDPOINT_SLICE
 from sliceplane.api.scheme import ReplicationControllers
+from sliceplane.controllers.drained import DrainedController
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
@@ -75,6 +76,7 @@ def default_controllers(
         entries.append(
             ControllerEntry(lambda: TrafficDistributionController(slices.find_heuristic, problems, slices.gates))
         )
+    entries.append(ControllerEntry(DrainedController))
     return tuple(entries)
 
 

@@ -13,6 +13,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.proxy.configuration.settings import ProxySettings
 from sliceplane.proxy.surroundings import RulesConfig
 from sliceplane.recorder.recorder import Recorder
+from sliceplane.shell.node.drain_hook import DrainHook
 from sliceplane.shell.node.healthz import health_pages, look_pages, metrics_pages
 from sliceplane.shell.node.kernel.backend import AnyBackend
 from sliceplane.shell.node.kernel.conntrack import Conntrack
@@ -70,13 +71,15 @@ async def running_proxy(
     reports_progress: bool = True,
     flight: FlightConfig | None = None,
     recorder: Recorder | None = None,
+    drain_port: int = 0,
 ) -> AsyncIterator[tuple[NodeProxy, asyncio.Task[None]]]:
     """A proxy that follows the server of *client*, and the task in which it does; its pages are served where they are
     wanted.  At the end the rules stay.
 
     *reports_progress*: the Lease of this node is kept.  *flight*: of a recorder of its own; *recorder*: one that is
-    there already.  Raises ``KernelError`` and ``SysctlError``, before any write, if the kernel cannot do it, and
-    ``PageError``.
+    there already.  *drain_port*: ``preStop`` hooks of Pods here are answered on it; 0: they are not.
+
+    Raises ``KernelError`` and ``SysctlError``, before any write, if the kernel cannot do it, and ``PageError``.
     """
     backend = backend_of(settings.mode, netns)
     proxy = NodeProxy(
@@ -116,6 +119,12 @@ async def running_proxy(
                 await stack.enter_async_context(serve_pages(pages, *listen))
         following = asyncio.create_task(proxy.follow(client, rng), name="node proxy")
         tasks = [following]
+        if drain_port:
+            hook = DrainHook(
+                node_name, client, backend,
+                port=drain_port, listen=listening_in(netns), families=available_families(), clock=clock, rng=rng.fork(),
+            )  # fmt: skip
+            await stack.enter_async_context(hook.answering())
         if reports_progress and proxy.reads_slices:
             reporting = report_progress(client, proxy, rng.fork(), clock)
             tasks.append(asyncio.create_task(reporting, name="node proxy's progress"))

@@ -37,19 +37,19 @@ from sliceplane.proxy.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REPORT,
     COMPONENT,
+    FEW_NODES,
     LABEL_COMPONENT,
     LEASE_NAMESPACE,
     read_report,
+    spread_of,
 )
 from sliceplane.shell.transport.base import Client, Unreachable
 from sliceplane.shell.transport.reflect import RunningInformer
 
-#: reports that a server takes on demand, a second
-REPORTS_PER_S: Final = 500
-#: nodes whose answers need not be spread
-FEW_NODES: Final = 50
 #: between two requests for reports; the request itself is a write that a goal may follow
 ASK_PERIOD_S: Final = 1.0
+#: between two looks at many nodes
+LOOK_S: Final = 0.25
 _SYNC_TIMEOUT_S: Final = 30.0
 
 
@@ -232,6 +232,8 @@ class Drainer:
             if self._options.mark and not waiting.gone and waiting.pod.metadata.deletion_timestamp is None:
                 await self._mark(waiting.pod)
         while True:
+            if len(self._nodes) > FEW_NODES:
+                await asyncio.sleep(LOOK_S)  # they answer one after the other, and to look at all takes a while
             self._news.clear()
             deadline = await self._look()
             if all(waiting.done is not None for waiting in self._waiting.values()):
@@ -326,8 +328,7 @@ class Drainer:
         if goal == waiting.asked or now - waiting.asked_at < ASK_PERIOD_S:
             return
         waiting.asked, waiting.asked_at = goal, now
-        spread_s = 0 if nodes <= FEW_NODES else math.ceil(nodes / REPORTS_PER_S)
-        value = f"{self._rng.bits64():016x}/{spread_s}"
+        value = spread_of(f"{self._rng.bits64():016x}", nodes)
         body = encode({"metadata": {"annotations": {ANNOTATION_REPORT: value}}})
         for endpoint_slice in self._departures.slices_to_ask(key):
             try:

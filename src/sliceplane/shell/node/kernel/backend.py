@@ -68,6 +68,10 @@ class RulesBackend(Protocol[P, T_contra]):
         """Whether another program changed rules, ours perhaps, since this was last asked; as far as can be told at a
         small price."""
 
+    async def admit(self, families: tuple[Family, ...], addresses: tuple[str, ...], port: int) -> None:
+        """Connections of this host to *port* of these addresses come to that port of loopback, and no others; none:
+        all is taken away.  Raises ``KernelError``."""
+
     async def remove(self, families: tuple[Family, ...]) -> None:
         """Takes our rules away, whether they are there or not.  Raises ``KernelError``."""
 

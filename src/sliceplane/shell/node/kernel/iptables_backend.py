@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+from sliceplane.iptables import drain_hook
 from sliceplane.iptables.compared import differences, rules_of
 from sliceplane.iptables.found import ListedRules, parse_saved, removal
 from sliceplane.iptables.layout import CANARY_RULE, TABLES
@@ -97,11 +98,25 @@ class Iptables:
     async def _saved(self, family: Family) -> str:
         return "".join([await self._run(family, "-save", "-t", table) for table in TABLES])
 
+    async def admit(self, families: tuple[Family, ...], addresses: tuple[str, ...], port: int) -> None:
+        wait = ("-w", str(LOCK_WAIT_S), "-t", "nat")
+        for family in families:
+            await self._restore(family, drain_hook.redirection(family, addresses, port))
+            program = _PROGRAM[family] + self._flavour
+            _, missing = await self._programs.run_for_code(program, *wait, "-C", *drain_hook.JUMP, codes=(0, 1, 2, 3))
+            if addresses and missing:
+                await self._run(family, "", *wait, "-I", *drain_hook.JUMP)
+            elif not addresses:
+                if not missing:
+                    await self._run(family, "", *wait, "-D", *drain_hook.JUMP)
+                await self._run(family, "", *wait, "-X", drain_hook.CHAIN)
+
     async def remove(self, families: tuple[Family, ...]) -> None:
         for family in families:
             text = removal(await self.found(family))
             if text:
                 await self._restore(family, text)
+        await self.admit(families, (), 0)
 
     async def remove_leftovers(self, families: tuple[Family, ...]) -> None:
         """Chains have a kube-proxy's names: they are ours where our mark is among them."""

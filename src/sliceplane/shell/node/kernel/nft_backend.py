@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Literal, Protocol
 
 from sliceplane.kit.ip import Family
+from sliceplane.nft import drain_hook
 from sliceplane.nft.contents import contents_of
 from sliceplane.nft.layout import PAUSE_S, steps
 from sliceplane.nft.listing import differences, expected, listed
@@ -227,9 +228,13 @@ class Nftables:
     def disturbed(self) -> bool:
         return self._runner.disturbed()
 
+    async def admit(self, families: tuple[Family, ...], addresses: tuple[str, ...], port: int) -> None:
+        await self._runner.run(drain_hook.redirection(self._table, families, addresses, port))
+
     async def remove(self, families: tuple[Family, ...]) -> None:
         tables = (TableRef(NFT_FAMILIES[family], self._table) for family in families)
         await self._runner.run("".join(deletion(table).render() for table in tables))
+        await self.admit(families, (), 0)
 
     async def remove_leftovers(self, families: tuple[Family, ...]) -> None:
         await self.remove(families)

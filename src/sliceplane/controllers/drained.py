@@ -1,0 +1,232 @@
+"""The condition ``sliceplane.dev/Drained`` of Pods: no node's kernel sends new connections to it any more.
+
+For Pods that ask for it: by the annotation ``sliceplane.dev/drain-barrier`` in their template, from then on when they
+are deleted; or by the mark of ``sliceplane drain``.  It is written once, with the version, the nodes and the
+milliseconds since this controller saw the Pod go, so that ``kubectl wait`` and the node proxy of the Pod's own node
+(``shell.node.drain_hook``) need not follow every Lease; a mark that is taken away takes the condition back.
+
+Nodes are asked to report by an annotation on slices, at most once in ``ASK_PERIOD_S`` for each Pod that waits for some;
+Pods that leave one Service together share the answers.  A node that never told is waited for: unknown is not done.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sliceplane.api.codec import encode
+from sliceplane.api.core import Lease, Node, Pod, Service
+from sliceplane.api.discovery import ANNOTATION_DRAIN, ANNOTATION_DRAIN_BARRIER, EndpointSlice
+from sliceplane.api.meta import Object
+from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
+from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
+from sliceplane.controllers.keyed import KeyedController
+from sliceplane.controllers.node_caches import NodeCaches
+from sliceplane.drain.answer import CONDITION, condition_of, message
+from sliceplane.drain.barrier import DrainVerdict, UnknownPolicy, compare, judge
+from sliceplane.drain.barrier import Nodes as KnownNodes
+from sliceplane.drain.departure import Departures, subject_of
+from sliceplane.informer.cache import Change, Mark
+from sliceplane.kit.times import format_time
+from sliceplane.proxy.progress import (
+    ANNOTATION_PROGRESS,
+    ANNOTATION_REPORT,
+    COMPONENT,
+    FEW_NODES,
+    LABEL_COMPONENT,
+    LEASE_NAMESPACE,
+    read_report,
+    spread_of,
+)
+
+#: between two requests for reports on account of one Pod
+ASK_PERIOD_S: Final = 1.0
+#: between two looks at many nodes
+LOOK_S: Final = 0.25
+
+
+class DrainedController(KeyedController):
+    """Jobs are keyed ``namespace/name`` of the Pod."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            ControllerInfo(
+                name="pod-drained-controller",
+                aliases=("pod-drained",),
+                watches=(
+                    Selection(Pods),
+                    Selection(EndpointSlices),
+                    Selection(Services),
+                    Selection(Nodes),
+                    Selection(Leases, namespace=LEASE_NAMESPACE, label_selector=f"{LABEL_COMPONENT}={COMPONENT}"),
+                ),
+            )
+        )
+        self._departures = Departures()
+        self._nodes = KnownNodes()
+        self._caches = NodeCaches()
+        #: those that ask for the condition
+        self._pods: dict[str, Pod] = {}
+        #: those that leave and are not known to be drained -> since when
+        self._leaving: dict[str, float] = {}
+        #: uids of those that were told what they are now
+        self._told: dict[str, tuple[str, str]] = {}
+        self._asked: dict[str, float] = {}
+        self._asks = 0
+
+    # -- events -----------------------------------------------------------------------------------------
+
+    def on_change(self, change: Change[Object], now: float) -> None:
+        self._caches.on_change(change)
+        match change.object:
+            case Pod() as pod:
+                self._on_pod(pod, gone=change.new is None, now=now)
+            case EndpointSlice():
+                self._departures.on_slice(*change.typed(EndpointSlice))
+            case Service():
+                self._departures.on_service(*change.typed(Service))
+            case Node():
+                self._nodes.on_node(*change.typed(Node))
+                self._look_at_all(now)
+            case Lease() as lease:
+                self._nodes.on_lease(*change.typed(Lease), now)
+                annotations = {} if change.new is None else lease.metadata.annotations or {}
+                report = read_report(annotations.get(ANNOTATION_PROGRESS, ""))
+                self._caches.on_report(lease.metadata.name, report, now)
+                self._look_at_all(now)
+            case unexpected:
+                raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
+
+    def on_mark(self, mark: Mark, now: float) -> None:
+        """A ``controllers.base.MarkReader``."""
+        self._caches.on_mark(mark, now)
+        if mark.resource == EndpointSlices.key:
+            moved = self._departures.on_mark(mark.revision)
+        elif mark.resource == Services.key:
+            moved = self._departures.look()
+        else:
+            return
+        for key in moved:
+            if key in self._leaving:
+                self.enqueue(key, now)
+
+    def _on_pod(self, pod: Pod, *, gone: bool, now: float) -> None:
+        key = pod.metadata.key
+        if gone or not (_asks(pod) or _condition(pod) == "True"):
+            self._forget(key)
+            return
+        self._pods[key] = pod
+        self._departures.add(subject_of(pod))
+        if not _leaves(pod):
+            self._leaving.pop(key, None)
+        elif _condition(pod) != "True":
+            self._leaving.setdefault(key, now)
+        self.enqueue(key, now)
+
+    def _forget(self, key: str) -> None:
+        self._departures.discard(key)
+        for kept in (self._pods, self._leaving, self._told, self._asked):
+            kept.pop(key, None)
+
+    def _look_at_all(self, now: float) -> None:
+        """Thousands of nodes answer one after the other, and to look at all of them takes a while."""
+        delay_s = 0.0 if len(self._nodes) <= FEW_NODES else LOOK_S
+        for key in self._leaving:
+            self.enqueue_after(key, delay_s, now)
+
+    # -- work -------------------------------------------------------------------------------------------
+
+    def plan(self, key: str, now: float) -> tuple[Write, ...]:
+        pod = self._pods.get(key)
+        if pod is None:
+            return ()
+        shown = _condition(pod)
+        if not _leaves(pod):
+            return (self._told_write(pod, "False", "Serving", "", now),) if shown == "True" else ()
+        if shown == "True" or self._told.get(key) == (pod.metadata.uid, "True"):
+            return ()
+        since = self._leaving.setdefault(key, now)
+        verdict = self._verdict(key, now)
+        if verdict is None:
+            return ()
+        if verdict.state == "proven":
+            return (self._told_write(pod, "True", "Proven", message(verdict, now - since), now),)
+        if verdict.state == "waiting":
+            return self._ask(key, verdict, now)
+        return ()
+
+    def _verdict(self, key: str, now: float) -> DrainVerdict | None:
+        if not self._departures.is_known(key):
+            return None
+        self._nodes.on_differing(frozenset(self._caches.differing))
+        goal = self._departures.goal(key)
+        proof = compare(goal, self._nodes.facts(), now)
+        return judge(self._departures.uses(key), goal, proof, UnknownPolicy(), 0.0)
+
+    def _ask(self, key: str, verdict: DrainVerdict, now: float) -> tuple[Write, ...]:
+        due = self._asked.get(key, -ASK_PERIOD_S) + ASK_PERIOD_S
+        if now < due:
+            self.enqueue_after(key, due - now, now)
+            return ()
+        self._asked[key] = now
+        self._asks += 1
+        self.enqueue_after(key, ASK_PERIOD_S, now)
+        asked = spread_of(f"{key}.{self._asks}", verdict.required)
+        body = encode({"metadata": {"annotations": {ANNOTATION_REPORT: asked}}})
+        return tuple(
+            Write(
+                verb="patch",
+                resource=EndpointSlices,
+                namespace=seen.metadata.namespace,
+                name=seen.metadata.name,
+                body=body,
+                tolerate=("NotFound",),
+            )
+            for seen in self._departures.slices_to_ask(key)
+        )
+
+    def _told_write(self, pod: Pod, status: str, reason: str, text: str, now: float) -> Write:
+        meta = pod.metadata
+        condition = {
+            "type": CONDITION,
+            "status": status,
+            "reason": reason,
+            "message": text,
+            "lastTransitionTime": format_time(now),
+        }
+        return Write(
+            verb="patch",
+            resource=Pods,
+            namespace=meta.namespace,
+            name=meta.name,
+            subresource="status",
+            body=encode({"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}),
+            patch_type="strategic",
+            tolerate=("NotFound", "Conflict"),
+        )
+
+    def finished(self, done: Done, now: float) -> None:
+        """What was written is known before the cache shows it."""
+        key = done.job.key
+        pod = self._pods.get(key)
+        if done.error is None and pod is not None and done.job.writes[0].resource is Pods:
+            self._told[key] = (pod.metadata.uid, "True" if _leaves(pod) else "False")
+            self._leaving.pop(key, None)
+
+    def check(self) -> None:
+        super().check()
+        self._caches.check()
+        assert self._leaving.keys() <= self._pods.keys(), "a Pod leaves that nobody asked for"
+
+
+def _asks(pod: Pod) -> bool:
+    annotations = pod.metadata.annotations or {}
+    return ANNOTATION_DRAIN in annotations or ANNOTATION_DRAIN_BARRIER in annotations
+
+
+def _leaves(pod: Pod) -> bool:
+    return pod.metadata.deletion_timestamp is not None or ANNOTATION_DRAIN in (pod.metadata.annotations or {})
+
+
+def _condition(pod: Pod) -> str:
+    condition = condition_of(pod)
+    return condition.status if condition is not None else ""

@@ -1,0 +1,157 @@
+"""``drained-is-drained``: a barrier that looks on, and the kernels of all nodes to hold it to.
+
+The production cores (``drain.departure``, ``drain.barrier``) over the simulator's informers, which lose, delay and
+relist as those of controllers do.  Every Pod is a Pod to be drained.  When the barrier first says so of one that was
+used, each node's kernel is looked at as it is, whatever the node tells: what it holds of the Pod's Services must not
+have it used, unless the kernel is already ahead of all that the barrier was told.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+from sliceplane.api.core import Lease, Node, Pod, Service
+from sliceplane.api.discovery import EndpointSlice, SliceEndpoint
+from sliceplane.api.meta import Object
+from sliceplane.api.requests import Selection
+from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
+from sliceplane.drain.barrier import FORGET_S, UnknownPolicy, compare, judge
+from sliceplane.drain.barrier import Nodes as KnownNodes
+from sliceplane.drain.departure import Departures, DrainSubject, subject_of
+from sliceplane.informer.cache import Change, Mark
+from sliceplane.kit.rng import Rng
+from sliceplane.proxy.progress import COMPONENT, LABEL_COMPONENT, LEASE_NAMESPACE
+from sliceplane.proxy.usable import Locality, choose, choose_local
+from sliceplane.sim.actor import Actor
+from sliceplane.sim.network import Network
+from sliceplane.sim.proxies import Proxies
+from sliceplane.sim.steady import Broken
+from sliceplane.sim.streams import SimulatedInformer
+
+_PAUSE_ONE_IN: Final = 48
+_SYNCED: Final = 5
+#: most Nodes of a simulation have no proxy
+_LET_GO: Final = UnknownPolicy("after", 0.0)
+
+
+class DrainWatch(Actor):
+    """One barrier for all Pods.  ``proven``: how often it said that one is drained."""
+
+    def __init__(self, network: Network, proxies: Proxies, rng: Rng) -> None:
+        super().__init__("drain-watch", network)
+        self._proxies = proxies
+        self._rng = rng
+        self._departures = Departures()
+        self._nodes = KnownNodes()
+        self._services: dict[str, Service] = {}
+        #: those that were used since it was last said that they are drained
+        self._used: set[tuple[str, str]] = set()
+        self._synced = 0
+        self.proven = 0
+        leases = Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT}={COMPONENT}")
+        selections = (Selection(Pods), Selection(EndpointSlices), Selection(Services), leases, Selection(Nodes))
+        self._informers = [
+            SimulatedInformer(
+                selection,
+                network,
+                rng.fork(),
+                receive=self._receive,
+                deliver=self._on_changes,
+                on_synced=self._on_synced,
+                on_mark=partial(self._on_mark, selection),
+            )
+            for selection in selections
+        ]
+
+    def start(self) -> None:
+        for informer in self._informers:
+            informer.start()
+
+    def step(self) -> None:
+        if self._rng.below(_PAUSE_ONE_IN) == 0:
+            self.pause(self._rng.uniform(1.0, 60.0))
+
+    def _on_synced(self) -> None:
+        self._synced += 1
+
+    def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
+        for change in changes:
+            match change.object:
+                case Pod() as pod:
+                    self._departures.add(subject_of(pod))  # one that is gone may still be in slices
+                case EndpointSlice():
+                    self._departures.on_slice(*change.typed(EndpointSlice))
+                case Service() as service:
+                    self._services[service.metadata.key] = service
+                    self._departures.on_service(*change.typed(Service))
+                case Lease():
+                    self._nodes.on_lease(*change.typed(Lease), self._agenda.now)
+                case Node():
+                    self._nodes.on_node(*change.typed(Node))
+        self._look()
+
+    def _on_mark(self, selection: Selection, mark: Mark) -> None:
+        if selection.resource is EndpointSlices:
+            self._departures.on_mark(mark.revision)
+        else:
+            self._departures.look()
+        self._look()
+
+    def _look(self) -> None:
+        if self._synced < _SYNCED:
+            return
+        facts = self._nodes.facts()
+        now = self._agenda.now
+        for subject in self._departures.subjects():
+            key, one = subject.key, (subject.key, subject.uid)
+            uses = self._departures.uses(key)
+            if uses:
+                self._used.add(one)
+            if one not in self._used:
+                continue
+            goal = self._departures.goal(key)
+            verdict = judge(uses, goal, compare(goal, facts, now), _LET_GO, 0.0)
+            if verdict.state == "proven":
+                self._used.discard(one)
+                self.proven += 1
+                self._trace.note(now, self.actor, "drained", key)
+                for node in (node for node in facts if node.held is not None and now - node.until <= FORGET_S):
+                    self._check(subject, node.name)
+
+    def _check(self, subject: DrainSubject, node: str) -> None:
+        """Raises ``Broken`` where the kernel of *node* sends to the Pod."""
+        key = subject.key
+        for service in self._departures.services(key):
+            slices = self._proxies.kernel_slices(node, service)
+            if any(seen.metadata.revision > self._departures.revision for seen in slices):
+                continue
+            for family in ("IPv4", "IPv6"):
+                found = [
+                    _Endpoint(endpoint, node)
+                    for seen in slices
+                    if seen.address_type == family
+                    for endpoint in seen.endpoints or ()
+                ]
+                used = [*choose(found, Locality(node)).endpoints]  # without hints, which leave out only more
+                known = self._services.get(service)
+                if known and "Local" in (known.spec.internal_traffic_policy, known.spec.external_traffic_policy):
+                    used += choose_local(found, Locality(node)).endpoints
+                if any(endpoint.pod == subject.uid for endpoint in used):
+                    what = f"{self.actor} says that {key} is drained, and {node} sends to it for {service} ({family})"
+                    raise Broken("drained-is-drained", key, what)
+
+
+class _Endpoint:
+    """What ``proxy.usable`` asks."""
+
+    zone_hints: tuple[str, ...] = ()
+    node_hints: tuple[str, ...] = ()
+
+    def __init__(self, endpoint: SliceEndpoint, node: str) -> None:
+        conditions: Any = endpoint.conditions
+        self.ready = conditions.ready is not False
+        self.serving = conditions.serving is not False
+        self.terminating = conditions.terminating is True
+        self.is_local = endpoint.node_name == node
+        self.pod = endpoint.target_ref.uid if endpoint.target_ref is not None else ""

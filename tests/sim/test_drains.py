@@ -1,0 +1,49 @@
+"""``drained-is-drained``: no kernel sends to a Pod of which the barrier says that it is drained, whatever is lost,
+delayed, relisted or restarted; and a barrier that believes too soon is found out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sliceplane.drain import barrier
+from sliceplane.sim import drains
+from sliceplane.sim.faults import parse_faults
+from sliceplane.sim.simulation import Options, Simulation
+from sliceplane.sim.steady import Broken
+
+ROUNDS, STEPS = 4, 8
+#: after the steps of a round; nodes tell every ten seconds
+REST_S = 25.0
+
+
+def proven(seed: int) -> int:
+    """How often the barrier of one history said that a Pod is drained.  Raises ``Broken``."""
+    faults = parse_faults(("none", "normal", "heavy")[seed % 3])
+    simulation = Simulation(Options(seed=seed, steps=ROUNDS * STEPS, faults=faults, drains=True))
+    simulation.begin()
+    for _ in range(ROUNDS):
+        for _ in range(STEPS):
+            simulation.step()
+        simulation.agenda.run_until(simulation.agenda.now + REST_S)
+    assert simulation.drains is not None, "it was asked for"
+    return simulation.drains.proven
+
+
+def test_drained_is_drained_over_some_seeds() -> None:
+    assert sum(proven(seed) for seed in range(1, 7)) > 10, "the barrier says so now and then"
+
+
+def test_who_does_not_wait_for_nodes_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(*arguments: Any, **options: Any) -> barrier.Proof:
+        return barrier.compare(*arguments, **options)._replace(waiting=())
+
+    monkeypatch.setattr(drains, "compare", hasty)
+    with pytest.raises(Broken, match=r"is drained, and bare-[01] sends to it"):
+        sum(proven(seed) for seed in range(1, 7))
+
+
+@pytest.mark.slow
+def test_drained_is_drained_over_ten_thousand_seeds() -> None:
+    assert sum(proven(seed) for seed in range(1, 10_001)) > 10_000

@@ -18,6 +18,7 @@ from sliceplane.drain.barrier import (
     parse_policy,
 )
 from sliceplane.drain.departure import EVERY, Use
+from sliceplane.kit.rng import Rng
 from sliceplane.kit.times import format_micro_time
 
 SLICES = ("endpointslices", "all")
@@ -138,3 +139,20 @@ def test_what_is_said() -> None:
         "drained: 2 nodes hold version 7 or later, after 42 ms; not known of n9 (it never told anything); "
         "the Pod is gone"
     )
+
+
+def test_a_stopped_node_is_named_a_thousand_times_of_a_thousand() -> None:
+    """Whichever of whichever number of nodes it is, however long ago it stopped, and whatever others hold."""
+    rng = Rng(4)
+    for _ in range(1000):
+        count = 1 + rng.below(20)
+        stopped = rng.below(count)
+        nodes = [
+            facts(f"n{number}", 10 + rng.below(5)) if number != stopped
+            else facts(f"n{number}", rng.below(10), until=NOW + 90 - rng.uniform(0.0, 90.0 + 299.0))
+            for number in range(count)
+        ]  # fmt: skip
+        proof = compare(GOAL, nodes, NOW)
+        assert [missing.node for missing in proof.waiting] == [f"n{stopped}"]
+        for policy in (UnknownPolicy("wait"), UnknownPolicy("fail"), UnknownPolicy("after", 0.0)):
+            assert judge((), GOAL, proof, policy, 1e6).state == "waiting"

@@ -9,8 +9,8 @@
 Promises: what a view or an informer holds is what the API server last said, and how long ago that was can be asked;
 after any loss of connection or of history the difference is delivered, deletes included; no state is ever torn; nothing
 that follows blocks on a slow reader, and a slow reader costs bounded memory.  Names in ``__all__`` stay.
-Never: writes to the cluster; prints (it tells the standard logger ``sliceplane.client``); imports what
-only servers need.
+Never: writes to the cluster, but the mark of ``drain``; prints (it tells the standard logger ``sliceplane.client``);
+imports what only servers need.
 
 Needs the plain ``pip install sliceplane``, no extra.  See ``docs/python-client.md``.
 """
@@ -38,10 +38,12 @@ from sliceplane.api.scheme import (
 )
 from sliceplane.balancing.model import Endpoint, ViewChange
 from sliceplane.client.connecting import RawObject, connect, custom_resource
+from sliceplane.client.drain import drain
 from sliceplane.client.informer import Informer
 from sliceplane.client.picking import NoEndpoint, Picker
 from sliceplane.client.sync import SyncEndpointView
 from sliceplane.client.view import EndpointView, NotReady
+from sliceplane.drain.answer import DrainAnswer
 from sliceplane.informer.cache import Change
 from sliceplane.shell.transport.base import Client, ListPage, Unreachable, WatchMessage
 from sliceplane.shell.transport.http import HttpClient
@@ -55,6 +57,7 @@ __all__ = [
     "Connection",
     "Deployment",
     "Deployments",
+    "DrainAnswer",
     "Endpoint",
     "EndpointSlice",
     "EndpointSlices",
@@ -94,4 +97,5 @@ __all__ = [
     "WatchMessage",
     "connect",
     "custom_resource",
+    "drain",
 ]

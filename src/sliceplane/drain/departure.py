@@ -235,9 +235,11 @@ class Departures:
         return key in self._subjects and key not in self._fresh
 
     def slices_to_ask(self, key: str) -> tuple[EndpointSlice, ...]:
-        """One slice for each reading that the goal concerns: who annotates them reaches every node that matters."""
+        """One slice for each reading that the goal concerns: who annotates them reaches every node that matters.  Of a
+        Pod that had left before we looked no Service is known, and the namespace's slices have to do."""
         chosen: dict[tuple[str, ...], EndpointSlice] = {}
-        for service in self.services(key):
+        space = key.partition("/")[0]
+        for service in self.services(key) or [name for name in sorted(self._slices) if name.startswith(f"{space}/")]:
             slices = self._slices.get(service, {})
             for name in sorted(slices):
                 readings = readings_of_slice(slices[name])

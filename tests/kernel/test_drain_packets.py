@@ -1,0 +1,325 @@
+"""The drain barrier under packets: three nodes in network namespaces, load on all of them, both families, Pods that
+leave one after the other.  After the answer not one SYN reaches the Pod, and no request fails.
+
+``python -m tests.kernel.test_drain_packets`` does it a thousand times, and compares with hooks that sleep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final
+
+import pytest
+from tests.kernel.netns import Host, Net
+from tests.waiting import PATIENCE_S, eventually
+
+from sliceplane.client import HttpClient, Pods, connect
+from sliceplane.drain.answer import DrainedPod, sentence
+from sliceplane.kit.ip import FAMILIES
+from sliceplane.kit.rng import Rng
+from sliceplane.shell.node.kernel.nft_backend import Nftables, NftRunner
+from sliceplane.shell.node.node_proxy import NodeProxy
+from sliceplane.shell.node.report import report_progress
+from sliceplane.shell.node.timing import ProxyTiming
+from sliceplane.shell.tools.drain_targets import find_pods
+from sliceplane.shell.tools.draining import DrainOptions, drain_pods
+from sliceplane.shell.transport.reflect import loop_clock
+from sliceplane.testing import Plane
+
+pytestmark = pytest.mark.kernel
+
+NODES: Final = ("n1", "n2", "n3")
+PODS: Final = 4
+#: after the answer, the counter of SYNs is looked at again after so long
+AFTER_S: Final = 0.05
+
+#: a Pod: answers each connection with a line; "close" and "open" are of its listening socket, "syns" counts
+SERVER = """
+import json, socket, subprocess, sys, threading
+def listening():
+    return socket.create_server(("::", 8080), family=socket.AF_INET6, dualstack_ipv6=True, backlog=512)
+def answer(connection):
+    with connection:
+        try:
+            if connection.recv(100):
+                connection.sendall(b"yes")
+        except OSError:
+            pass
+def accept(own):
+    while True:
+        try:
+            connection, _ = own.accept()
+        except OSError:
+            return
+        threading.Thread(target=answer, args=(connection,), daemon=True).start()
+rules = "table inet count { counter syns { } ; chain in { type filter hook input priority 0; " \\
+    "tcp dport 8080 tcp flags & (syn | ack) == syn counter name syns; }; }"
+subprocess.run(["nft", "-f", "-"], input=rules, text=True, check=True)
+own = listening()
+threading.Thread(target=accept, args=(own,), daemon=True).start()
+for line in sys.stdin:
+    word = line.strip()
+    if word == "close":
+        own.shutdown(socket.SHUT_RDWR)
+        own.close()
+    elif word == "open":
+        own = listening()
+        threading.Thread(target=accept, args=(own,), daemon=True).start()
+    listed = subprocess.run(["nft", "-j", "list", "counters"], capture_output=True, text=True, check=True).stdout
+    print(next(e["counter"]["packets"] for e in json.loads(listed)["nftables"] if "counter" in e), flush=True)
+"""
+
+#: RATE new connections a second to each of ADDRESSES in turn, until a line comes; prints made and failed ones
+CLIENT = """
+import json, select, socket, sys, threading, time
+for line in sys.stdin:
+    rate, *addresses = json.loads(line)
+    made, failed, count = 0, [], 0
+    began = time.monotonic()
+    lock = threading.Lock()
+    over = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.readline(), over.set()), daemon=True).start()
+    def work():
+        global made, count
+        while not over.is_set():
+            with lock:
+                number, count = count, count + 1
+            wait = began + number / rate - time.monotonic()
+            if wait > 0:
+                time.sleep(wait)
+            address = addresses[number % len(addresses)]
+            try:
+                with socket.create_connection((address, 80), timeout=30) as s:
+                    s.sendall(b"?")
+                    if s.recv(100) != b"yes":
+                        raise OSError("no answer")
+                made += 1
+            except OSError as error:
+                failed.append(f"{address}: {error}")
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    print(json.dumps([made, len(failed), failed[:3], time.monotonic() - began]), flush=True)
+"""
+
+
+class Town:
+    """Three nodes and four Pods on one network, and a plane that knows of them."""
+
+    def __init__(self, plane: Plane, client: HttpClient, nodes: Sequence[Host], pods: Sequence[Host]) -> None:
+        self.plane = plane
+        self.client = client
+        self.nodes = nodes
+        self.pods = pods
+        self.addresses: list[str] = []
+        self._servers = [pod.spawn([sys.executable, "-I", "-u", "-c", SERVER]) for pod in pods]
+        self._seed = 0
+
+    async def say(self, number: int, word: str) -> int:
+        """Tell the server of a Pod; how many SYNs came so far."""
+        return await asyncio.to_thread(self._say, number, word)
+
+    def _say(self, number: int, word: str) -> int:
+        server = self._servers[number]
+        assert server.stdin is not None, "spawn makes pipes"
+        assert server.stdout is not None, "spawn makes pipes"
+        server.stdin.write(f"{word}\n")
+        server.stdin.flush()
+        return int(server.stdout.readline())
+
+    def pod(self, number: int, **meta: Any) -> dict[str, Any]:
+        host = self.pods[number]
+        return {
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": f"web-{number}", "labels": {"app": "web"}, **meta},
+            "spec": {"nodeName": NODES[number % 3], "containers": [{"name": "web", "image": "web"}]},
+            "status": {"podIP": host.ip4, "podIPs": [{"ip": host.ip4}, {"ip": host.ip6}], "phase": "Running",
+                       "conditions": [{"type": "Ready", "status": "True"}]},
+        }  # fmt: skip
+
+    async def open(self) -> None:
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        nodes = [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": ready} for name in NODES]
+        service = {
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+            "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}],
+                     "ipFamilyPolicy": "RequireDualStack", "ipFamilies": list(FAMILIES)},
+        }  # fmt: skip
+        for number in range(PODS):
+            await self.say(number, "syns")
+        await asyncio.to_thread(self.plane.apply, [*nodes, service, *(self.pod(number) for number in range(PODS))])
+        await self.plane.until(lambda: self._ready() == PODS)
+        self.addresses = self.plane.get("services", "web")["spec"]["clusterIPs"]
+
+    def _ready(self) -> int:
+        return len({endpoint.pod for endpoint in self.plane.endpoints("web") if endpoint.ready})
+
+    @asynccontextmanager
+    async def load(self, rate: int) -> AsyncIterator[list[Any]]:
+        """*rate* new connections a second from all nodes together; what came of them is in the list afterwards."""
+        clients = [node.spawn([sys.executable, "-I", "-u", "-c", CLIENT]) for node in self.nodes]
+        for client in clients:
+            assert client.stdin is not None, "spawn makes pipes"
+            client.stdin.write(json.dumps([rate / len(clients), *self.addresses]) + "\n")
+            client.stdin.flush()
+        results: list[Any] = []
+        yield results
+        for client in clients:
+            assert client.stdin is not None, "spawn makes pipes"
+            client.stdin.write("over\n")
+            client.stdin.flush()
+        for client in clients:
+            assert client.stdout is not None, "spawn makes pipes"
+            results.append(json.loads(await asyncio.to_thread(client.stdout.readline)))
+
+    async def drain(self, number: int, **options: Any) -> DrainedPod:
+        pods = await find_pods(self.client, "pod", "default", f"web-{number}")
+        self._seed += 1
+        settled = DrainOptions(**{"timeout_s": PATIENCE_S, **options})
+        clock = loop_clock(time.time())
+        answer = await drain_pods(self.client, pods, "pod", settled, clock=clock, rng=Rng(self._seed))
+        return answer.pods[0]
+
+    async def bring_back(self, number: int) -> None:
+        body = b'{"metadata":{"annotations":{"sliceplane.dev/drain":null}}}'
+        await self.client.patch(Pods, "default", f"web-{number}", body, patch_type="merge")
+        await self.plane.until(lambda: self._ready() == PODS)
+
+
+@asynccontextmanager
+async def town(*, beat_s: float = 0.2) -> AsyncIterator[Town]:
+    """Node proxies on the kernel of each node."""
+    async with AsyncExitStack() as stack:
+        net = stack.enter_context(Net("spd"))
+        hosts = [net.add_host(name, ip4=f"10.78.0.{n}/16", ip6=f"fd78::{n}/64") for n, name in enumerate(NODES, 1)]
+        pods = [net.add_host(f"p{n}", ip4=f"10.78.1.{n}/16", ip6=f"fd78::1:{n}/64") for n in range(1, PODS + 1)]
+        plane = await stack.enter_async_context(Plane())
+        client = await stack.enter_async_context(connect(plane.kubeconfig))
+        made = Town(plane, client, hosts, pods)
+        await made.open()
+        clock = loop_clock(time.time())
+        tasks = stack.enter_async_context  # they end before the network does
+        for number, host in enumerate(hosts):
+            backend = Nftables(NftRunner(netns=host.netns))
+            proxy = NodeProxy(
+                NODES[number], backend, clock=clock, timing=ProxyTiming(lease_changed_period_s=beat_s)
+            )  # fmt: skip
+            await tasks(running(proxy, client, Rng(number)))
+            await proxy.wait_ready()
+        yield made
+
+
+@asynccontextmanager
+async def running(proxy: NodeProxy, client: HttpClient, rng: Rng) -> AsyncIterator[None]:
+    clock = loop_clock(time.time())
+    tasks = [
+        asyncio.create_task(proxy.follow(client, rng)),
+        asyncio.create_task(report_progress(client, proxy, rng.fork(), clock)),
+    ]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def drains(place: Town, count: int) -> tuple[list[float], int]:
+    """So many, each after the other is back; the seconds of each, and SYNs that came after an answer."""
+    took: list[float] = []
+    late = 0
+    for turn in range(count):
+        number = turn % PODS
+        done = await place.drain(number)
+        assert done.outcome == "drained", sentence(done)
+        at_answer = await place.say(number, "syns")
+        await asyncio.sleep(AFTER_S)
+        late += await place.say(number, "syns") - at_answer
+        took.append(done.took_s)
+        await place.bring_back(number)
+    return took, late
+
+
+async def test_no_syn_after_the_answer_and_no_request_fails() -> None:
+    async with town() as place:
+        before = [await place.say(number, "syns") for number in range(PODS)]
+        async with place.load(60) as results:
+            await eventually(lambda: everyone(place, before))
+            took, late = await drains(place, PODS)
+            assert len(took) == PODS
+            assert late == 0, "a SYN came after the answer"
+        assert sum(made for made, *_ in results) > 0
+        assert [failed for _, failed, _, _ in results] == [0, 0, 0], results
+
+
+async def everyone(place: Town, before: list[int]) -> bool:
+    """Each Pod has connections, so that there is something to end."""
+    return all([await place.say(number, "syns") > before[number] + 2 for number in range(PODS)])
+
+
+@pytest.mark.slow
+async def test_a_thousand_drains_under_a_thousand_connections_a_second() -> None:
+    figures = await measure_drains(1000, 1000)
+    assert (figures["failed"], figures["synAfterAnswer"]) == (0, 0), figures
+
+
+async def measure_drains(count: int, rate: int) -> dict[str, Any]:
+    async with town(beat_s=10.0) as place:
+        await asyncio.sleep(10.5)  # each told once, and from then on only when asked
+        async with place.load(rate) as results:
+            took, late = await drains(place, count)
+    made = sum(result[0] for result in results)
+    ordered = sorted(took)
+    return {
+        "drains": count,
+        "connections": made,
+        "perSecond": round(made / max(result[3] for result in results)),
+        "failed": sum(result[1] for result in results),
+        "synAfterAnswer": late,
+        "median_ms": round(statistics.median(took) * 1000, 1),
+        "p99_ms": round(ordered[int(len(ordered) * 0.99)] * 1000, 1),
+        "faults": [fault for result in results for fault in result[2]][:3],
+    }
+
+
+async def measure_rollout(hook: float | None, rate: int) -> dict[str, Any]:
+    """Each Pod ends after *hook* seconds, or at the barrier's answer, and another takes its place."""
+    async with town(beat_s=10.0) as place:
+        await asyncio.sleep(10.0)
+        async with place.load(rate) as results:
+            began = time.monotonic()
+            for number in range(PODS):
+                await asyncio.to_thread(place.plane.delete, "pods", f"web-{number}")
+                if hook is None:
+                    done = await place.drain(number, mark=False)
+                    assert done.outcome == "drained", sentence(done)
+                else:
+                    await asyncio.sleep(hook)
+                await place.say(number, "close")
+                await place.client.delete(Pods, "default", f"web-{number}", b'{"gracePeriodSeconds":0}')
+                await place.say(number, "open")
+                await asyncio.to_thread(place.plane.apply, [place.pod(number)])
+                await place.plane.until(lambda: place._ready() == PODS)
+            seconds = time.monotonic() - began
+    return {
+        "hook": "barrier" if hook is None else f"sleep {hook:g}",
+        "connections": sum(result[0] for result in results),
+        "failed": sum(result[1] for result in results),
+        "seconds": round(seconds, 1),
+    }
+
+
+async def main(count: int, rate: int) -> None:
+    print(json.dumps(await measure_drains(count, rate)), flush=True)
+    for hook in (0.0, 5.0, 30.0, None):
+        print(json.dumps(await measure_rollout(hook, rate)), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*(int(argument) for argument in sys.argv[1:3])))

@@ -48,6 +48,16 @@ def states(drift: Drift) -> dict[str, str]:
     return {row.node: row.state for row in drift.rows}
 
 
+def test_a_proxy_that_hears_nothing_is_behind_for_that_reason() -> None:
+    """What it does not hold follows from it, and is told by no finding of its own."""
+    deaf = told("n1", 50, inputs_since=int(NOW) - 540)
+    newer = Listed("shop/cart", "69", ("all",), "shop/cart", NOW - 300)
+    drift = judge(facts(deaf, told("n2"), slices=(newer, WEB)))
+    sentence = "n1: its inputs are 9 min old: its proxy lives, and hears nothing of the API server"
+    assert [entry for entry in said(drift) if entry[1].startswith("n1")] == [("N15", sentence)]
+    assert states(drift)["n1"] == "behind"
+
+
 def test_nodes_that_hold_what_the_server_says_are_in_step() -> None:
     drift = judge(facts(told("n1"), told("n2", 50)))
     assert states(drift) == {"n1": "in step", "n2": "in step"}

@@ -15,6 +15,7 @@ from sliceplane.api.meta import revision_of
 from sliceplane.drift.answer import ORDER, Drift, DriftRow, State
 from sliceplane.drift.facts import DriftFacts, Listed, Look, ToldNode
 from sliceplane.findings.finding import Evidence, Finding, ObjectName, rank
+from sliceplane.findings.wording import lasting
 from sliceplane.informer.digest import digest_of_versions
 from sliceplane.kit.times import format_time
 from sliceplane.proxy.progress import (
@@ -78,8 +79,11 @@ def _judge_node(facts: DriftFacts, told: ToldNode) -> tuple[DriftRow, list[Findi
     if missing:
         late = behind_s > BEHIND_S or not behind_s
         states.append("behind" if late else "catching up")
-        if late and age_s <= told.duration_s:
+        if late and age_s <= told.duration_s and not _inputs_since(told):
             findings.append(_is_behind(told, missing, behind_s))
+    if _inputs_since(told) and age_s <= told.duration_s:
+        states.append("behind")
+        findings.append(_hears_nothing(told, facts.now - _inputs_since(told)))
     cache, lost, why = _cache(facts, told, look)
     unseen += why
     if lost is not None:
@@ -163,6 +167,21 @@ def _finding(
         evidence=evidence,
         effect=effect,
         remedy=remedy,
+    )
+
+
+def _inputs_since(told: ToldNode) -> int:
+    return told.report.inputs_since if told.report is not None else 0
+
+
+def _hears_nothing(told: ToldNode, age_s: float) -> Finding:
+    return _finding(
+        "N15",
+        told.node,
+        f"its inputs are {lasting(age_s)} old: its proxy lives, and hears nothing of the API server",
+        evidence=_lease(told, f"metadata.annotations[{ANNOTATION_PROGRESS}]", f"inputs_since: {_inputs_since(told)}"),
+        effect="its rules stay as they were then; what changed since does not reach clients there",
+        remedy="see why its watches fail: the API server that it asks, and its log",
     )
 
 

@@ -265,7 +265,7 @@ def _frozen(facts: Facts, proxy: _Proxy) -> Finding:
     return _finding(
         "N15",
         proxy,
-        f"the inputs of {proxy.node} are {lasting(since_s)} old: its proxy lives, and hears nothing of the API server",
+        f"{proxy.node}: its inputs are {lasting(since_s)} old: its proxy lives, and hears nothing of the API server",
         proxy.evidence(f"metadata.annotations[{ANNOTATION_PROGRESS}]", f"inputs_since: {_inputs_since(proxy)}"),
         effect="its rules stay as they were then; what changed since does not reach clients there",
         remedy=f"see why its watches fail: the API server that it asks, and the log of the proxy of {proxy.node}",

@@ -8,6 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import effort
+from tests.recorder.histories import RESOURCES
 from tests.recorder.test_encoding import BEGAN, SALT, Told
 
 from sliceplane.api.apps import Deployment, DeploymentSpec, ReplicaSet, ReplicaSetSpec
@@ -23,7 +24,7 @@ from sliceplane.recorder.delta import schema
 from sliceplane.recorder.elsewhere import lines_of
 from sliceplane.recorder.entries import Changed
 from sliceplane.recorder.file import Header, Recording, recording_of
-from sliceplane.recorder.index import index_of
+from sliceplane.recorder.index import Index
 from sliceplane.recorder.reader import entries
 from sliceplane.recorder.recorder import Recorder
 from sliceplane.recorder.timeline import Timeline, line_document, line_text, membership_text
@@ -35,7 +36,9 @@ replace = msgspec.structs.replace
 @given(seed=st.integers(0, 1 << 32), limit=st.sampled_from((1 << 24, 40_000)))
 def test_the_index_has_every_version_that_a_reader_has(seed: int, limit: int) -> None:
     recording = Told(seed, 300, limit_bytes=limit, segment_bytes=limit // 4).recording()
-    index = index_of(recording)
+    index = Index(recording)
+    for resource in RESOURCES:
+        index.load(index.keys(resource, "shop"))
     steps: dict[tuple[str, str], list[Any]] = {}
     for position in range(len(recording.segments)):
         seen: set[int] = set()
@@ -125,7 +128,7 @@ class Story:
     def timeline(self) -> Timeline:
         recording = recording_of(Header(schema=schema()), self.recorder.segments())
         assert not self.recorder.fault
-        return Timeline(index_of(recording), "shop", "web")
+        return Timeline(Index(recording), "shop", "web")
 
 
 def rollout(pods: int = 100) -> Story:
@@ -195,7 +198,7 @@ def test_membership_then_and_now() -> None:
 def test_a_service_that_was_never_seen_is_not_known() -> None:
     story = rollout(1)
     recording = recording_of(Header(schema=schema()), story.recorder.segments())
-    assert not Timeline(index_of(recording), "shop", "cart").known
+    assert not Timeline(Index(recording), "shop", "cart").known
 
 
 def test_elsewhere_managed_fields_and_events_make_lines() -> None:

@@ -109,13 +109,13 @@ def service(
 
 def _timeline(recording: Recording, namespace: str, name: str) -> Timeline:
     """Ends the command where the recording has nothing of the Service."""
-    from sliceplane.recorder.index import index_of
+    from sliceplane.recorder.index import Index
     from sliceplane.recorder.timeline import Timeline
 
     if recording.problem:
         click.echo(f"Note: {recording.problem}", err=True)
     try:
-        timeline = Timeline(index_of(recording), namespace, name)
+        timeline = Timeline(Index(recording), namespace, name)
     except (ValueError, IndexError, TypeError, AssertionError) as error:
         fail(f"the recording cannot be read by this version: {error}", NO_ANSWER)
     if not timeline.known:

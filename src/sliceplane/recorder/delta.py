@@ -27,7 +27,7 @@ from typing import Any, Final
 import msgspec
 
 from sliceplane.api.core import ConfigMap
-from sliceplane.api.discovery import EndpointSlice, SliceEndpoint
+from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import RESOURCES
 from sliceplane.recorder.redact import Redactor
@@ -102,6 +102,11 @@ _moved_decoder: Final = msgspec.msgpack.Decoder(tuple[ObjectMeta, list[tuple[int
 @cache
 def _decoder(kind: type[Object]) -> msgspec.msgpack.Decoder[Object]:
     return msgspec.msgpack.Decoder(kind)
+
+
+def service_of(value: Object | None) -> str:
+    """Of a slice."""
+    return (value.metadata.labels or {}).get(LABEL_SERVICE_NAME, "") if isinstance(value, EndpointSlice) else ""
 
 
 class Packer:

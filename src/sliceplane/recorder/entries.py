@@ -1,13 +1,12 @@
 """What a recording is made of: entries as rows of plain values, in blocks.
 
 A row begins with its code (``Code``).  Rows that say *when* have the time second.  Objects and texts are said once and
-then by their number, in the order in which they were said since the segment began.
+then by their number, in the order in which they were said since the segment began: in the ``BlockNames`` of the block
+that needs them first.  These tell what a block is about, too, so that a question reads no others.
 
 =========  ==============================================================================================
 row        members after the code
 =========  ==============================================================================================
-KEY        resource, ``namespace/name``: the next key
-TEXT       text: the next text
 BEGAN      time, life, text: a controller of this name begins
 SYNCED     time, life: all its caches are filled
 STEP       key, kind of old, [difference of old,] base, difference, text of the writer: how one object changed
@@ -30,6 +29,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
+import msgspec
+
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.informer.cache import Change, Mark
@@ -45,8 +46,6 @@ Row = tuple[Any, ...]
 
 
 class Code(IntEnum):
-    KEY = 0
-    TEXT = 1
     BEGAN = 2
     SYNCED = 3
     STEP = 4
@@ -56,6 +55,20 @@ class Code(IntEnum):
     ENDED = 8
     MARK = 9
     REACHED = 10
+
+
+class BlockNames(msgspec.Struct, array_like=True, frozen=True):
+    """Of one block of rows.
+
+    ``keys`` are new: resource, namespace, name and, of a slice, its Service.  ``touched`` are keys with steps or
+    answers in it, ``planned`` texts of keys of jobs.
+    """
+
+    ended: float = 0.0
+    keys: list[tuple[str, str, str, str]] = []
+    texts: list[str] = []
+    touched: list[int] = []
+    planned: list[int] = []
 
 
 class Base(IntEnum):

@@ -5,8 +5,9 @@
     {"recording": 1, "program": "...", "schema": {...}, "component": "...", "saved": ..., "reason": "...", ...}
     {"crc": ..., "part": ["segment", 3, ...]}
     {"crc": ..., "part": ["objects", 3, "..."]}
+    {"crc": ..., "part": ["names", 3, "..."]}
     {"crc": ..., "part": ["entries", 3, "..."]}
-    {"end": 3, "crc": ...}
+    {"end": 4, "crc": ...}
 
 The text of a part is a block of rows, as the ring has it: MessagePack, deflated, in base64.  So a file that was cut, or
 that a disk spoiled, is read up to the first line that is not right, and says so (``Recording.problem``).  A file of
@@ -25,13 +26,14 @@ from zlib import crc32, decompress
 import msgspec
 
 from sliceplane.recorder.delta import Reading
-from sliceplane.recorder.entries import FORMAT
+from sliceplane.recorder.entries import FORMAT, BlockNames
 from sliceplane.recorder.ring import LifeState, Segment
 
 #: a line that is longer was not made by us; the longest is a block with a few objects of 1.5 MiB each
 LINE_BYTES_MAX: Final = 256 << 20
 
 _json: Final = msgspec.json.Encoder().encode
+_unpack_names: Final = msgspec.msgpack.Decoder(BlockNames).decode
 _unpack_rows: Final = msgspec.msgpack.Decoder(list[list[Any]]).decode
 
 
@@ -64,6 +66,7 @@ class SegmentRows:
     lives: tuple[LifeState, ...]
     whole: bool
     object_blocks: list[bytes] = field(default_factory=list)
+    name_blocks: list[bytes] = field(default_factory=list)
     entry_blocks: list[bytes] = field(default_factory=list)
 
     def objects(self) -> Iterator[list[Any]]:
@@ -71,6 +74,13 @@ class SegmentRows:
 
     def entries(self) -> Iterator[list[Any]]:
         return _rows(self.entry_blocks)
+
+    def names(self) -> list[BlockNames]:
+        """Of the blocks in their order; there may be one more, where the file was cut."""
+        return [_unpack_names(decompress(block)) for block in self.name_blocks]
+
+    def block(self, number: int) -> list[list[Any]]:
+        return _unpack_rows(decompress(self.entry_blocks[number]))
 
 
 def _rows(blocks: list[bytes]) -> Iterator[list[Any]]:
@@ -103,14 +113,14 @@ def write_lines(header: Header, segments: Sequence[Segment]) -> Iterator[bytes]:
     total = 0
     for segment in segments:
         lives = [(life.number, life.name, life.synced, life.busy) for life in segment.lives]
-        parts: list[Any] = [("segment", segment.number, segment.began, segment.whole, lives)]
-        for part in parts:
-            yield (line := _line(part))
+        yield (line := _line(("segment", segment.number, segment.began, segment.whole, lives)))
+        lines, total = lines + 1, crc32(line, total)
+        parts = [("objects", block) for block in segment.checkpoint]
+        for names, block in zip(segment.names, segment.blocks, strict=True):
+            parts += (("names", names), ("entries", block))
+        for name, block in parts:
+            yield (line := _line((name, segment.number, b64encode(block).decode())))
             lines, total = lines + 1, crc32(line, total)
-        for name, blocks in (("objects", segment.checkpoint), ("entries", segment.blocks)):
-            for block in blocks:
-                yield (line := _line((name, segment.number, b64encode(block).decode())))
-                lines, total = lines + 1, crc32(line, total)
     yield b'{"end":%d,"crc":%d}\n' % (lines, total)
 
 
@@ -174,7 +184,8 @@ def _take(recording: Recording, part: list[Any]) -> None:
         recording.segments.append(SegmentRows(number, float(began), states, whole))
         return
     segment = recording.segments[-1]
-    (segment.object_blocks if kind == "objects" else segment.entry_blocks).append(b64decode(rest[0]))
+    blocks = {"objects": segment.object_blocks, "names": segment.name_blocks, "entries": segment.entry_blocks}
+    blocks[kind].append(b64decode(rest[0]))
 
 
 def recording_of(header: Header, segments: Sequence[Segment]) -> Recording:
@@ -183,6 +194,7 @@ def recording_of(header: Header, segments: Sequence[Segment]) -> Recording:
     for segment in segments:
         rows = SegmentRows(segment.number, segment.began, segment.lives, segment.whole)
         rows.object_blocks += segment.checkpoint
+        rows.name_blocks += segment.names
         rows.entry_blocks += segment.blocks
         made.segments.append(rows)
     return made

@@ -1,18 +1,18 @@
-"""Everything that happened to objects, without the objects: where each version is, and what it is the difference to.
+"""What happened to a few objects, out of a recording of many: only blocks that are about them are read.
 
-One pass over the rows costs a fraction of reading them: no object is made.  ``version`` makes one when it is asked for,
-along the chain of differences that leads to it, and keeps what it made.  So a question about one Service reads what
-concerns that Service.
+The names of a block tell which objects and which jobs it is about.  ``load`` reads the blocks of the objects that a
+question is about, and keeps their steps; ``version`` makes an object when it is asked for, along the chain of
+differences that leads to it.  So a question about one Service costs what concerns that Service.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from sliceplane.api.scheme import by_key
-from sliceplane.recorder.delta import Reading, schema
+from sliceplane.api.scheme import EndpointSlices, by_key
+from sliceplane.recorder.delta import service_of
 from sliceplane.recorder.entries import VERBS, Answer, Base, Code, Old
 from sliceplane.recorder.file import Recording, SegmentRows
 
@@ -43,19 +43,10 @@ class Plan(NamedTuple):
     """A controller wanted to write: verb, resource, size in bytes of each write."""
 
     at: float
-    controller: str
-    key: str
     writes: tuple[tuple[str, str, int], ...]
 
 
-class IndexedMark(NamedTuple):
-    at: float
-    kind: str
-    text: str
-
-
-@dataclass(slots=True)
-class _Version:
+class _Version(NamedTuple):
     """How one version is made: ``base`` is the number of another version."""
 
     resource: str
@@ -63,188 +54,180 @@ class _Version:
     difference: bytes | list[Any]
 
 
-@dataclass(slots=True)
-class Index:
-    """Of one recording.  Steps and plans are in the order of time."""
+class _SegmentNames:
+    """Who is in a segment, and in which of its blocks."""
 
-    reading: Reading
-    #: where labels are in a difference: members of the metadata, in an object of any kind
-    labels: int
-    metadata: tuple[int, int]
-    began: float = 0.0
-    ended: float = 0.0
-    steps: dict[ObjectKey, list[RecordedStep]] = field(default_factory=dict)
-    plans: dict[str, list[Plan]] = field(default_factory=dict)
-    marks: list[IndexedMark] = field(default_factory=list)
-    #: versions that a checkpoint has, by key: what was there before the first step
-    first: dict[ObjectKey, int] = field(default_factory=dict)
-    #: how many steps there are
-    told: int = 0
-    _versions: list[_Version] = field(default_factory=list)
-    _made: dict[int, Any] = field(default_factory=dict)
+    def __init__(self, rows: SegmentRows) -> None:
+        self.rows: Final = rows
+        self.blocks: Final = rows.names()[: len(rows.entry_blocks)]
+        self.texts: Final = [text for names in self.blocks for text in names.texts]
+        #: the objects of the checkpoint, which have the first numbers: base and difference
+        self.present: Final = [(row[3], row[4]) for row in rows.objects()]
+        #: an object that was made anew has another number
+        self.numbers: Final[dict[tuple[str, str, str], list[int]]] = {}
+        #: of slices, by number; "" where that is not known
+        self.services: Final[dict[int, str]] = {}
+        objects = [(row[0], row[1], row[2], "") for row in rows.objects()]
+        keys = (key for names in self.blocks for key in names.keys)
+        for number, (resource, namespace, name, service) in enumerate(chain(objects, keys)):
+            self.numbers.setdefault((resource, namespace, name), []).append(number)
+            if resource == EndpointSlices.key:
+                self.services[number] = service
+
+    def may_be_of(self, number: int, service: str) -> bool:
+        """A slice whose Service its name does not tell."""
+        difference = self.present[number][1] if number < len(self.present) else b""
+        return not isinstance(difference, bytes) or not difference or service.encode() in difference
+
+
+class Index:
+    """Of one recording.  Steps and plans, as far as they are loaded, are in the order of time."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._reading: Final = recording.reading()
+        self._segments: Final = [_SegmentNames(rows) for rows in recording.segments]
+        self.ended: Final = max(
+            (names.ended for segment in self._segments for names in segment.blocks),
+            default=recording.segments[-1].began if recording.segments else 0.0,
+        )
+        self.steps: Final[dict[ObjectKey, list[RecordedStep]]] = {}
+        self.plans: Final[dict[str, list[Plan]]] = {}
+        #: versions that the first checkpoint has: what was there before the first step
+        self.first: Final[dict[ObjectKey, int]] = {}
+        self._versions: list[_Version] = []
+        self._made: dict[int, Any] = {}
+        self._loaded: set[ObjectKey] = set()
+
+    def keys(self, resource: str, namespace: str) -> Iterator[ObjectKey]:
+        """Of what was there, or came."""
+        found = (key for segment in self._segments for key in segment.numbers if key[0] == resource)
+        return (ObjectKey(*key) for key in dict.fromkeys(found) if key[1] == namespace)
+
+    def slices(self, namespace: str, service: str) -> tuple[ObjectKey, ...]:
+        """Those of a Service, loaded."""
+        likely: list[ObjectKey] = []
+        for key in self.keys(EndpointSlices.key, namespace):
+            for segment in self._segments:
+                for number in segment.numbers.get(key, ()):
+                    named = segment.services[number]
+                    if named == service or (not named and segment.may_be_of(number, service)):
+                        likely.append(key)
+        likely = list(dict.fromkeys(likely))
+        self.load(likely)
+        return tuple(key for key in likely if any(service_of(version) == service for version in self.versions(key)))
+
+    def versions(self, key: ObjectKey) -> Iterator[Any]:
+        """All that were there of a loaded object."""
+        if key in self.first:
+            yield self.version(self.first[key])
+        for step in self.steps.get(key, ()):
+            if step.new != NONE or key not in self.first:
+                yield self.version(step.new if step.new != NONE else step.old)
 
     def version(self, number: int) -> Any:
         """The object; ``None`` for ``NONE``."""
         if number == NONE:
             return None
-        chain: list[int] = []
+        links: list[int] = []
         while number != NONE and number not in self._made:
-            chain.append(number)
+            links.append(number)
             number = self._versions[number].base
         made = self._made.get(number)
-        for link in reversed(chain):
-            version = self._versions[link]
+        for link in reversed(links):
+            resource, _, difference = self._versions[link]
             if made is None:
-                resource = by_key(version.resource)
-                assert resource is not None, f"{version.resource} was known when it was recorded"
-                made = self.reading.unpack_whole(resource.projection, version.difference)
-            elif isinstance(version.difference, bytes):
-                made = self.reading.unpack_moved(made, version.difference)
+                known = by_key(resource)
+                assert known is not None, f"{resource} was known when it was recorded"
+                made = self._reading.unpack_whole(known.projection, difference)
+            elif isinstance(difference, bytes):
+                made = self._reading.unpack_moved(made, difference)
             else:
-                made = self.reading.unpack(made, version.difference)
+                made = self._reading.unpack(made, difference)
             self._made[link] = made
         return made
 
-    def label(self, number: int, label: str) -> str:
-        """Of a version that is not made for it: the newest difference that has labels tells."""
-        while number != NONE:
-            version = self._versions[number]
-            if isinstance(version.difference, bytes):
-                labels = self.version(number).metadata.labels or {}
-                return str(labels.get(label, ""))
-            for at in range(0, len(version.difference), 2):
-                if version.difference[at] in self.metadata:
-                    members = version.difference[at + 1]
-                    for place in range(0, len(members), 2):
-                        if members[place] == self.labels:
-                            return str((members[place + 1] or {}).get(label, ""))
-            number = version.base
-        return ""
+    def load(self, keys: Iterable[ObjectKey], plans: Iterable[str] = (), since: float = 0.0) -> None:
+        """Steps of *keys*, and what was planned for keys of jobs.  *since*: older ones are not asked for."""
+        wanted = [key for key in dict.fromkeys(keys) if key not in self._loaded]
+        self._loaded.update(wanted)
+        texts = frozenset(plans) - self.plans.keys()
+        if not wanted and not texts:
+            return
+        for text in texts:
+            self.plans[text] = []
+        for position, segment in enumerate(self._segments):
+            _Loading(self, segment, wanted, texts).run(position, since)
 
-    def keys(self, resource: str, namespace: str) -> Iterator[ObjectKey]:
-        """Of what was there, or came."""
-        for key in self.steps:
-            if key.resource == resource and key.namespace == namespace:
-                yield key
-        for key in self.first:
-            if key.resource == resource and key.namespace == namespace and key not in self.steps:
-                yield key
-
-
-def index_of(recording: Recording) -> Index:
-    members = {**schema(), **recording.header.schema}
-    metadata = members["Object"].index("metadata")
-    labels = members["ObjectMeta"].index("labels")
-    index = Index(recording.reading(), labels, (metadata, ~metadata))
-    if recording.segments:
-        index.began = index.ended = recording.segments[0].began
-    names: dict[int, str] = {}
-    for position, segment in enumerate(recording.segments):
-        _SegmentIndex(index, segment, names).run(first=position == 0)
-    return index
-
-
-class _SegmentIndex:
-    def __init__(self, index: Index, segment: SegmentRows, names: dict[int, str]) -> None:
-        self._index = index
-        self._segment = segment
-        self._versions = index._versions
-        #: of the segment's keys: the newest version, and one out of an answer
-        self._newest: list[int] = []
-        self._answered: list[int] = []
-        self._keys: list[ObjectKey] = []
-        self._texts: list[str] = []
-        #: life -> controller
-        self._names = names
-        for life in segment.lives:
-            names[life.number] = life.name
-
-    def run(self, *, first: bool) -> None:
-        for row in self._segment.objects():
-            key = ObjectKey(row[0], row[1], row[2])
-            self._keys.append(key)
-            self._newest.append(NONE)
-            self._answered.append(NONE)
-            self._newest[-1] = self._add(len(self._keys) - 1, row[3], row[4])
-            if first:
-                self._index.first[key] = self._newest[-1]
-        at = self._segment.began
-        pending: tuple[int, int, int, str] | None = None
-        keys, add_step = self._keys, self._add_step
-        steps = self._index.steps
-        for row in self._segment.entries():
-            code = row[0]
-            if code == 5:  # a step is told at once, and maybe again later
-                at = row[1]
-                if pending is not None:
-                    number, old, new, writer = pending
-                    pending = None
-                    key = keys[number]
-                    self._index.told += 1
-                    step = RecordedStep(at, self._index.told, key, old, new, writer)
-                    known = steps.get(key)
-                    if known is None:
-                        steps[key] = [step]
-                    else:
-                        known.append(step)
-            elif code == 6:
-                at = row[1]
-                if len(row) > 4:
-                    self._plan(at, row)
-            elif code == 4:
-                pending = add_step(row)
-            else:
-                self._other(code, row)
-                if code > 4:
-                    at = row[1]
-        self._index.ended = max(self._index.ended, at)
-
-    def _other(self, code: int, row: list[Any]) -> None:
-        match code:
-            case Code.KEY:
-                self._keys.append(ObjectKey(row[1], row[2], row[3]))
-                self._newest.append(NONE)
-                self._answered.append(NONE)
-            case Code.TEXT:
-                self._texts.append(row[1])
-            case Code.DONE:
-                for answer in row[4]:
-                    if type(answer) is list and answer[0] == Answer.WHOLE:
-                        self._answered[answer[1]] = self._add(answer[1], answer[2], answer[3])
-            case Code.BEGAN:
-                self._names[row[2]] = self._texts[row[3]]
-            case Code.MARK:
-                self._index.marks.append(IndexedMark(row[1], self._texts[row[2]], row[3]))
-
-    def _add_step(self, row: list[Any]) -> tuple[int, int, int, str]:
-        number = row[1]
-        at = 3
-        old = NONE
-        if row[2] == Old.NEWEST:
-            old = self._newest[number]
-        elif row[2] == Old.TOLD:
-            old = self._newest[number] = self._add(number, row[3], row[4])
-            at = 5
-        base = row[at]
-        new = NONE
-        if base != Base.GONE:
-            new = self._add(number, base, row[at + 1])
-            self._answered[number] = NONE
-        self._newest[number] = new
-        return number, old, new, self._texts[row[at + 2]]
-
-    def _add(self, number: int, base: int, difference: list[Any]) -> int:
-        if base == Base.ANSWERED:
-            return self._answered[number]
-        under = NONE
-        if base in (Base.NEWEST, Base.MOVED):
-            under = self._newest[number]
-        self._versions.append(_Version(self._keys[number].resource, under, difference))
+    def add(self, resource: str, base: int, difference: bytes | list[Any]) -> int:
+        self._versions.append(_Version(resource, base, difference))
         return len(self._versions) - 1
 
-    def _plan(self, at: float, row: list[Any]) -> None:
-        texts = self._texts
-        controller = self._names.get(row[2], "")
+
+class _Loading:
+    """Steps and plans out of one segment."""
+
+    def __init__(self, index: Index, segment: _SegmentNames, wanted: list[ObjectKey], texts: frozenset[str]) -> None:
+        self._index = index
+        self._segment = segment
+        self._keys = {number: key for key in wanted for number in segment.numbers.get(key, ())}
+        self._planned = {number: text for number, text in enumerate(segment.texts) if text in texts}
+        #: by number: the newest version, and one out of an answer
+        self._newest: dict[int, int] = {}
+        self._answered: dict[int, int] = {}
+
+    def run(self, position: int, since: float) -> None:
+        present = self._segment.present
+        for number, key in self._keys.items():
+            if number < len(present):
+                self._newest[number] = self._add(number, *present[number])
+                if position == 0:
+                    self._index.first[key] = self._newest[number]
+        keys, planned = self._keys.keys(), self._planned.keys()
+        for block, names in enumerate(self._segment.blocks):
+            if names.ended < since or (keys.isdisjoint(names.touched) and planned.isdisjoint(names.planned)):
+                continue
+            self._read(self._segment.rows.block(block), (position << 48) + (block << 24))
+
+    def _read(self, rows: list[list[Any]], order: int) -> None:
+        keys = self._keys
+        for place, row in enumerate(rows):
+            code = row[0]
+            if code == Code.STEP:
+                if row[1] in keys:
+                    self._step(row, rows[place + 1][1], order + place)  # a step is told at once, and maybe again later
+            elif code == Code.TURN:
+                if len(row) > 4:
+                    self._plan(row)
+            elif code == Code.DONE:
+                for answer in row[4]:
+                    if type(answer) is list and answer[0] == Answer.WHOLE and answer[1] in keys:
+                        self._answered[answer[1]] = self._add(answer[1], answer[2], answer[3])
+
+    def _step(self, row: list[Any], at: float, order: int) -> None:
+        _, number, kind, *told, base, difference, writer = row
+        old = NONE
+        if kind == Old.NEWEST:
+            old = self._newest.get(number, NONE)
+        elif kind == Old.TOLD:
+            old = self._newest[number] = self._add(number, *told)
+        new = NONE
+        if base != Base.GONE:
+            new = self._add(number, base, difference)
+            self._answered.pop(number, None)
+        self._newest[number] = new
+        key = self._keys[number]
+        step = RecordedStep(at, order, key, old, new, self._segment.texts[writer])
+        self._index.steps.setdefault(key, []).append(step)
+
+    def _add(self, number: int, base: int, difference: Any) -> int:
+        if base == Base.ANSWERED:
+            return self._answered[number]
+        under = self._newest.get(number, NONE) if base in (Base.NEWEST, Base.MOVED) else NONE
+        return self._index.add(self._keys[number].resource, under, difference)
+
+    def _plan(self, row: list[Any]) -> None:
+        texts = self._segment.texts
         for key, writes in row[4]:
-            sizes = tuple((VERBS[write[0]], texts[write[1]], write[5]) for write in writes)
-            self._index.plans.setdefault(texts[key], []).append(Plan(at, controller, texts[key], sizes))
+            if key in self._planned:
+                sizes = tuple((VERBS[write[0]], texts[write[1]], write[5]) for write in writes)
+                self._index.plans[self._planned[key]].append(Plan(row[1], sizes))

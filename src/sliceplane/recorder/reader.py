@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -34,9 +34,6 @@ from sliceplane.recorder.entries import (
     Turned,
 )
 from sliceplane.recorder.file import Recording, RecordingError, SegmentRows
-
-#: codes of rows that say what others mean
-_TIMELESS: Final = frozenset((Code.KEY.value, Code.TEXT.value, Code.STEP.value))
 
 
 class _Key:
@@ -78,10 +75,15 @@ class _SegmentReader:
                     objects=changes,
                     busy=life.busy,
                 )
-        for row in self._segment.entries():
-            entry = self._read(row)
-            if entry is not None:
-                yield entry
+        for number, names in enumerate(self._segment.names()):
+            if number == len(self._segment.entry_blocks):
+                return
+            self._keys += [_Key(_resource(key[0]), key[1], key[2]) for key in names.keys]
+            self._texts += names.texts
+            for row in self._segment.block(number):
+                entry = self._read(row)
+                if entry is not None:
+                    yield entry
 
     def _object(self, row: list[Any]) -> _Key:
         resource, namespace, name, base, difference = row
@@ -92,10 +94,6 @@ class _SegmentReader:
 
     def _read(self, row: list[Any]) -> Entry | None:
         match row[0]:
-            case Code.KEY:
-                self._keys.append(_Key(_resource(row[1]), row[2], row[3]))
-            case Code.TEXT:
-                self._texts.append(row[1])
             case Code.STEP:
                 self._on_step(row)
             case Code.CHANGE:
@@ -217,11 +215,8 @@ def entries(recording: Recording, segment: int = 0) -> Iterator[Entry]:
 def last_time(recording: Recording) -> float:
     """Of the newest entry, without reading any object."""
     segment = recording.segments[-1]
-    at = segment.began
-    for row in segment.entries():
-        if row[0] not in _TIMELESS:
-            at = row[1]
-    return at
+    names = segment.names()
+    return names[-1].ended if names else segment.began
 
 
 def _resource(name: str) -> Resource:

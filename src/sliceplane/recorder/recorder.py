@@ -144,7 +144,9 @@ class Recorder:
         while self.go_on_with_checkpoint():
             pass
         return tuple(
-            replace(segment, checkpoint=list(segment.checkpoint), blocks=list(segment.blocks))
+            replace(
+                segment, checkpoint=list(segment.checkpoint), names=list(segment.names), blocks=list(segment.blocks)
+            )
             for segment in self.ring.segments
         )
 
@@ -173,9 +175,9 @@ class Recorder:
     def _end_block(self) -> None:
         rows = self._rows
         if rows.made:
-            self.ring.add(compress(_encode_rows(rows.made), 1), self._entries)
-            rows.made.clear()
-            self._entries = rows.size_bytes = 0
+            block = compress(_encode_rows(rows.made), 1)
+            self.ring.add(compress(_encode_rows(rows.end_block(self._at)), 1), block, self._entries)
+            self._entries = 0
         self.go_on_with_checkpoint()
         if self.ring.is_full(at_rest=rows.at_rest):
             self._begin_segment()

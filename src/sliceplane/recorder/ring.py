@@ -28,13 +28,17 @@ class LifeState:
 
 @dataclass(slots=True)
 class Segment:
-    """``checkpoint`` and ``blocks`` are encoded rows.  ``whole``: the checkpoint is there, or nothing was before."""
+    """``checkpoint`` and ``blocks`` are encoded rows, ``names`` those of the blocks.
+
+    ``whole``: the checkpoint is there, or nothing was before.
+    """
 
     number: int
     began: float
     lives: tuple[LifeState, ...]
     whole: bool = True
     checkpoint: list[bytes] = field(default_factory=list)
+    names: list[bytes] = field(default_factory=list)
     blocks: list[bytes] = field(default_factory=list)
     checkpoint_bytes: int = 0
     size_bytes: int = 0
@@ -67,11 +71,12 @@ class Ring:
         self.segments.append(segment)
         return segment
 
-    def add(self, block: bytes, entries: int) -> None:
+    def add(self, names: bytes, block: bytes, entries: int) -> None:
         segment = self.newest
+        segment.names.append(names)
         segment.blocks.append(block)
         segment.entries += entries
-        self._grow(segment, len(block))
+        self._grow(segment, len(names) + len(block))
 
     def add_checkpoint(self, segment: Segment, block: bytes) -> None:
         segment.checkpoint.append(block)
@@ -101,6 +106,6 @@ class Ring:
     def check(self) -> None:
         assert self.size_bytes == sum(segment.size_bytes for segment in self.segments), "bytes are miscounted"
         for segment in self.segments:
-            blocks = sum(map(len, segment.checkpoint)) + sum(map(len, segment.blocks))
+            blocks = sum(sum(map(len, part)) for part in (segment.checkpoint, segment.names, segment.blocks))
             assert segment.size_bytes == blocks, f"segment {segment.number} has {blocks} bytes"
         assert self.size_bytes <= self.limit_bytes or len(self.segments) == 1, f"{self.size_bytes} bytes are kept"

@@ -23,8 +23,8 @@ from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Resource
 from sliceplane.controllers.base import Done, Job, Write
 from sliceplane.informer.cache import Change
-from sliceplane.recorder.delta import Packer
-from sliceplane.recorder.entries import STEPS_KEPT, VERBS, Answer, Base, Code, Old, Row
+from sliceplane.recorder.delta import Packer, service_of
+from sliceplane.recorder.entries import STEPS_KEPT, VERBS, Answer, Base, BlockNames, Code, Old, Row
 from sliceplane.recorder.redact import Redactor, moved_parts
 from sliceplane.recorder.ring import LifeState
 
@@ -140,6 +140,11 @@ class Rows:
         self.made: list[Row] = []
         #: of the objects in them
         self.size_bytes = 0
+        #: of ``BlockNames``
+        self._new_keys: list[tuple[str, str, str, str]] = []
+        self._new_texts: list[str] = []
+        self._touched: dict[int, None] = {}
+        self._planned: dict[int, None] = {}
         self._lives: dict[int, _Life] = {}
         #: in the order of their numbers, but for those that are gone
         self._keys: dict[Name, _Key] = {}
@@ -189,6 +194,15 @@ class Rows:
         self._remembered = 0
         return iter([(name, key.newest) for name, key in self._keys.items()])
 
+    def end_block(self, ended: float) -> BlockNames:
+        """What ``made`` has is in a block, and these are its names."""
+        names = BlockNames(ended, self._new_keys, self._new_texts, list(self._touched), list(self._planned))
+        self._new_keys, self._new_texts = [], []
+        self._touched, self._planned = {}, {}
+        self.made.clear()
+        self.size_bytes = 0
+        return names
+
     def add_all(self, things: list[Handed]) -> None:
         made = self.made
         for thing in things:
@@ -234,16 +248,16 @@ class Rows:
         number = self._texts.get(text)
         if number is None:
             number = self._texts[text] = len(self._texts)
-            self.made.append((1, text))
+            self._new_texts.append(text)
         return number
 
-    def _key(self, resource: str, namespace: str, name: str) -> _Key:
+    def _key(self, resource: str, namespace: str, name: str, value: Object | None = None) -> _Key:
         name_of = (resource, namespace, name)
         key = self._keys.get(name_of)
         if key is None:
             key = self._keys[name_of] = _Key(self._key_number)
             self._key_number += 1
-            self.made.append((0, resource, namespace, name))
+            self._new_keys.append((*name_of, service_of(value)))
         return key
 
     def _step(self, change: Change[Object]) -> int:
@@ -251,7 +265,10 @@ class Rows:
         old, new = change.old, change.new
         meta = (old if new is None else new).metadata  # type: ignore[union-attr]  # a change has one of them
         resource = change.resource
-        key = self._keys.get((resource, meta.namespace, meta.name)) or self._key(resource, meta.namespace, meta.name)
+        key = self._keys.get((resource, meta.namespace, meta.name)) or self._key(
+            resource, meta.namespace, meta.name, change.object
+        )
+        self._touched[key.number] = None
         row: list[Any] = [STEP, key.number]
         body = self._bodies.pop(meta.resource_version, b"") if self._bodies else b""
         writer = writer_of(body) if body and key.own_version != meta.resource_version else ""
@@ -321,7 +338,9 @@ class Rows:
 
     def _job(self, life: int, job: Job) -> Row:
         self._lives[life].busy[job.key] = None
-        return (self._text(job.key), [self._write(life, job.key, write) for write in job.writes])
+        text = self._text(job.key)
+        self._planned[text] = None
+        return (text, [self._write(life, job.key, write) for write in job.writes])
 
     def _write(self, life: int, job: str, write: Write) -> Row:
         verb = _VERB_NUMBERS[write.verb]
@@ -383,7 +402,8 @@ class Rows:
 
     def _answered(self, resource: Resource, answer: Object) -> Row:
         meta = answer.metadata
-        key = self._key(resource.key, meta.namespace, meta.name)
+        key = self._key(resource.key, meta.namespace, meta.name, answer)
+        self._touched[key.number] = None
         key.answered = answer
         key.answered_parts = ()
         key.own_version = meta.resource_version

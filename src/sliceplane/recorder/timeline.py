@@ -10,11 +10,9 @@ The Service's Pods are those that its slices name, and those that its selector m
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from sliceplane.api.discovery import LABEL_SERVICE_NAME
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import (
     DaemonSets,
@@ -30,7 +28,7 @@ from sliceplane.api.scheme import (
 )
 from sliceplane.informer.cache import Change
 from sliceplane.kit.times import format_micro_time
-from sliceplane.proxy.progress import ANNOTATION_REVISION, LEASE_PREFIX
+from sliceplane.proxy.progress import ANNOTATION_REVISION, LEASE_NAMESPACE, LEASE_PREFIX
 from sliceplane.recorder.index import NONE, Index, ObjectKey, RecordedStep
 from sliceplane.recorder.words import change_text, field_changes
 
@@ -96,8 +94,10 @@ class Timeline:
     def __init__(self, index: Index, namespace: str, name: str) -> None:
         self._index = index
         self._service = ObjectKey(Services.key, namespace, name)
-        self._slices = self._find_slices()
+        self._leases: tuple[ObjectKey, ...] = ()
+        self._slices = index.slices(namespace, name)
         self._pods = self._find_pods()
+        index.load((self._service, *self._pods), (f"{namespace}/{name}",))
 
     @property
     def ended(self) -> float:
@@ -111,6 +111,7 @@ class Timeline:
 
     def lines(self, since: float) -> list[Line]:
         """In the order of time; those that began before *since* are left out."""
+        self._find_leases(since)
         causes = self._causes(since)
         made: list[Line] = []
         for position, cause in enumerate(causes):
@@ -124,40 +125,24 @@ class Timeline:
 
     # -- what belongs to the Service --------------------------------------------------------------------
 
-    def _find_slices(self) -> tuple[ObjectKey, ...]:
-        namespace, name = self._service.namespace, self._service.name
-        return tuple(
-            key
-            for key in self._index.keys(EndpointSlices.key, namespace)
-            if self._index.label(self._any_number(key), LABEL_SERVICE_NAME) == name
-        )
-
-    def _any_number(self, key: ObjectKey) -> int:
-        number = self._index.first.get(key, NONE)
-        if number == NONE:
-            step = self._index.steps[key][0]
-            number = step.new if step.new != NONE else step.old
-        return number
-
     def _any_version(self, key: ObjectKey) -> Any:
-        return self._index.version(self._any_number(key))
-
-    def _versions(self, key: ObjectKey) -> Iterable[Any]:
-        if key in self._index.first:
-            yield self._index.version(self._index.first[key])
-        for step in self._index.steps.get(key, ()):
-            if step.new != NONE:
-                yield self._index.version(step.new)
+        return next(iter(self._index.versions(key)), None)
 
     def _find_pods(self) -> tuple[ObjectKey, ...]:
         names: dict[str, None] = {}
         for key in self._slices:
-            for version in self._versions(key):
+            for version in self._index.versions(key):
                 for endpoint in version.endpoints or ():
                     if endpoint.target_ref is not None and endpoint.target_ref.kind == Pods.kind:
                         names[endpoint.target_ref.name] = None
         namespace = self._service.namespace
         return tuple(ObjectKey(Pods.key, namespace, name) for name in names)
+
+    def _find_leases(self, since: float) -> None:
+        """Of node proxies: they tell all the time, so what is older is not looked at."""
+        keys = self._index.keys(Leases.key, LEASE_NAMESPACE)
+        self._leases = tuple(key for key in keys if key.name.startswith(LEASE_PREFIX))
+        self._index.load(self._leases, since=since)
 
     # -- causes -----------------------------------------------------------------------------------------
 
@@ -206,13 +191,14 @@ class Timeline:
         path: list[ObjectKey] = []
         kind = Pods.kind
         while True:
-            version = self._any_version(key) if key in self._index.steps or key in self._index.first else None
+            version = self._any_version(key)
             references = () if version is None else version.metadata.owner_references or ()
             owner = next((reference for reference in references if reference.controller), None)
             resource: Resource | None = None if owner is None else _OWNERS.get(owner.kind)
             if owner is None or resource is None:
                 break
             key = ObjectKey(resource.key, key.namespace, owner.name)
+            self._index.load((key,))
             kind = owner.kind
             path.append(key)
         root = f"{kind} {key.name}"
@@ -318,11 +304,7 @@ class Timeline:
     def _nodes(self, revision: int, since: float) -> tuple[dict[str, float], int]:
         """When each node proxy told that it holds *revision*; and how many there are."""
         told: dict[str, float] = {}
-        known = 0
-        for key in self._index.keys(Leases.key, "kube-node-lease"):
-            if not key.name.startswith(LEASE_PREFIX):
-                continue
-            known += 1
+        for key in self._leases:
             for step in self._index.steps.get(key, ()):
                 if step.at >= since and step.new != NONE:
                     annotations = self._index.version(step.new).metadata.annotations or {}
@@ -330,7 +312,7 @@ class Timeline:
                     if held.isdecimal() and int(held) >= revision:
                         told[key.name.removeprefix(LEASE_PREFIX)] = step.at - since
                         break
-        return told, known
+        return told, len(self._leases)
 
     def _endpoints(self, at: float) -> dict[str, str]:
         members: dict[str, str] = {}

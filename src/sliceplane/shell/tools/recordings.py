@@ -23,7 +23,7 @@ from sliceplane.api.scheme import (
 )
 from sliceplane.recorder.elsewhere import NOTICE, lines_of
 from sliceplane.recorder.file import Recording, RecordingError, read_lines
-from sliceplane.recorder.index import index_of
+from sliceplane.recorder.index import Index
 from sliceplane.recorder.timeline import Line, Timeline
 from sliceplane.shell.process.flight import PATH, write_file
 from sliceplane.shell.tools.lists import list_whole
@@ -69,10 +69,11 @@ async def timeline_lines(client: HttpClient, namespace: str, name: str, since: f
     if recording is None:
         return await lines_elsewhere(client, namespace, name, since), NOTICE
     try:
-        timeline = Timeline(index_of(recording), namespace, name)
+        timeline = Timeline(Index(recording), namespace, name)
+        lines = timeline.lines(since) if timeline.known else []
     except (ValueError, IndexError, TypeError, AssertionError) as error:
         raise RecordingError(f"the recording cannot be read by this version: {error}") from error
-    return timeline.lines(since) if timeline.known else [], recording.problem
+    return lines, recording.problem
 
 
 async def lines_elsewhere(client: HttpClient, namespace: str, name: str, since: float) -> list[Line]:

@@ -108,11 +108,25 @@ def test_half_a_file_shows_what_it_can(plane: Plane, saved: Path, tmp_path: Path
     assert "cut" in replayed.stderr
 
 
+def test_a_simulation_goes_on_from_what_a_plane_recorded(plane: Plane, saved: Path, tmp_path: Path) -> None:
+    flags = ("--seed", "3", "--steps", "4", "--faults", "heavy")
+    done = sliceplane(plane, "simulate", "--from", str(saved), *flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    half = tmp_path / "half.recording"
+    half.write_bytes(saved.read_bytes()[: saved.stat().st_size * 2 // 3])
+    done = sliceplane(plane, "simulate", "--from", str(half), *flags)
+    assert (done.returncode, "cut" in done.stderr) == (0, True), done.stdout + done.stderr
+    half.write_text(saved.read_text().replace('"recording":', '"recording":1', 1))
+    done = sliceplane(plane, "simulate", "--from", str(half), *flags)
+    assert done.returncode == 2
+    assert "read it with that version" in done.stderr
+
+
 def test_another_format_and_no_recording_say_so(plane: Plane, saved: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.recording"
-    other.write_text(saved.read_text().replace('"recording":1', '"recording":7', 1))
+    other.write_text(saved.read_text().replace('"recording":', '"recording":7', 1))
     done = sliceplane(plane, "recorder", "replay", str(other))
-    assert (done.returncode, "format 7" in done.stderr) == (2, True)
+    assert (done.returncode, "format 72" in done.stderr) == (2, True)
     other.write_text("apiVersion: v1\n")
     done = sliceplane(plane, "recorder", "show", str(other))
     assert (done.returncode, "no recording" in done.stderr) == (2, True)

@@ -171,6 +171,31 @@ def test_a_full_disk_leaves_the_file_of_before(tmp_path: Path) -> None:
     assert [name.name for name in tmp_path.iterdir()] == [file.name]
 
 
+@pytest.mark.kernel
+def test_a_full_disk_loses_nothing_that_was_saved(tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "recordings", str(folder)], check=True, timeout=60)
+    try:
+        setting = Setting(folder)
+        first = asyncio.run(setting.flight.save("first"))
+        assert first is not None
+        filler = folder / "filler"
+        with pytest.raises(OSError, match="No space left"):
+            filler.write_bytes(bytes(1 << 20))
+        setting.now += 60
+        assert asyncio.run(setting.flight.save("second")) is None
+        assert setting.files() == [first.name]
+        with first.open("rb") as lines:
+            assert read_lines(lines).problem == ""
+        filler.unlink()
+        assert asyncio.run(setting.flight.save("third")) is not None
+        assert sorted(path.name for path in folder.iterdir()) == setting.files()
+        assert len(setting.files()) == 2
+    finally:
+        subprocess.run(["umount", str(folder)], check=True, timeout=60)
+
+
 def test_what_is_told_while_a_file_is_written_is_not_in_it(setting: Setting) -> None:
     told = Told(2, 50)
     flight = setting.flight

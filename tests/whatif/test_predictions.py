@@ -114,18 +114,18 @@ def test_larger_slices_are_made_when_something_changes() -> None:
 
 @pytest.mark.slow
 def test_a_hundred_or_a_thousand_endpoints_a_slice() -> None:
-    """A rollout of 1,000 Pods, sixty Nodes: fewer writes, and each is ten times as large."""
-    state = state_of(cart(1000, a=20, b=20, c=20))
+    """A rollout of 400 Pods, sixty Nodes: fewer writes, and each is several times as large."""
+    state = state_of(cart(400, a=20, b=20, c=20))
     rollout = ("rollout=yes", "ready-delay=5s", "termination=30s")
     small = ask(state, *rollout)
     large = ask(state, *rollout, "max-endpoints-per-slice=1000")
-    assert small.before.slices == large.before.slices > 9
-    assert small.after.slices > 9
+    assert small.before.slices == large.before.slices >= 4
+    assert small.after.slices >= 4
     assert large.after.slices <= 2
     assert large.written.writes < small.written.writes
-    assert large.written.protobuf > 2 * small.written.protobuf
-    assert large.after.each_json > 6 * small.after.each_json
-    assert small.after.ready.total() == large.after.ready.total() == 1000
+    assert large.written.protobuf > 1.5 * small.written.protobuf
+    assert large.after.each_json > 2 * small.after.each_json
+    assert small.after.ready.total() == large.after.ready.total() == 400
 
 
 def test_more_watchers_get_more_bytes_and_each_gets_every_byte() -> None:

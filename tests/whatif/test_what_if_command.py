@@ -104,22 +104,14 @@ def test_lists_of_a_cluster_are_the_same_state_as_its_snapshot(cluster: Cluster)
     assert ask(state, change).written == ask(cluster, change).written
 
 
-@pytest.mark.parametrize(
-    ("ending", "head", "change"),
-    [
-        ("png", b"\x89PNG\r", "traffic-distribution=PreferSameZone"),
-        ("svg", b"<?xml", "zone-lost=zone-b"),
-        ("pdf", b"%PDF-", "topology-mode=Auto"),
-    ],
-)
-def test_a_picture_is_the_same_each_time(snapshot: Path, tmp_path: Path, ending: str, head: bytes, change: str) -> None:
-    question = predicted(snapshot, change)
-    paths = [tmp_path / f"{number}.{ending}" for number in (1, 2)]
+def test_a_picture_is_the_same_each_time(snapshot: Path, tmp_path: Path) -> None:
+    question = predicted(snapshot, "zone-lost=zone-b")
+    paths = [tmp_path / f"{number}.svg" for number in (1, 2)]
     for path in paths:
         draw(question, path)
     first, second = (path.read_bytes() for path in paths)
     assert first == second
-    assert first[:5] == head
+    assert first[:5] == b"<?xml"
     assert len(first) > 10_000
 
 
@@ -129,9 +121,10 @@ def predicted(snapshot: Path, change: str) -> Prediction:
 
 
 def test_a_plot_is_named_on_stderr(snapshot: Path, tmp_path: Path) -> None:
-    path = tmp_path / "cart.svg"
-    done = run(snapshot, "--set", "zone-lost=zone-b", "--plot", str(path))
+    path = tmp_path / "cart.png"
+    done = run(snapshot, "--set", "topology-mode=Auto", "--plot", str(path))
     assert f"picture: {path}" in done.stderr
+    assert path.read_bytes()[:5] == b"\x89PNG\r"
     assert path.stat().st_size > 10_000
 
 

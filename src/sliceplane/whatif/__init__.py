@@ -4,7 +4,7 @@
 - ``changes``: what is changed, from plain words; checked against the state.
 - ``world``: the run: server, controllers and a kubelet that is played, and what watchers would be sent.
 - ``prediction``: the whole question: before, after, where connections go (``balancing.shares``), overload and cost.
-- ``text``: the answer for people.
+- ``assumptions``: what it rests on; ``text``: the answer for people; ``document``: for programs.
 - ``verify``: what was foreseen beside what a recording says that happened.
 
 Nothing is reckoned that can be run.  Never: says more than was run; what is assumed stands first in every answer.

@@ -45,7 +45,8 @@ def test_a_stopped_proxy_counts_until_it_is_forgotten() -> None:
     assert not compare(GOAL, [stopped._replace(held={SLICES: 10})], NOW).waiting, "its kernel has it"
     longer = compare(GOAL, [stopped._replace(until=NOW - 301)], NOW)
     assert (longer.waiting, names(longer.unknown)) == ((), ["n1 (its proxy stopped long ago)"])
-    assert compare(GOAL, [stopped._replace(until=NOW - 301, ready=False)], NOW).required == 0, "its node is gone, too"
+    other = facts("n2", 10)
+    assert compare(GOAL, [stopped._replace(until=NOW - 301, ready=False), other], NOW).required == 1, "its node is gone"
 
 
 def test_unknown_is_not_done() -> None:
@@ -56,6 +57,12 @@ def test_unknown_is_not_done() -> None:
     assert judge((), GOAL, proof, after, 59.0).state == "unknown"
     let_go = judge((), GOAL, proof, after, 60.0)
     assert (let_go.state, names(let_go.let_go)) == ("proven", ["blind (it never told anything)"])
+
+
+def test_where_no_node_is_known_nothing_is_proven() -> None:
+    proof = compare(GOAL, [facts("off", None, ready=False)], NOW)
+    assert names(proof.unknown) == ["every node (none is Ready, and none tells anything)"]
+    assert judge((), GOAL, proof, UnknownPolicy(), 0.0).state == "unknown"
 
 
 def test_a_node_that_holds_is_not_what_makes_a_pod_that_is_used_drained() -> None:

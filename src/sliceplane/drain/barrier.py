@@ -3,7 +3,8 @@
 **Required** are nodes that tell in a Lease that has not run out; those whose Lease ran out less than ``forget_s`` ago
 (their kernels go on with the rules of then); and Nodes that are Ready and tell nothing, or stopped telling longer ago:
 of these nothing can be known (another proxy serves them, or none does), so they are **unknown**, and unknown is not
-done.  Nodes that are not Ready and silent for longer than ``forget_s`` send nothing that anybody must wait for.
+done.  Nodes that are not Ready and silent for longer than ``forget_s`` send nothing that is to be waited for.  Where
+that leaves no node at all, nothing is proven, and all are unknown.
 
 **Policy for the unknown**: ``wait`` for them until the time is over; ``fail`` at once; or let them go ``after`` so many
 seconds, and say so.
@@ -109,6 +110,8 @@ def compare(
             waiting.append(Missing(node.name, "its cache lost an event"))
         else:
             waiting.append(Missing(node.name, "its proxy stopped reporting" if silent_s > 0 else ""))
+    if not required:
+        unknown.append(Missing("every node", "none is Ready, and none tells anything"))
     return Proof(required, tuple(sorted(waiting)), tuple(sorted(unknown)))
 
 

@@ -30,7 +30,7 @@ from sliceplane.shell.transport.base import Unreachable
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.tracer.question import Unanswerable
 
-#: a question is not asked again sooner after its answer than that, nor than so many times what it took
+#: a question is not asked again sooner after its answer than that, nor than so many times the CPU that it took
 GAP_S: Final = 1.0
 REST: Final = 30.0
 #: nor later, as long as a tab shows it
@@ -44,8 +44,8 @@ Question = tuple[str, ...]
 
 @dataclass(slots=True)
 class _Kept:
-    asked: float = 0.0
     ended: float = 0.0
+    cpu_s: float = 0.0
     version: int = -1
     running: asyncio.Task[None] | None = None
     answered: Answered | None = None
@@ -77,22 +77,25 @@ class Questions:
         while len(self._kept) > KEPT_MAX:
             del self._kept[next(iter(self._kept))]
         now = time.monotonic()
-        gap = max(GAP_S, REST * (kept.ended - kept.asked))
+        gap = max(GAP_S, REST * kept.cpu_s)
         rested = now - kept.ended >= gap
         if kept.running is None and rested and (kept.version != version or now - kept.ended >= AGE_MAX_S):
-            kept.asked = now
             kept.version = version
             kept.running = asyncio.create_task(self._note(question, kept))
         return kept.answered
 
     async def ask(self, question: Question) -> Answered:
         """Once, now."""
-        future: Future[Answered] = asyncio.run_coroutine_threadsafe(self._answer(question), self._loop)
+        return (await self._timed(question))[0]
+
+    async def _timed(self, question: Question) -> tuple[Answered, float]:
+        """And the CPU that the thread used meanwhile, also for other questions."""
+        future: Future[tuple[Answered, float]] = asyncio.run_coroutine_threadsafe(self._measured(question), self._loop)
         return await asyncio.wrap_future(future)
 
     async def _note(self, question: Question, kept: _Kept) -> None:
         try:
-            kept.answered = await self.ask(question)
+            kept.answered, kept.cpu_s = await self._timed(question)
         except Exception as error:
             # A fault of ours: said on the page, as a refusal would be, and tried again.
             kept.answered = Answered(self._clock(), None, f"a fault of this program: {type(error).__name__}: {error}")
@@ -114,6 +117,11 @@ class Questions:
             self._loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
             self._loop.run_until_complete(self._client.close())
             self._loop.close()
+
+    async def _measured(self, question: Question) -> tuple[Answered, float]:
+        began = time.thread_time()
+        answered = await self._answer(question)
+        return answered, time.thread_time() - began
 
     async def _answer(self, question: Question) -> Answered:
         at = self._clock()

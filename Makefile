@@ -7,7 +7,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin:/sbin
 # Bytecode is kept, also where a machine says otherwise: each worker and each process of a test would compile anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install dev demo test collected check lint format bench soak fuzz attack peers reference docs site image floors matrix dist lock clean
+.PHONY: help install dev demo test tested collected check lint format bench soak fuzz attack peers reference docs site image floors matrix dist lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,10 +38,12 @@ check: lint ## fast: lint, types, layers, quick tests of the cores (without long
 # Tests wait about as long as they compute: twice as many processes as cores.
 TEST_WORKERS ?= $$(( 2 * $$(nproc) ))
 test: ## everything that must pass (what CI runs), in twice as many processes as there are cores
-	@$(MAKE) --no-print-directory -j 2 lint collected
+	@$(MAKE) --no-print-directory -j 2 lint tested
+
+tested: collected # lint computes while the first tests wait
 	$(PYTEST) -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-collected: dev # pytest's bytecode is made once, beside lint, and not by each worker
+collected: dev # pytest's bytecode is made once, and not by each worker
 	@$(PYTEST) --collect-only -q | tail -1
 
 soak: dev ## the slow ones (100 kills under write load, long random histories, thousands of simulated seeds), and every property fifty times as long

@@ -24,7 +24,7 @@ settings.register_profile(
     "default",
     deadline=None,
     derandomize=True,
-    max_examples=40,
+    max_examples=30,
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,
 )

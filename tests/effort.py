@@ -1,7 +1,7 @@
 """How hard property tests try.
 
 A test names the size at which it finds what there is to find; HYPOTHESIS_PROFILE scales it, so that ``make check``
-(15%) and ``make test`` (40%) stay quick and ``make soak``, which runs every property, means something (fifty times).
+(15%) and ``make test`` (30%) stay quick and ``make soak``, which runs every property, means something (fifty times).
 """
 
 from __future__ import annotations

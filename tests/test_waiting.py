@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 
 import pytest
 from tests.waiting import eventually, until
@@ -17,6 +18,19 @@ def test_until_gives_what_holds() -> None:
 def test_until_tells_what_it_saw_last() -> None:
     with pytest.raises(AssertionError, match=r"not so within 0.05 s; last seen: \[\]"):
         until(list, within_s=0.05)
+
+
+def test_looking_takes_at_most_half_of_the_time() -> None:
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        time.sleep(0.02)
+
+    with pytest.raises(AssertionError, match="not so within"):
+        until(look, within_s=0.3)
+    assert looks <= 9
 
 
 def test_only_errors_that_it_is_told_of_are_ignored() -> None:

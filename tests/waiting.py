@@ -1,7 +1,8 @@
 """How a test waits for what happens by itself: it looks until it is so, and tells what it saw last if it never is.
 
-``until`` blocks, ``eventually`` lets the loop of asyncio go on.  Both look at once, then ever less often.  The deadline
-is no measure of how long a thing may take: on a busy machine everything takes several times as long.
+``until`` blocks, ``eventually`` lets the loop of asyncio go on.  Both look at once, then ever less often, and rest for
+as long as a look took: one that starts a program must not take a core from what it waits for.  The deadline is no
+measure of how long a thing may take: on a busy machine everything takes several times as long.
 """
 
 from __future__ import annotations
@@ -32,15 +33,16 @@ def until(
     began = time.monotonic()
     while True:
         seen: object
+        looked_at = time.monotonic()
         try:
             seen = value = look()
             if holds(value):
                 return value
         except ignoring as error:
             seen = error
-        waited_s = time.monotonic() - began
-        assert waited_s < within_s, _never(within_s, seen)
-        time.sleep(_pause_s(waited_s))
+        now = time.monotonic()
+        assert now - began < within_s, _never(within_s, seen)
+        time.sleep(_pause_s(now - began, now - looked_at))
 
 
 async def eventually(
@@ -56,6 +58,7 @@ async def eventually(
     try:
         async with asyncio.timeout(within_s) as patience:
             while True:
+                looked_at = loop.time()
                 try:
                     value = look()
                     seen = value = await value if inspect.isawaitable(value) else value
@@ -63,7 +66,8 @@ async def eventually(
                         return value
                 except ignoring as error:
                     seen = error
-                await asyncio.sleep(_pause_s(loop.time() - began))
+                now = loop.time()
+                await asyncio.sleep(_pause_s(now - began, now - looked_at))
     except TimeoutError:
         if not patience.expired():
             raise
@@ -76,8 +80,8 @@ async def turns(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-def _pause_s(waited_s: float) -> float:
-    return min(max(waited_s * _PAUSE_SHARE, _PAUSE_MIN_S), _PAUSE_MAX_S)
+def _pause_s(waited_s: float, look_s: float) -> float:
+    return min(max(waited_s * _PAUSE_SHARE, look_s, _PAUSE_MIN_S), _PAUSE_MAX_S)
 
 
 def _never(within_s: float, seen: object) -> str:

@@ -56,8 +56,8 @@ from sliceplane.shell.transport.kubeconfig import load
 
 BYTES_BUDGET = 100.0
 CPU_BUDGET_PERCENT = 2.0
-#: the design asked for 2; what it costs to make rows of objects in Python is more (docs/recorder.md)
-SHARE_BUDGET_PERCENT = 8.0
+#: missed: what it costs to make rows of objects in Python is more (docs/recorder.md)
+SHARE_BUDGET_PERCENT = 2.0
 #: to append a thing to those that wait, which is too short to be measured each time
 APPEND_S = 0.3e-6
 CHANGES_PER_S = 100

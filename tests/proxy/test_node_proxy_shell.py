@@ -297,16 +297,12 @@ def test_watches_are_narrow() -> None:
     assert ranges.resource is ServiceCIDRs
 
 
-async def test_cleanup_takes_both_tables() -> None:
+async def test_cleanup_takes_all_tables_at_once() -> None:
     runner = Runner()
     await Nftables(runner).remove(FAMILIES)
     (text,) = runner.texts
-    assert text.splitlines() == [
-        "add table ip sliceplane",
-        "delete table ip sliceplane",
-        "add table ip6 sliceplane",
-        "delete table ip6 sliceplane",
-    ]
+    tables = ("ip sliceplane", "ip6 sliceplane", "ip sliceplane-drain-hook", "ip6 sliceplane-drain-hook")
+    assert text.splitlines() == [f"{verb} table {table}" for table in tables for verb in ("add", "delete")]
 
 
 async def test_a_table_that_somebody_deleted_comes_back_without_any_change() -> None:

@@ -233,8 +233,8 @@ class Nftables:
 
     async def remove(self, families: tuple[Family, ...]) -> None:
         tables = (TableRef(NFT_FAMILIES[family], self._table) for family in families)
-        await self._runner.run("".join(deletion(table).render() for table in tables))
-        await self.admit(families, (), 0)
+        ours = "".join(deletion(table).render() for table in tables)
+        await self._runner.run(ours + drain_hook.redirection(self._table, families, (), 0))
 
     async def remove_leftovers(self, families: tuple[Family, ...]) -> None:
         await self.remove(families)

@@ -21,7 +21,7 @@ from sliceplane.balancing.shares import (
     shares,
     without,
 )
-from sliceplane.proxy.usable import Locality
+from sliceplane.proxy.usable import Locality, choose
 
 ZONES = ("zone-a", "zone-b", "zone-c", "zone-d")
 weights = st.lists(st.integers(0, 9), min_size=2, max_size=4).filter(any)
@@ -124,6 +124,30 @@ def test_same_node_then_zone_then_all() -> None:
     found = shares(made, entries)
     assert list(found.each.values()) == [Fraction(1, 4) * 2 + Fraction(1, 8), Fraction(1, 4) + Fraction(1, 8)]
     assert found.leaving == Fraction(1, 4)
+
+
+@given(
+    st.dictionaries(
+        st.builds(
+            EndpointKind,
+            zone=st.sampled_from(ZONES[:2]), node=st.just(""), ready=st.sampled_from([True, True, False]),
+            terminating=st.booleans(), subset=st.sampled_from(["", "", ZONES[0]]),
+            zone_hints=st.sampled_from([(), (ZONES[0],), (ZONES[1],)]),
+            node_hints=st.sampled_from([("n0",), ("n1",), ("n0", "n3"), ()]),
+        ),
+        st.integers(1, 3), min_size=1, max_size=4,
+    )
+)  # fmt: skip
+def test_each_node_chooses_as_its_proxy_does(made: dict[EndpointKind, int]) -> None:
+    entries = [Place(Locality(f"n{number}", ZONES[number % 2]), Fraction(1, 4)) for number in range(4)]
+    each, dropped = Counter[EndpointKind](), 0
+    for place in entries:
+        used = choose([kind for kind in made if kind.subset in ("", place.at.zone)], place.at).endpoints
+        dropped += not used
+        for kind in used:
+            each[kind] += place.share / sum(made[kind] for kind in used)
+    found = shares(made, entries)
+    assert (found.each, found.dropped) == (each, Fraction(dropped, 4))
 
 
 def test_a_client_without_zone_is_counted_as_leaving_it() -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import effort
 
-from sliceplane.api.core import Node, Service
-from sliceplane.api.discovery import EndpointConditions, EndpointHints, EndpointSlice, ForZone, SliceEndpoint
+from sliceplane.api.discovery import EndpointConditions, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.informer.cache import Change
 from sliceplane.page.model import BUCKET_S, BUCKETS, ClusterModel, state_of
@@ -19,7 +17,7 @@ from sliceplane.page.views import Answered, Views
 SERVICES = ("web", "api", "")
 
 
-def piece(name: str, service: str, *states: str, zone: str = "z1", hints: tuple[str, ...] = ()) -> EndpointSlice:
+def piece(name: str, service: str, *states: str) -> EndpointSlice:
     """An EndpointSlice with an endpoint for each of *states*."""
     conditions = {
         "ready": EndpointConditions(ready=True),
@@ -27,9 +25,8 @@ def piece(name: str, service: str, *states: str, zone: str = "z1", hints: tuple[
         "terminating": EndpointConditions(ready=False, serving=True, terminating=True),
         "stopped": EndpointConditions(ready=False, serving=False, terminating=True),
     }
-    hinted = EndpointHints(for_zones=tuple(ForZone(name=zone) for zone in hints)) if hints else None
     endpoints = tuple(
-        SliceEndpoint(addresses=(f"{name}-{at}",), conditions=conditions[state], zone=zone, hints=hinted)
+        SliceEndpoint(addresses=(f"{name}-{at}",), conditions=conditions[state], zone="z1")
         for at, state in enumerate(states)
     )
     labels = {"kubernetes.io/service-name": service} if service else None
@@ -90,25 +87,6 @@ def test_changes_close_together_are_one_line_of_activity() -> None:
     assert model.changes("n/web", 200.0)[-1] == 1
     assert sum(model.changes("n/web", 100.0 + BUCKET_S * (BUCKETS - 1))) == 3
     assert model.changes("n/web", 10_000.0) == ()
-
-
-@pytest.mark.parametrize(("hints", "shares", "cross"), [
-    (("z1", "z2"), {"z1": {"z1": 1.0}, "z2": {"z2": 1.0}}, 0.0),
-    ((), {"z1": {"z1": 0.5, "z2": 0.5}, "z2": {"z1": 0.5, "z2": 0.5}}, 0.5),
-])  # fmt: skip
-def test_the_matrix_says_which_zone_reaches_which(hints: tuple[str, ...], shares: object, cross: float) -> None:
-    model = ClusterModel()
-    for zone in ("z1", "z2"):
-        node = Node(metadata=ObjectMeta(name=zone, labels={"topology.kubernetes.io/zone": zone}))
-        model.on_nodes([Change("nodes", None, node)])
-        hinted = (zone,) if hints else ()
-        model.on_slices([Change("slices", None, piece(zone, "web", "ready", zone=zone, hints=hinted))], 0.0, told=False)
-    model.on_services([Change("services", None, Service(metadata=ObjectMeta(name="web", namespace="n")))])
-    view = Views(model).zones("")
-    assert view.parts["shares"] == shares
-    assert (view.parts["cross"], view.parts["load"]) == (cross, {"z1": 1.0, "z2": 1.0})
-    assert view.parts["leaving"] == ((("n/web", cross),) if cross else ())
-    assert view.command == "sliceplane explain zone z1"
 
 
 def test_a_view_without_an_answer_says_so_and_one_with_a_problem_names_it() -> None:

@@ -21,7 +21,7 @@ THIRD = Fraction(1, 3)
 
 
 def loads(found: Prediction) -> dict[str, Fraction]:
-    return {zone: found.after.load(zone) for zone in found.after.zones}
+    return {zone: found.after.shares.load(zone) for zone in found.after.zones}
 
 
 def mark(cluster: Cluster, pod: dict[str, Any], *, ready: bool) -> None:

@@ -83,6 +83,10 @@ class TrafficShares:
     def factor(self, kind: EndpointKind) -> Fraction:
         return self.each[kind] * self.candidates
 
+    def load(self, zone: str) -> Fraction:
+        """The greatest load factor of an endpoint in *zone*."""
+        return max((self.factor(kind) for kind in self.each if kind.zone == zone), default=Fraction(0))
+
     @property
     def greatest(self) -> tuple[Fraction, str]:
         """The greatest load factor, and its zone; 0 where nothing is answered."""
@@ -123,10 +127,9 @@ def shares(kinds: Kinds, places: Sequence[Place], *, local: bool = False, way: W
     flows: defaultdict[tuple[str, str], Fraction] = defaultdict(Fraction)
     each: defaultdict[EndpointKind, Fraction] = defaultdict(Fraction)
     dropped = Fraction(0)
-    by_node = _by_node(kinds) if local else {}
-    everywhere = sorted(kinds)
-    for place in _joined(places, by_node=local or any(kind.node_hints for kind in kinds)):
-        used = _used(everywhere, by_node, place.at, local=local)
+    candidates = _LocalCandidates(kinds) if local else _Candidates(kinds)
+    for place in _joined(places, candidates):
+        used = candidates.used(place.at)
         number = sum(kinds[kind] for kind in used)
         if not number:
             dropped += place.share
@@ -137,21 +140,52 @@ def shares(kinds: Kinds, places: Sequence[Place], *, local: bool = False, way: W
     return TrafficShares(dict(sorted(flows.items())), dict(sorted(each.items())), dropped, _candidates(kinds))
 
 
-def _used(
-    kinds: Sequence[EndpointKind], by_node: Mapping[str, list[EndpointKind]], at: Locality, *, local: bool
-) -> list[EndpointKind]:
-    if not local:
-        return list(choose([kind for kind in kinds if kind.subset in ("", at.zone)], at).endpoints)
-    here = [msgspec.structs.replace(kind, is_local=True) for kind in by_node.get(at.node, ())]
-    return [msgspec.structs.replace(kind, is_local=False) for kind in choose_local(here, at).endpoints]
+class _Candidates:
+    """Among which kinds clients of a place choose.  Where every ready one names nodes, those that name a place's node
+    are all that it may use; no other node is told from the rest of its zone."""
+
+    def __init__(self, kinds: Kinds) -> None:
+        self._kinds = sorted(kinds)
+        self._read: dict[str, list[EndpointKind]] = {}
+        self._naming: dict[str, dict[str, list[EndpointKind]]] = {}
+
+    def tells(self, at: Locality) -> bool:
+        """The node of *at* from others of its zone."""
+        return at.node in self._of(at.zone)
+
+    def used(self, at: Locality) -> list[EndpointKind]:
+        naming = self._of(at.zone)
+        return list(choose(naming.get(at.node, self._read[at.zone]), at).endpoints)
+
+    def _of(self, zone: str) -> dict[str, list[EndpointKind]]:
+        """What is read in *zone*, by the nodes that are named."""
+        naming = self._naming.get(zone)
+        if naming is None:
+            naming = self._naming[zone] = {}
+            self._read[zone] = [kind for kind in self._kinds if kind.subset in ("", zone)]
+            ready = [kind for kind in self._read[zone] if kind.ready]
+            if all(kind.node_hints for kind in ready):
+                for kind in ready:
+                    for node in dict.fromkeys(filter(None, kind.node_hints)):
+                        naming.setdefault(node, []).append(kind)
+        return naming
 
 
-def _by_node(kinds: Kinds) -> dict[str, list[EndpointKind]]:
-    found: dict[str, list[EndpointKind]] = {}
-    for kind in sorted(kinds):
-        if kind.node:
-            found.setdefault(kind.node, []).append(kind)
-    return found
+class _LocalCandidates:
+    """Under the policy ``Local``: those on the node."""
+
+    def __init__(self, kinds: Kinds) -> None:
+        self._on: dict[str, list[EndpointKind]] = {}
+        for kind in sorted(kinds):
+            if kind.node:
+                self._on.setdefault(kind.node, []).append(kind)
+
+    def tells(self, at: Locality) -> bool:
+        return at.node in self._on
+
+    def used(self, at: Locality) -> list[EndpointKind]:
+        here = [msgspec.structs.replace(kind, is_local=True) for kind in self._on.get(at.node, ())]
+        return [msgspec.structs.replace(kind, is_local=False) for kind in choose_local(here, at).endpoints]
 
 
 def _healthy(kinds: Kinds, places: Sequence[Place]) -> list[Place]:
@@ -161,11 +195,11 @@ def _healthy(kinds: Kinds, places: Sequence[Place]) -> list[Place]:
     return [Place(place.at, Fraction(1, len(healthy))) for place in healthy]
 
 
-def _joined(places: Sequence[Place], *, by_node: bool) -> Iterator[Place]:
+def _joined(places: Sequence[Place], candidates: _Candidates | _LocalCandidates) -> Iterator[Place]:
     """Places between which no rule tells a difference, as one."""
     sums: defaultdict[tuple[str, str], Fraction] = defaultdict(Fraction)
     for place in places:
-        sums[place.at.node if by_node else "", place.at.zone] += place.share
+        sums[place.at.node if candidates.tells(place.at) else "", place.at.zone] += place.share
     for (node, zone), share in sorted(sums.items()):
         if share:
             yield Place(Locality(node, zone), share)
@@ -202,6 +236,11 @@ def chance(endpoints: int, connections: int) -> float | None:
         return 1.0
     spread = endpoints * log(endpoints)
     return 1 + sqrt(2 * spread / connections) if connections > spread else None
+
+
+def at_nodes(nodes: Sequence[Locality]) -> tuple[Place, ...]:
+    """Clients on *nodes*, on each as many as on another."""
+    return tuple(Place(node, Fraction(1, len(nodes))) for node in nodes)
 
 
 def at_zones(weights: Mapping[str, Fraction], nodes: Sequence[Locality]) -> tuple[Place, ...]:

@@ -32,7 +32,7 @@ def draw(found: Prediction, path: Path) -> None:
     loads, flows, sent = figure.subplots(1, 3)
     zones = sorted({*found.before.zones, *found.after.zones})
     if len(zones) > ZONES_MAX:
-        zones = sorted(zones, key=lambda zone: (-found.after.load(zone), zone))[:ZONES_MAX]
+        zones = sorted(zones, key=lambda zone: (-found.after.shares.load(zone), zone))[:ZONES_MAX]
     _loads(loads, found, zones)
     _flows(flows, found, zones)
     _sent(sent, found)
@@ -50,7 +50,7 @@ def _loads(axes: Any, found: Prediction, zones: list[str]) -> None:
     highest = float(OVERLOAD)
     for picture, shift, alpha in ((found.before, -0.2, _PALE), (found.after, 0.2, 1.0)):
         for index, zone in enumerate(zones):
-            load = float(picture.load(zone))
+            load = float(picture.shares.load(zone))
             highest = max(highest, load)
             axes.bar(index + shift, load, 0.38, color=colors[zone], alpha=alpha)
             text = f"{load:.2f}" if load else "none"

@@ -139,10 +139,11 @@ class Views:
         parts = {
             "service": key,
             "services": matrix.services,
-            "nodes": model.zones(),
+            "nodes": matrix.nodes,
             "shares": matrix.shares,
             "load": matrix.load,
             "cross": matrix.cross,
+            "dropped": matrix.dropped,
             "leaving": matrix.leaving[:LEAVING_MAX],
             "endpoints": dict(
                 sorted(sum((Counter(model.sums(service).zones) for service in services), Counter()).items())

@@ -1,138 +1,120 @@
-"""Which zone's clients reach which zone's endpoints: what ``proxy.usable`` says of each Service, added up.
+"""Which zone's clients reach which zone's endpoints: what ``balancing.shares`` finds for each Service, added up.
 
-Every Service counts the same, and so does every client of a zone.  Whoever asks for the load of an endpoint takes
-clients to be spread as Nodes are, as finding Z11 does.
+Every Service counts the same, and so does every client of a zone.  Clients are taken to be spread as the Nodes are
+that take Pods, as ``what-if`` does; they dial the cluster IP.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from typing import NamedTuple
 
-import msgspec
-
-from sliceplane.api.discovery import EndpointSlice, SliceEndpoint
+from sliceplane.api.discovery import LABEL_ZONE
+from sliceplane.balancing.shares import EndpointKind, Place, TrafficShares, at_nodes, kinds_of, shares
+from sliceplane.explain.checks.zones import is_working, takes_pods
 from sliceplane.page.model import ClusterModel
-from sliceplane.proxy.usable import Locality, choose
+from sliceplane.proxy.usable import Locality
 
-#: client zone -> endpoint zone -> share of the connections; empty where no endpoint may be used
-Shares = Mapping[str, Mapping[str, float]]
+#: client zone -> endpoint zone -> share of the zone's connections; empty where no endpoint may be used
+Rows = Mapping[str, Mapping[str, float]]
 
 
-class ZonedEndpoint(msgspec.Struct, frozen=True, gc=False):
-    """What ``proxy.usable`` asks of an endpoint, and its zone."""
+class ServiceTraffic(NamedTuple):
+    """``loads``: of one endpoint of a zone over an even share, the greatest.  ``leaving`` and ``dropped`` are parts of
+    all connections: answered in another zone, and not at all."""
 
-    zone: str
-    ready: bool
-    serving: bool
-    terminating: bool
-    zone_hints: tuple[str, ...]
-    node_hints: tuple[str, ...]
+    rows: Rows
+    loads: Mapping[str, float]
+    leaving: float
+    dropped: float
 
 
 class Matrix(NamedTuple):
-    """``shares`` over all Services that have endpoints, ``load`` of one endpoint of a zone over an even share,
-    ``services``: how many there are, ``cross``: the part of all connections that leaves its zone, ``leaving``: that of
-    each Service, the most first."""
+    """Means over the Services that have endpoints, of which there are ``services``.  ``nodes``: where clients are;
+    ``leaving``: Services of which a part leaves its zone, the most first."""
 
-    shares: Shares
+    nodes: Mapping[str, int]
+    shares: Rows
     load: Mapping[str, float]
     services: int
     cross: float
+    dropped: float
     leaving: tuple[tuple[str, float], ...]
 
 
 class ZoneBook:
-    """Shares of each Service, worked out anew when its slices or the zones have changed."""
+    """Traffic of each Service, worked out anew when its slices, its policy or the places of clients have changed."""
 
     def __init__(self) -> None:
-        self._zones: tuple[str, ...] = ()
-        self._known: dict[str, tuple[int, Shares, Mapping[str, int]]] = {}
-
-    def shares(self, model: ClusterModel, service: str, zones: tuple[str, ...]) -> tuple[Shares, Mapping[str, int]]:
-        """And how many endpoints each zone has that somebody uses."""
-        if zones != self._zones:
-            self._known.clear()
-            self._zones = zones
-        known = self._known.get(service)
-        if known is None or known[0] != model.touched(service):
-            endpoints = [zoned(endpoint) for item in families(model.slices(service)) for endpoint in item]
-            made = shares_of(endpoints, zones)
-            counted = Counter(endpoint.zone for endpoint in endpoints if endpoint.ready)
-            known = self._known[service] = (model.touched(service), made, counted)
-        return known[1], known[2]
+        self._at: tuple[Locality, ...] = ()
+        self._places: tuple[Place, ...] = ()
+        #: the same by zone, for Services that ask for no node
+        self._zones: tuple[Place, ...] = ()
+        self._nodes: Counter[str] = Counter()
+        self._known: dict[str, tuple[tuple[int, bool], ServiceTraffic | None]] = {}
 
     def matrix(self, model: ClusterModel, services: Iterable[str]) -> Matrix:
-        nodes = {zone: number for zone, number in model.zones().items() if zone}
-        zones = tuple(nodes)
-        totals: dict[str, dict[str, float]] = {zone: {} for zone in zones}
+        self._look_at_nodes(model)
+        totals: dict[str, dict[str, float]] = {zone: {} for zone in sorted(self._nodes)}
         loads: dict[str, list[float]] = {}
-        counted = 0
-        leaving: list[tuple[str, float]] = []
-        for service in services:
-            shares, endpoints = self.shares(model, service, zones)
-            if not any(shares.values()):
-                continue
-            counted += 1
-            leaving.append((service, _leaving(shares, nodes)))
-            for client, row in shares.items():
+        found = {service: traffic for service in services if (traffic := self._traffic(model, service)) is not None}
+        for traffic in found.values():
+            for client, row in traffic.rows.items():
                 for zone, share in row.items():
                     totals[client][zone] = totals[client].get(zone, 0.0) + share
-            for zone, load in loads_of(shares, endpoints, nodes).items():
+            for zone, load in traffic.loads.items():
                 loads.setdefault(zone, []).append(load)
-        mean = {
-            client: {zone: row[zone] / counted for zone in sorted(row)} if counted else {}
-            for client, row in totals.items()
-        }
+        number = len(found) or 1
+        leaving = [(service, traffic.leaving) for service, traffic in found.items() if traffic.leaving]
         return Matrix(
-            mean,
+            dict(sorted(self._nodes.items())),
+            {client: {zone: row[zone] / number for zone in sorted(row)} for client, row in totals.items()},
             {zone: sum(values) / len(values) for zone, values in sorted(loads.items())},
-            counted,
-            _leaving(mean, nodes) if counted else 0.0,
-            tuple(sorted(((key, share) for key, share in leaving if share), key=lambda pair: (-pair[1], pair[0]))),
+            len(found),
+            sum(traffic.leaving for traffic in found.values()) / number,
+            sum(traffic.dropped for traffic in found.values()) / number,
+            tuple(sorted(leaving, key=lambda pair: (-pair[1], pair[0]))),
         )
 
+    def _look_at_nodes(self, model: ClusterModel) -> None:
+        at = tuple(
+            Locality(name, (node.metadata.labels or {}).get(LABEL_ZONE, ""))
+            for name, node in sorted(model.nodes.items())
+            if takes_pods(node) and is_working(node)
+        )
+        if at == self._at:
+            return
+        self._known.clear()
+        self._at = at
+        self._nodes = Counter(place.zone for place in at)
+        self._places = at_nodes(at)
+        self._zones = tuple(
+            Place(Locality(zone=zone), Fraction(number, len(at))) for zone, number in sorted(self._nodes.items())
+        )
 
-def _leaving(shares: Shares, nodes: Mapping[str, int]) -> float:
-    """The part of all connections that leaves its zone."""
-    clients = sum(nodes.values())
-    return 1.0 - sum(shares[zone].get(zone, 0.0) * number for zone, number in nodes.items()) / clients
+    def _traffic(self, model: ClusterModel, service: str) -> ServiceTraffic | None:
+        """``None``: it has no endpoint."""
+        known = self._known.get(service)
+        policy = model.services[service].spec.internal_traffic_policy if service in model.services else ""
+        version = (model.touched(service), policy == "Local")
+        if known is None or known[0] != version:
+            known = self._known[service] = (version, self._made(model, service, local=policy == "Local"))
+        return known[1]
 
-
-def families(slices: Iterable[EndpointSlice]) -> Iterable[tuple[SliceEndpoint, ...]]:
-    """Endpoints of the slices of one address type: the other one has the same Pods again."""
-    listed = list(slices)
-    first = listed[0].address_type if listed else ""
-    return [item.endpoints or () for item in listed if item.address_type == first]
-
-
-def zoned(endpoint: SliceEndpoint) -> ZonedEndpoint:
-    conditions, hints = endpoint.conditions, endpoint.hints
-    return ZonedEndpoint(
-        endpoint.zone or "",
-        conditions.ready is not False,
-        conditions.serving is not False,
-        bool(conditions.terminating),
-        tuple(zone.name for zone in hints.for_zones or ()) if hints is not None else (),
-        tuple(node.name for node in hints.for_nodes or ()) if hints is not None else (),
-    )
-
-
-def shares_of(endpoints: list[ZonedEndpoint], zones: Iterable[str]) -> Shares:
-    made: dict[str, dict[str, float]] = {}
-    for client in zones:
-        used = choose(endpoints, Locality(zone=client)).endpoints
-        found = Counter(endpoint.zone for endpoint in used)
-        made[client] = {zone: found[zone] / len(used) for zone in sorted(found)}
-    return made
+    def _made(self, model: ClusterModel, service: str, *, local: bool) -> ServiceTraffic | None:
+        kinds = kinds_of(((item.metadata.key, item) for item in model.slices(service)), None, by_node=local)
+        asks_nodes = local or any(kind.node_hints for kind in kinds)
+        found = shares(kinds, self._places if asks_nodes else self._zones, local=local)
+        return _told(found, kinds, self._zones) if found.candidates and self._zones else None
 
 
-def loads_of(shares: Shares, endpoints: Mapping[str, int], nodes: Mapping[str, int]) -> dict[str, float]:
-    """For each zone, what one of its endpoints gets over an even share; clients are spread as *nodes* are."""
-    total, clients = sum(endpoints.values()), sum(nodes.values())
-    return {
-        zone: sum(row.get(zone, 0.0) * nodes[client] / clients for client, row in shares.items()) * total / number
-        for zone, number in endpoints.items()
-        if number and clients
-    }
+def _told(found: TrafficShares, kinds: Iterable[EndpointKind], clients: Iterable[Place]) -> ServiceTraffic:
+    part = {place.at.zone: place.share for place in clients}
+    rows: dict[str, dict[str, float]] = {zone: {} for zone in part}
+    for (came, to), share in found.flows.items():
+        rows[came][to] = float(share / part[came])
+    zones = {kind.zone for kind in kinds if kind.ready} | {kind.zone for kind in found.each}
+    loads = {zone: float(found.load(zone)) for zone in sorted(zones)}
+    return ServiceTraffic(rows, loads, float(found.leaving), float(found.dropped))

@@ -64,7 +64,7 @@ def _picture(picture: Picture) -> dict[str, Any]:
                 "clients": float(picture.clients.get(zone, 0)),
                 "readyEndpoints": picture.ready[zone],
                 "connections": float(picture.shares.of_zone(zone)),
-                "load": float(picture.load(zone)),
+                "load": float(picture.shares.load(zone)),
             }
             for zone in picture.zones
         },

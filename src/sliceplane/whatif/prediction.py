@@ -19,6 +19,7 @@ from sliceplane.balancing.shares import (
     EndpointKind,
     Place,
     TrafficShares,
+    at_nodes,
     at_zones,
     chance,
     cure,
@@ -28,14 +29,14 @@ from sliceplane.balancing.shares import (
 )
 from sliceplane.controllers.emulation.pods import is_active
 from sliceplane.estimate.wire import event_bytes
-from sliceplane.explain.checks.zones import takes_pods
+from sliceplane.explain.checks.zones import is_working, takes_pods
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.proxy.usable import Locality
 from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.whatif.assumptions import assumptions
 from sliceplane.whatif.changes import Changes, Running
 from sliceplane.whatif.state import CannotTell, ClusterState
-from sliceplane.whatif.world import SliceEvent, WhatIfWorld, is_working
+from sliceplane.whatif.world import SliceEvent, WhatIfWorld
 
 CONNECTIONS_DEFAULT: Final = 10_000
 
@@ -126,10 +127,6 @@ class Picture:
     @property
     def zones(self) -> tuple[str, ...]:
         return tuple(sorted({kind.zone for kind in self.kinds} | {place.at.zone for place in self.places}))
-
-    def load(self, zone: str) -> Fraction:
-        """The greatest load factor of an endpoint in *zone*."""
-        return max((self.shares.factor(kind) for kind in self.shares.each if kind.zone == zone), default=Fraction(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +298,7 @@ def _places(state: ClusterState, clients: Clients, lost: Sequence[str]) -> tuple
 
 
 def _of_nodes(nodes: Sequence[Node]) -> tuple[Place, ...]:
-    return tuple(Place(_locality(node), Fraction(1, len(nodes))) for node in nodes)
+    return at_nodes([_locality(node) for node in nodes])
 
 
 def _locality(node: Node) -> Locality:

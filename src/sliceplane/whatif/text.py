@@ -86,7 +86,7 @@ def _zones(found: Prediction) -> Iterator[tuple[str, ...]]:
             _both(percent(clients[0]), percent(clients[1])),
             _both(f"{before.ready[zone]:,}", f"{after.ready[zone]:,}"),
             _both(percent(before.shares.of_zone(zone)), percent(after.shares.of_zone(zone))),
-            _both(_factor(before.load(zone)), _factor(after.load(zone))),
+            _both(_factor(before.shares.load(zone)), _factor(after.shares.load(zone))),
         )
 
 

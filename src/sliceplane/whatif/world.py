@@ -33,6 +33,7 @@ from sliceplane.controllers.emulation.replicaset import ReplicaSetController
 from sliceplane.controllers.emulation.statefulset import StatefulSetController
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.estimate.wire import event_bytes
+from sliceplane.explain.checks.zones import is_working
 from sliceplane.kit.times import format_time, parse_time
 from sliceplane.proxy.selections import ALL, SHARED, readings_of_slice
 from sliceplane.sim.cluster import START, Cluster
@@ -300,11 +301,6 @@ def _newest(state: ClusterState) -> Iterator[float]:
         for text in (pod.metadata.creation_timestamp, pod.metadata.deletion_timestamp, pod.status.start_time):
             if text:
                 yield parse_time(text) + 1
-
-
-def is_working(node: Node) -> bool:
-    """Not one that its kubelet has left: what says nothing works."""
-    return all(condition.status == "True" for condition in node.status.conditions or () if condition.type == "Ready")
 
 
 def _readings(node: Node, running: Running) -> tuple[str, ...]:

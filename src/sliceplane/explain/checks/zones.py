@@ -226,6 +226,11 @@ def takes_pods(node: Node) -> bool:
     return not node.spec.unschedulable and not any(taint.effect in _NOT_FOR_PODS for taint in node.spec.taints or ())
 
 
+def is_working(node: Node) -> bool:
+    """Not one that its kubelet has left: what says nothing works."""
+    return all(condition.status == "True" for condition in node.status.conditions or () if condition.type == "Ready")
+
+
 def all_by_zone(facts: Facts) -> dict[str, list[Node]]:
     """The Nodes of each zone, sorted.  For ``Facts.derived``, as what follows: once for all Services."""
     zones: dict[str, list[Node]] = {}

@@ -169,18 +169,19 @@ function Reach({ trace, client }) {
 // ---- Zones
 
 function Zones({ state }) {
-  const { service, services, nodes, shares, load, cross, endpoints, leaving } = state.parts;
+  const { service, services, nodes, shares, load, cross, dropped, endpoints, leaving } = state.parts;
   const clients = Object.keys(shares);
-  const columns = [...new Set([...clients, ...Object.values(shares).flatMap((row) => Object.keys(row))])].sort();
-  const others = nodes[''] || 0;
+  const columns = [...new Set([...clients, ...Object.keys(load)])].sort();
+  const none = 'no zone';
   return html`<div class="bar"><h1>Zones${service && html` <span class="quiet">of <a href=${link(['service', ...named(service)])}><bdi>${service}</bdi></a></span>`}</h1>
       ${service && html`<span class="links"><a href=${link(['zones'])}>all Services</a></span>`}</div>
-    ${!clients.length ? html`<p class="quiet">${others ? `no Node has a zone label; ${count(others, 'Node')}` : 'no Nodes to see'}</p>` : !services ? html`<p class="quiet">no Service has an endpoint</p>` : html`
-    <p><b>${percent(cross)}</b> of connections leave their zone <span class="quiet">(${count(services, 'Service')} counted the same, clients spread as Nodes are)</span></p>
+    ${!clients.some(Boolean) ? html`<p class="quiet">${clients.length ? `no Node has a zone label; ${count(nodes[''], 'Node')}` : 'no Node to see that takes Pods'}</p>` : !services ? html`<p class="quiet">no Service has an endpoint</p>` : html`
+    <p><b>${percent(cross)}</b> of connections leave their zone <span class="quiet">(${count(services, 'Service')} counted the same, clients spread as Nodes that take Pods)</span></p>
+    ${dropped > 0 && html`<p><${Mark} kind="warning"><b>${percent(dropped)}</b><//> find no endpoint that they may use <span class="quiet">(internalTrafficPolicy Local asks for one on the client's own Node)</span></p>`}
     <div class="scroll" tabindex="0" role="region" aria-label="matrix of zones"><table class="matrix">
-      <thead><tr><th scope="col">from clients in</th>${columns.map((zone) => html`<th scope="col">to <bdi>${zone || 'no zone'}</bdi></th>`)}<th scope="col">Nodes</th></tr></thead>
-      <tbody>${clients.map((client) => html`<tr key=${client}><th scope="row"><bdi>${client}</bdi></th>
-        ${columns.map((zone) => { const share = shares[client][zone] || 0; return html`<td class=${`heat h${Math.ceil(share * 5)}${zone === client ? ' own' : ''}`}>${percent(share)}</td>`; })}
+      <thead><tr><th scope="col">from clients in</th>${columns.map((zone) => html`<th scope="col">to <bdi>${zone || none}</bdi></th>`)}<th scope="col">Nodes</th></tr></thead>
+      <tbody>${clients.map((client) => html`<tr key=${client}><th scope="row"><bdi>${client || none}</bdi></th>
+        ${columns.map((zone) => { const share = shares[client][zone] || 0; return html`<td class=${`heat h${Math.ceil(share * 5)}${zone && zone === client ? ' own' : ''}`}>${percent(share)}</td>`; })}
         <td>${nodes[client]}</td></tr>`)}</tbody>
       <tfoot>
         <tr><th scope="row">endpoints ready</th>${columns.map((zone) => html`<td>${(endpoints[zone] || 0).toLocaleString('en')}</td>`)}<td></td></tr>
@@ -188,8 +189,7 @@ function Zones({ state }) {
       </tfoot>
     </table></div>
     ${!service && leaving.length > 0 && html`<h2 class="spaced">Services that leave their zone most</h2>
-      <table class="leaving"><tbody>${leaving.map(([key, share]) => html`<tr key=${key}><td class="number">${percent(share)}</td><td><a href=${link(['zones', ...named(key)])}><bdi>${key}</bdi></a></td></tr>`)}</tbody></table>`}
-    ${others > 0 && html`<p class="quiet">${count(others, 'Node')} without a zone label: its clients go to every zone</p>`}`}`;
+      <table class="leaving"><tbody>${leaving.map(([key, share]) => html`<tr key=${key}><td class="number">${percent(share)}</td><td><a href=${link(['zones', ...named(key)])}><bdi>${key}</bdi></a></td></tr>`)}</tbody></table>`}`}`;
 }
 
 // ---- Nodes

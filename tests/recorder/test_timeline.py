@@ -22,12 +22,13 @@ from sliceplane.informer.cache import Change
 from sliceplane.proxy.progress import ANNOTATION_REVISION, LEASE_PREFIX
 from sliceplane.recorder.delta import schema
 from sliceplane.recorder.elsewhere import lines_of
-from sliceplane.recorder.entries import Changed
+from sliceplane.recorder.entries import Changed, Marked
 from sliceplane.recorder.file import Header, Recording, recording_of
 from sliceplane.recorder.index import Index
 from sliceplane.recorder.reader import entries
 from sliceplane.recorder.recorder import Recorder
 from sliceplane.recorder.timeline import Timeline, line_document, line_text, membership_text
+from sliceplane.store.types import EventType, Key, Record, StoreEvent
 
 replace = msgspec.structs.replace
 
@@ -161,6 +162,53 @@ def test_a_rollout_of_a_hundred_pods_is_one_line_that_opens() -> None:
     opened = line_text(lines[0], opened=True).splitlines()
     assert len(opened) == 1 + 2 + 200
     assert line_document(lines[0])["nodes"] == {"node-1": 0.4, "node-7": 9.0}
+
+
+def sent(story: Story, revision: int, watchers: int, size_bytes: int, *, gone: bool = False) -> None:
+    """The server sent the event of this revision, or of the end of the object that had it."""
+
+    def record(at: int) -> Record:
+        key = Key(EndpointSlices.storage_key, "shop", "web-x")
+        return Record(key=key, revision=at, created=1, uid="", body=b"", labels={LABEL_SERVICE_NAME: "web"}, fields={})
+
+    kind = EventType.DELETED if gone else EventType.MODIFIED
+    event = StoreEvent(revision + gone, kind, record(revision + gone), record(revision))
+    story.recorder.sent(event, watchers, size_bytes, story.now)
+
+
+def test_a_line_tells_to_how_many_watchers_its_slices_went() -> None:
+    story = rollout(0)
+    story.now += 60
+    for number, watchers in enumerate((200, 198)):
+        story.pod(number, ready=True)
+        sent(story, story.version + 1, watchers, watchers * 650)
+        story.publish(list(range(number + 1)), body=b"x" * 650)
+    story.now += 60
+    story.scale(1, "bert")
+    sent(story, story.objects[EndpointSlices.key, "web-x"].metadata.revision, 200, 130_000, gone=True)
+    story.remove(EndpointSlices, "web-x")
+    lines = story.timeline().lines(BEGAN + 120)
+    assert [line_text(line).partition("; 1 slice")[2] for line in lines] == [
+        ", 1.3 kB to up to 200 watchers (258.7 kB in all); 0 of 2 nodes told",
+        ", 0.0 kB to 200 watchers (130.0 kB in all); 0 of 2 nodes told",
+    ]
+    assert line_document(lines[0])["sent"] == {"fewest": 198, "most": 200, "bytes": 258_700}
+    shown = entries(recording_of(Header(schema=schema()), story.recorder.segments()))
+    texts = [entry.text for entry in shown if isinstance(entry, Marked)]
+    assert texts[0].endswith(": 130000 bytes to 200 watchers")
+
+
+def test_where_not_each_event_is_known_nothing_is_said_of_watchers() -> None:
+    story = rollout(0)
+    story.now += 60
+    for number in range(2):
+        story.pod(number, ready=True)
+        if number:
+            sent(story, story.version + 1, 3, 300)
+        story.publish(list(range(number + 1)))
+    line = story.timeline().lines(BEGAN + 120)[0]
+    assert "watcher" not in line_text(line)
+    assert line_document(line)["sent"] is None
 
 
 def test_another_change_of_the_deployment_is_another_line() -> None:

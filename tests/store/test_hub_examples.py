@@ -46,7 +46,8 @@ class Plane:
         self.hub.publish(self.writer.commit())
 
     def watch(self, resource: str = "pods", **options) -> Watcher:
-        scope = {name: options.pop(name) for name in ("namespace", "name", "matches", "selector") if name in options}
+        names = ("namespace", "name", "matches", "selector", "local")
+        scope = {name: options.pop(name) for name in names if name in options}
         encoder = options.pop("encoder", self.encoder)
         return self.hub.subscribe(Interest(resource=resource, encoder=encoder, **scope), now=0.0, **options)
 
@@ -67,6 +68,28 @@ def test_bytes_are_encoded_once_and_shared(plane):
     assert plane.encoder.calls == 1
     assert len({id(items[0].data) for items in taken}) == 1
     assert (plane.hub.delivered.value, plane.hub.encoded.value) == (12, 1)
+
+
+def test_it_counts_to_how_many_watchers_elsewhere_an_event_went(plane):
+    told: list[tuple[int, int, int]] = []
+    plane.hub.on_sent["pods"] = lambda event, watchers, size: told.append((event.revision, watchers, size))
+
+    def web(record: Record) -> bool:
+        return record.labels.get("app") == "web"
+
+    encoder = PlainEncoder()
+    watchers = [plane.watch(encoder=encoder) for _ in range(3)]
+    watchers.append(plane.watch(namespace="other", encoder=encoder))
+    watchers.append(plane.watch(matches=web, selector="app=web", encoder=PlainEncoder()))
+    plane.watch(encoder=PlainEncoder(), local=True)
+    plane.put(Key("pods", "ns", "a"), labels={"app": "db"})
+    plane.put(Key("pods", "ns", "a"), labels={"app": "web"})
+    plane.delete(Key("pods", "ns", "a"))
+    plane.put(Key("nodes", "", "n"))
+    taken = [[len(item.data) for item in watcher.take()] for watcher in watchers]
+    assert [len(items) for items in taken] == [3, 3, 3, 0, 2]
+    assert [(revision, number) for revision, number, _ in told] == [(2, 3), (3, 4), (4, 4)]
+    assert sum(size for *_, size in told) == sum(map(sum, taken))
 
 
 def test_only_watchers_in_scope_are_asked(plane):

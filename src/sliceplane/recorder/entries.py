@@ -15,7 +15,7 @@ TURN       time, life, room, jobs: it was asked for work; a job is [text of its 
 DONE       time, life, text of the job's key, answers, error: [code, reason, message, details, retry after]
 ENDED      time, life, text: it is no more; the text is its fault, if that was why
 REACHED    time, life, text of the resource, version, listed: it is told how far its caches are
-MARK       time, text of the kind, text: what else happened (guard, barrier, node, trigger)
+MARK       time, text of the kind, text, [text of the Service]: what else happened (event, kernel, sent)
 =========  ==============================================================================================
 
 A write is [verb, resource as text, namespace/name as text, subresource as text, digest, bytes]; a seventh member says
@@ -25,9 +25,10 @@ a number (``Answer``) or, where the core may look at it, a list that begins with
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -40,6 +41,9 @@ FORMAT: Final = 2
 #: so many steps back a change can be named; a controller further behind has it told again
 STEPS_KEPT: Final = 2048
 MICROSECONDS: Final = 1_000_000
+#: the kind of a mark
+SENT: Final = "sent"
+_SENT_TEXT: Final = re.compile(r"(\S+) (at|gone after) (\d+): (\d+) bytes to (\d+) watchers")
 VERBS: Final = ("create", "update", "patch", "delete", "get", "list", "probe")
 
 Row = tuple[Any, ...]
@@ -61,7 +65,7 @@ class BlockNames(msgspec.Struct, array_like=True, frozen=True):
     """Of one block of rows.
 
     ``keys`` are new: resource, namespace, name and, of a slice, its Service.  ``touched`` are keys with steps or
-    answers in it, ``planned`` texts of keys of jobs.
+    answers in it, ``planned`` texts of keys of jobs and of Services with marks.
     """
 
     ended: float = 0.0
@@ -103,6 +107,36 @@ class Answer(IntEnum):
 def quantized(now: float) -> float:
     """*now* in whole microseconds: a host asks its clock through this, so that times deflate."""
     return round(now * MICROSECONDS) / MICROSECONDS
+
+
+class SentVersion(NamedTuple):
+    """A version of a slice as its events name it; ``gone``: the event says that it was the last one."""
+
+    name: str
+    revision: int
+    gone: bool
+
+
+class SliceSent(NamedTuple):
+    """What the server did with an event of a slice: a mark of the kind ``SENT``, of which this is the text."""
+
+    version: SentVersion
+    watchers: int
+    #: to all of them
+    size_bytes: int
+
+    def __str__(self) -> str:
+        name, revision, gone = self.version
+        how = "gone after" if gone else "at"
+        return f"{name} {how} {revision}: {self.size_bytes} bytes to {self.watchers} watchers"
+
+    @classmethod
+    def parse(cls, text: str) -> SliceSent:
+        found = _SENT_TEXT.fullmatch(text)
+        if found is None:
+            raise ValueError(f"{text!r} does not say what was sent")
+        name, how, revision, size, watchers = found.groups()
+        return cls(SentVersion(name, int(revision), how != "at"), int(watchers), int(size))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from sliceplane.api.scheme import EndpointSlices, by_key
 from sliceplane.recorder.delta import service_of
-from sliceplane.recorder.entries import VERBS, Answer, Base, Code, Old
+from sliceplane.recorder.entries import VERBS, Answer, Base, Code, Old, SentVersion, SliceSent
 from sliceplane.recorder.file import Recording, SegmentRows
 
 NONE: Final = -1
@@ -92,6 +92,8 @@ class Index:
         )
         self.steps: Final[dict[ObjectKey, list[RecordedStep]]] = {}
         self.plans: Final[dict[str, list[Plan]]] = {}
+        #: what the server sent of slices of the Services whose plans are loaded
+        self.sent: Final[dict[SentVersion, SliceSent]] = {}
         #: versions that the first checkpoint has: what was there before the first step
         self.first: Final[dict[ObjectKey, int]] = {}
         self._versions: list[_Version] = []
@@ -198,6 +200,10 @@ class _Loading:
             elif code == Code.TURN:
                 if len(row) > 4:
                     self._plan(row)
+            elif code == Code.MARK:
+                if len(row) > 4 and row[4] in self._planned:
+                    sent = SliceSent.parse(row[3])
+                    self._index.sent[sent.version] = sent
             elif code == Code.DONE:
                 for answer in row[4]:
                     if type(answer) is list and answer[0] == Answer.WHOLE and answer[1] in keys:

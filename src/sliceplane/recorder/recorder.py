@@ -15,10 +15,12 @@ from zlib import compress
 
 import msgspec
 
+from sliceplane.api.discovery import LABEL_SERVICE_NAME
 from sliceplane.api.meta import Object
 from sliceplane.controllers.base import Done, EventNote, Work
 from sliceplane.controllers.traffic_distribution import CACHE_DIFFERS
 from sliceplane.informer.cache import Change, Mark
+from sliceplane.recorder.entries import SENT, SentVersion, SliceSent
 from sliceplane.recorder.redact import Redactor
 from sliceplane.recorder.ring import SEGMENT_BYTES, Ring, Segment
 from sliceplane.recorder.rows import (
@@ -35,6 +37,7 @@ from sliceplane.recorder.rows import (
     Name,
     Rows,
 )
+from sliceplane.store.types import EventType, StoreEvent
 
 #: that wait to be made into rows: each keeps its objects in memory
 THINGS_MAX: Final = 64
@@ -117,6 +120,18 @@ class Recorder:
 
     def mark(self, kind: str, text: str, now: float) -> None:
         self._raw.append((MARK, now, kind, text))
+
+    def sent(self, event: StoreEvent, watchers: int, size_bytes: int, now: float) -> None:
+        """The server put an *event* of a slice into queues of watches; see ``Hub.on_sent``."""
+        previous = event.previous
+        gone = event.type is EventType.DELETED and previous is not None
+        revision = previous.revision if gone and previous is not None else event.revision
+        key = event.record.key
+        service = f"{key.namespace}/{event.record.labels.get(LABEL_SERVICE_NAME, '')}"
+        sent = SliceSent(SentVersion(key.name, revision, gone), watchers, size_bytes)
+        self._raw.append((MARK, now, SENT, sent, service))
+        if len(self._raw) >= THINGS_MAX:
+            self.encode()
 
     def on_note(self, note: EventNote, now: float) -> None:
         """A controller tells people something."""

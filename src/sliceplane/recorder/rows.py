@@ -229,8 +229,13 @@ class Rows:
             _, now, life, mark = thing
             self.made.append((code, now, life, self._text(mark.resource), mark.version, mark.listed))
         elif code == MARK:
-            _, now, kind, text = thing
-            self.made.append((code, now, self._text(kind), text))
+            _, now, kind, what, *about = thing
+            row: list[Any] = [code, now, self._text(kind), str(what)]
+            for service in about:
+                number = self._text(service)
+                self._planned[number] = None
+                row.append(number)
+            self.made.append(tuple(row))
         else:
             self._life(*thing)
 

@@ -10,6 +10,7 @@ The Service's Pods are those that its slices name, and those that its selector m
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -26,9 +27,11 @@ from sliceplane.api.scheme import (
     Services,
     StatefulSets,
 )
+from sliceplane.findings.wording import count
 from sliceplane.informer.cache import Change
 from sliceplane.kit.times import format_micro_time
 from sliceplane.proxy.progress import ANNOTATION_REVISION, LEASE_NAMESPACE, LEASE_PREFIX
+from sliceplane.recorder.entries import SentVersion
 from sliceplane.recorder.index import NONE, Index, ObjectKey, RecordedStep
 from sliceplane.recorder.words import change_text, field_changes
 
@@ -52,11 +55,21 @@ class SubLine(NamedTuple):
     who: str
 
 
+class TimelineSent(NamedTuple):
+    """Events of slices: the fewest and the most watchers to which the server sent one, and bytes to all of them."""
+
+    fewest: int
+    most: int
+    size_bytes: int
+
+
 class TimelineEffect(NamedTuple):
-    """``nodes``: node -> seconds after the last of these writes at which it told that it holds them."""
+    """``size_bytes``: as the controller wrote them.  ``sent``: ``None`` where that was not recorded of each event.
+    ``nodes``: node -> seconds after the last of these writes at which it told that it holds them."""
 
     slices: int = 0
     size_bytes: int = 0
+    sent: TimelineSent | None = None
     nodes: dict[str, float] = {}
     nodes_known: int = 0
 
@@ -282,6 +295,7 @@ class Timeline:
     def _effect(self, since: float, until: float) -> TimelineEffect:
         service = f"{self._service.namespace}/{self._service.name}"
         slices: set[str] = set()
+        versions: dict[SentVersion, None] = {}
         newest = 0
         last = since
         for key in self._slices:
@@ -289,7 +303,9 @@ class Timeline:
                 if since <= step.at < until:
                     slices.add(key.name)
                     version = self._index.version(step.new if step.new != NONE else step.old)
-                    newest = max(newest, version.metadata.revision)
+                    revision = version.metadata.revision
+                    versions[SentVersion(key.name, revision, step.new == NONE)] = None
+                    newest = max(newest, revision)
                     last = max(last, step.at)
         size = sum(
             write[2]
@@ -299,7 +315,15 @@ class Timeline:
             if write[1].startswith("endpointslices")
         )
         nodes, known = self._nodes(newest, last) if slices else ({}, 0)
-        return TimelineEffect(len(slices), size, nodes, known)
+        return TimelineEffect(len(slices), size, self._sent(versions), nodes, known)
+
+    def _sent(self, versions: Iterable[SentVersion]) -> TimelineSent | None:
+        sent = [self._index.sent.get(version) for version in versions]
+        known = [event for event in sent if event is not None]
+        if not known or len(known) < len(sent):
+            return None
+        watchers = [event.watchers for event in known]
+        return TimelineSent(min(watchers), max(watchers), sum(event.size_bytes for event in known))
 
     def _nodes(self, revision: int, since: float) -> tuple[dict[str, float], int]:
         """When each node proxy told that it holds *revision*; and how many there are."""
@@ -348,6 +372,7 @@ def line_text(line: Line, *, opened: bool = False) -> str:
 
 def line_document(line: Line) -> dict[str, Any]:
     effect = line.effect
+    sent = effect.sent
     return {
         "time": format_micro_time(line.at),
         "until": format_micro_time(line.until),
@@ -355,6 +380,7 @@ def line_document(line: Line) -> dict[str, Any]:
         "what": line.what,
         "slices": effect.slices,
         "bytes": effect.size_bytes,
+        "sent": None if sent is None else {"fewest": sent.fewest, "most": sent.most, "bytes": sent.size_bytes},
         "nodes": {name: round(seconds, 3) for name, seconds in sorted(effect.nodes.items())},
         "nodesKnown": effect.nodes_known,
         "opened": [{"time": format_micro_time(sub.at), "who": sub.who, "what": sub.what} for sub in line.opened],
@@ -378,13 +404,27 @@ def _effect_text(effect: TimelineEffect) -> str:
     if not effect.slices:
         return "; no slice changed"
     slices = f"{effect.slices} slice{'s' if effect.slices > 1 else ''}"
-    text = f"; {slices}, {effect.size_bytes / 1000:.1f} kB"
+    text = f"; {slices}, {_kilobytes(effect.size_bytes)}{_sent_text(effect.sent)}"
     if effect.nodes_known:
         text += f"; {len(effect.nodes)} of {effect.nodes_known} nodes told"
         if effect.nodes:
             last = max(effect.nodes, key=lambda name: effect.nodes[name])
             text += f", the last {last} after {effect.nodes[last]:.1f} s"
     return text
+
+
+def _sent_text(sent: TimelineSent | None) -> str:
+    """How many watchers each event went to; they may be others each time, so the most says "up to"."""
+    if sent is None:
+        return ""
+    if not sent.most:
+        return " to no watcher"
+    most = count(sent.most, "watcher")
+    return f" to {most if sent.fewest == sent.most else f'up to {most}'} ({_kilobytes(sent.size_bytes)} in all)"
+
+
+def _kilobytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:,.1f} MB" if size_bytes >= 1e6 else f"{size_bytes / 1000:.1f} kB"
 
 
 def _state(endpoint: Any) -> str:

@@ -74,4 +74,5 @@ def interest_of(plan: WatchPlan) -> Interest:
         name=plan.name,
         matches=plan.matches,
         selector=plan.selector,
+        local=True,
     )

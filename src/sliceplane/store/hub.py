@@ -22,7 +22,7 @@ others.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.kit.metrics import Metrics
@@ -64,6 +64,8 @@ class Hub:
         self._last_number = 0
         #: (when, watcher number); one entry for each watcher that wants bookmarks or has an end, and stale ones
         self._due: list[tuple[float, int]] = []
+        #: by resource, called after each of its events: how many watchers elsewhere got it, and bytes to all of them
+        self.on_sent: dict[str, Callable[[StoreEvent, int, int], None]] = {}
         self.metrics = Metrics()
         counter = self.metrics.counter
         self.metrics.computed("gauge", "apiserver_registered_watchers", "Open watches.", lambda: len(self))
@@ -171,6 +173,7 @@ class Hub:
     def _fan_out(self, event: StoreEvent, groups: tuple[WatcherGroup, ...], woken: list[Watcher]) -> None:
         frames: _Frames = {}
         full: list[Watcher] = []
+        watchers = size_bytes = 0
         for group in groups:
             if event.revision <= group.since:
                 continue
@@ -197,10 +200,16 @@ class Hub:
                 if watcher.size > watcher.bound:
                     full.append(watcher)
             self.delivered.value += len(group.members)
+            if not group.interest.local:
+                watchers += len(group.members)
+                size_bytes += size * len(group.members)
         for watcher in full:
             self.overflowed.value += 1
             watcher.close(too_old(max(watcher.seen, watcher.since), event.revision))
             woken.append(watcher)
+        on_sent = self.on_sent.get(event.record.key.resource)
+        if on_sent is not None:
+            on_sent(event, watchers, size_bytes)
 
     def _encode(self, encoder: Encoder, seen: Delivery, revision: int) -> Item:
         self.encoded.value += 1

@@ -64,6 +64,8 @@ class Interest:
     name: str = ""
     matches: Callable[[Record], bool] | None = None
     selector: str = ""
+    #: in this process, so that nothing is sent
+    local: bool = False
 
     def covers(self, record: Record) -> bool:
         key = record.key

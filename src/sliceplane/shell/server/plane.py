@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from sliceplane.api.errors import StatusError
+from sliceplane.api.scheme import EndpointSlices
 from sliceplane.kit.rng import Rng
+from sliceplane.recorder.entries import quantized
 from sliceplane.registry.api_service import INTERVAL_S
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import MASTERS, User
@@ -48,6 +50,7 @@ from sliceplane.shell.server.requests.timers import HubTicker, Revocation
 from sliceplane.shell.server.requests.watch import WatchHandler
 from sliceplane.shell.server.storage.committing import AnyCommitter, StorageError, health_of, store_metrics
 from sliceplane.shell.server.storage.own import OwnStorage
+from sliceplane.shell.transport.reflect import loop_clock
 from sliceplane.shell.transport.service import PlaneService, ServiceContext
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
@@ -215,6 +218,11 @@ class ServerPlane:
         folder = config.folder or self.data_dir.path / "recordings"
         flight = FlightRecorder("plane", config.size_bytes, folder, self.clock, self._unhealthy)
         self.metrics.include(flight.metrics.families)
+        if self.config.etcd is None:  # of servers that share their storage none knows all watchers
+            now = loop_clock(self.clock())
+            self.hub.on_sent[EndpointSlices.storage_key] = lambda event, watchers, size_bytes: flight.recorder.sent(
+                event, watchers, size_bytes, quantized(now())
+            )
         return flight
 
     def _unhealthy(self) -> str:

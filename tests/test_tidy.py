@@ -27,7 +27,7 @@ SMALL = {
     "shell/tools/lists.py": "one deed of its own, which the tools share",
     "estimate/wire.py": "how bytes are counted, which estimate and what-if share",
     "explain/scrape.py": "a format of its own",
-    "client/drain.py": "one deed of its own, which programs of others import",
+    "client/draining.py": "one deed of its own, which programs of others import",
     "iptables/drain_hook.py": "rules that stand beside those of Services",
     "iptables/names.py": "a table of names, which the kernel's users read",
     "nft/drain_hook.py": "rules that stand beside those of Services",

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 #: what the extras bring, and what a client loads with its first kubeconfig or request only
 NOT_IMPORTED = {*EXTRA_OF, "aiohttp", "click", "yaml", "sqlite3", "email", "http"}
 #: of our own packages
-IMPORTED = {"api", "balancing", "client", "informer", "kit", "proxy", "shell"}
+IMPORTED = {"api", "balancing", "client", "drain", "informer", "kit", "proxy", "shell"}
 
 _LOADED = """
 import json, sys, time

@@ -8,8 +8,8 @@ import socket
 from tests.explain.faults.probes import a_port_that_is_not_declared_refuses
 from tests.explain.world import add_pod, healthy, write_slice
 
+from sliceplane.api.requests import PortProbe
 from sliceplane.explain.case import TARGETS_MAX
-from sliceplane.explain.facts import ProbedAddress
 from sliceplane.shell.transport.base import connect
 
 
@@ -53,9 +53,9 @@ async def test_connections_of_loopback() -> None:
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        assert await connect(ProbedAddress("127.0.0.1", port)) == "open"
+        assert await connect(PortProbe("127.0.0.1", port)) == "open"
         # It listens on one address of loopback alone: another refuses, as a Pod's own address would.
-        assert await connect(ProbedAddress("127.0.0.2", port)) == "refused"
+        assert await connect(PortProbe("127.0.0.2", port)) == "refused"
 
 
 async def test_who_does_not_answer_is_waited_for_a_second() -> None:
@@ -63,7 +63,7 @@ async def test_who_does_not_answer_is_waited_for_a_second() -> None:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(0)
-        target = ProbedAddress(*listening.getsockname())
+        target = PortProbe(*listening.getsockname())
         taken = [socket.create_connection(listening.getsockname()) for _ in range(1)]
         began = asyncio.get_running_loop().time()
         outcomes = await asyncio.gather(*(connect(target) for _ in range(4)))

@@ -14,12 +14,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from sliceplane.api.requests import Selection
+from sliceplane.api.requests import ProbeOutcome, Selection
 from sliceplane.api.scheme import Resource
 from sliceplane.endpoints_audit.audit import Auditor
 from sliceplane.endpoints_audit.verdict import Report, report
 from sliceplane.explain import objects
-from sliceplane.explain.facts import Outcome
 from sliceplane.explain.investigation import FORBIDDEN, Investigation
 from sliceplane.explain.kernel import KernelFacts
 from sliceplane.explain.question import ExplainQuestion, Explanation
@@ -104,7 +103,7 @@ class World:
         #: what ``explain --kernel`` read of the machine
         self.kernel: KernelFacts | None = None
         #: how connections of ``explain --probe`` end, by "IP:PORT", where they are not open; ``None``: none are tried
-        self.unopened: dict[str, Outcome] | None = None
+        self.unopened: dict[str, ProbeOutcome] | None = None
         #: what ``controllers --shadow`` told
         self.shadow: tuple[Finding, ...] = ()
         self.asked: list[Selection] = []

@@ -129,8 +129,15 @@ def listed_items(bodies: Iterable[bytes]) -> bytes:
 NOT_REFUSED: Final = b'{"kind":"Status","apiVersion":"v1","status":"Success"}'
 
 
+#: how a connection from here ended; ``silent``: nobody answered, or there was no way
+ProbeOutcome = Literal["open", "refused", "silent"]
+
+
 class PortProbe(NamedTuple):
-    """The body of a ``Write`` that probes."""
+    """Where a TCP connection is tried; the body of a ``Write`` that probes."""
 
     ip: str
     port: int
+
+    def __str__(self) -> str:
+        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"

@@ -25,7 +25,7 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
     "Understand a cluster": {
         "status": ("sliceplane.cli.status", "Show the cluster on one screen, and what needs attention."),
-        "ui": ("sliceplane.cli.ui", "Show the cluster in a browser, live: findings, endpoints, nodes."),
+        "ui": ("sliceplane.cli.ui", "Show the cluster in a browser, live."),
         "explain": ("sliceplane.cli.explain", "Tell why a Service, Pod, Node or zone does not work."),
         "lint": ("sliceplane.cli.lint", "Look at every Service, and say what is wrong."),
         "drift": ("sliceplane.cli.drift", "Tell which nodes do not hold what the API server says."),
@@ -41,7 +41,7 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "simulate": ("sliceplane.cli.simulate", "Run the plane on virtual time, under faults, from seeds."),
     },
     "Look after it": {
-        "drain": ("sliceplane.cli.drain", "Take Pods out of their Services, and know when no node sends to them."),
+        "drain": ("sliceplane.cli.drain", "Take Pods out of Services, and wait until no node sends to them."),
         "snapshot": ("sliceplane.cli.snapshot", "Copy a running server's state to a file; restore it."),
         "completion": ("sliceplane.cli.completion", "Print what makes a shell complete commands and options."),
         "version": ("sliceplane.cli.version", "Tell the versions of this program and of the API it serves."),

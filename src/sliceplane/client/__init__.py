@@ -38,7 +38,7 @@ from sliceplane.api.scheme import (
 )
 from sliceplane.balancing.model import Endpoint, ViewChange
 from sliceplane.client.connecting import RawObject, connect, custom_resource
-from sliceplane.client.drain import drain
+from sliceplane.client.draining import drain
 from sliceplane.client.informer import Informer
 from sliceplane.client.picking import NoEndpoint, Picker
 from sliceplane.client.sync import SyncEndpointView

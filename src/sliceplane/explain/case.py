@@ -12,8 +12,8 @@ from typing import ClassVar, Final
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_ZONE, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import Object
-from sliceplane.api.requests import Selection
-from sliceplane.explain.facts import Facts, Outcome, ProbedAddress
+from sliceplane.api.requests import PortProbe, ProbeOutcome, Selection
+from sliceplane.explain.facts import Facts
 from sliceplane.explain.objects import NODES, PODS, SERVICES, FullPod, Readable
 from sliceplane.explain.question import ExplainQuestion
 from sliceplane.findings.finding import Evidence, ObjectName
@@ -188,17 +188,17 @@ class ServiceCase(PodsCase):
         return tuple(pair for pair in self.endpoints if pair[1].conditions.ready is not False)
 
     @cached_property
-    def targets(self) -> tuple[ProbedAddress, ...]:
+    def targets(self) -> tuple[PortProbe, ...]:
         """Where connections go: the TCP ports of its ready endpoints, the first ``TARGETS_MAX``."""
-        found: dict[ProbedAddress, None] = {}
+        found: dict[PortProbe, None] = {}
         for item, endpoint in self.ready:
             for port in item.ports or () if item.address_type != "FQDN" else ():
                 if port.port and (port.protocol or "TCP") == "TCP" and endpoint.addresses:
-                    found[ProbedAddress(endpoint.addresses[0], port.port)] = None
+                    found[PortProbe(endpoint.addresses[0], port.port)] = None
         return tuple(found)[:TARGETS_MAX]
 
     @cached_property
-    def tried(self) -> dict[ProbedAddress, Outcome]:
+    def tried(self) -> dict[PortProbe, ProbeOutcome]:
         """How connections from here to its ready endpoints ended; empty: none were tried."""
         tried = self.facts.tried or {}
         return {target: tried[target] for target in self.targets if target in tried}

@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
-from sliceplane.api.requests import Selection
+from sliceplane.api.requests import PortProbe, ProbeOutcome, Selection
 from sliceplane.explain.kernel import KernelFacts
 from sliceplane.explain.objects import EVENTS, PODS, SLICES, FullEvent, FullPod, Readable
 from sliceplane.findings.finding import Finding
 
 T = TypeVar("T", bound=Object)
 Derived = TypeVar("Derived")
-#: how a connection from here ended; ``silent``: nobody answered, or there was no way
-Outcome = Literal["open", "refused", "silent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +36,6 @@ class Unread:
         return f"{resource}{where} ({self.reason})"
 
 
-class ProbedAddress(NamedTuple):
-    """Where a TCP connection is tried."""
-
-    ip: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
-
-
 class Facts:
     """Owned by one ``investigation.Investigation``; checks read it.  ``now``: seconds since the epoch."""
 
@@ -60,7 +48,7 @@ class Facts:
         #: of the machine that asks, which is a node then; ``None``: nobody asked for it
         self.kernel = kernel
         #: how connections from here ended; ``None``: none were tried
-        self.tried: dict[ProbedAddress, Outcome] | None = None
+        self.tried: dict[PortProbe, ProbeOutcome] | None = None
         self._objects: dict[str, dict[str, Object]] = defaultdict(dict)
         self._read: set[Selection] = set()
         self._unread: dict[Selection, Unread] = {}

@@ -17,11 +17,11 @@ from typing import Any, Final
 import msgspec
 
 from sliceplane.api.meta import Object
-from sliceplane.api.requests import Selection
+from sliceplane.api.requests import PortProbe, ProbeOutcome, Selection
 from sliceplane.explain.case import Case, NodeCase, PodCase, ServiceCase, ZoneCase
 from sliceplane.explain.chain import CHAIN, KERNEL, Link
 from sliceplane.explain.checks.traffic_policies import backends_of
-from sliceplane.explain.facts import Facts, Outcome, ProbedAddress, Unread
+from sliceplane.explain.facts import Facts, Unread
 from sliceplane.explain.kernel import KernelFacts
 from sliceplane.explain.objects import (
     INGRESSES,
@@ -99,12 +99,12 @@ class Investigation:
         """What the server remembers of the writes of *name*."""
         self._noted[name] = noted_writes(page)
 
-    def to_try(self) -> tuple[ProbedAddress, ...]:
+    def to_try(self) -> tuple[PortProbe, ...]:
         """Where ``--probe`` connects to, once nothing is wanted."""
         cases = [case for case in self._cases() if isinstance(case, ServiceCase)]
         return tuple(dict.fromkeys(target for case in cases for target in case.targets))
 
-    def on_tried(self, outcomes: dict[ProbedAddress, Outcome]) -> None:
+    def on_tried(self, outcomes: dict[PortProbe, ProbeOutcome]) -> None:
         """How it ended; ask again what is wanted."""
         self.facts.tried = outcomes
         self._kept = self._findings = None

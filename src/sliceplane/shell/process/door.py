@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, cast
 
 from sliceplane.kit.metrics import Metrics
 from sliceplane.shell.process import descriptors, log
-from sliceplane.shell.process.aiohttp_loading import load_aiohttp
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -146,7 +145,6 @@ class GuardedPort:
     """Some listening sockets that *answer* serves.  ``close`` ends it and its connections."""
 
     def __init__(self, answer: Answer, guard: Door = door) -> None:
-        load_aiohttp()
         from aiohttp import web  # here: half of all starts serve nothing
 
         async def once(request: web.BaseRequest) -> web.Response:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from sliceplane.kit.metrics import Distribution, Family
-from sliceplane.shell.process.aiohttp_loading import load_aiohttp
 from sliceplane.shell.process.door import Door, GuardedPort, door
 
 #: the library wants every counter's name to end in _total; some of upstream's do not, and pass through as untyped
@@ -43,7 +42,6 @@ async def serve_pages(
     pages: Mapping[str, PageMaker], address: str, port: int, guard: Door = door
 ) -> AsyncIterator[int]:
     """Serves *pages* by path while the context lasts; yields the port (0 picks a free one).  Raises ``PageError``."""
-    load_aiohttp()
     from aiohttp import web  # here: half of all starts do not want the pages
 
     async def answer(request: web.BaseRequest) -> web.Response:

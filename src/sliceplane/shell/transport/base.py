@@ -19,13 +19,13 @@ from sliceplane.api.requests import (
     ListPage,
     PatchType,
     PortProbe,
+    ProbeOutcome,
     Selection,
     WatchMessage,
     Write,
     listed_items,
 )
 from sliceplane.api.scheme import Resource
-from sliceplane.explain.facts import Outcome, ProbedAddress
 
 __all__ = ["Client", "ListPage", "Reader", "Unreachable", "Verbs", "WatchMessage", "no_answer", "send"]
 
@@ -129,7 +129,7 @@ async def send(client: Client, write: Write) -> bytes:
     return await client.perform(write)
 
 
-async def connect(target: ProbedAddress | PortProbe, timeout_s: float = CONNECT_TIMEOUT_S) -> Outcome:
+async def connect(target: PortProbe, timeout_s: float = CONNECT_TIMEOUT_S) -> ProbeOutcome:
     """Open a TCP connection and close it at once; nothing is sent.  Without an answer in time, or a way there, it is
     "silent", which says nothing of the port."""
     try:

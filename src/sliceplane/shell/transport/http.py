@@ -26,7 +26,6 @@ from sliceplane.api.requests import ListPage, PatchType, Selection, Verb, WatchM
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.delays import TokenBucket
 from sliceplane.kit.metrics import Metrics
-from sliceplane.shell.process.aiohttp_loading import load_aiohttp
 from sliceplane.shell.transport.base import Unreachable, Verbs
 from sliceplane.shell.transport.credentials import CredentialsError
 from sliceplane.shell.transport.pool import ConnectionPool
@@ -276,7 +275,6 @@ class HttpClient(Verbs):
         return response
 
     async def _exchange(self, request: _Request, *, refresh: bool) -> aiohttp.ClientResponse:
-        load_aiohttp()
         import aiohttp
 
         await self._take_turn(request.method)

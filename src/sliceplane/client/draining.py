@@ -11,11 +11,10 @@ from sliceplane.api.codec import decode
 from sliceplane.api.core import Pod
 from sliceplane.api.scheme import Pods
 from sliceplane.client.informer import new_rng
-from sliceplane.drain.answer import DrainAnswer
-from sliceplane.drain.barrier import parse_policy
 from sliceplane.shell.transport.reflect import loop_clock
 
 if TYPE_CHECKING:
+    from sliceplane.drain.answer import DrainAnswer
     from sliceplane.shell.transport.base import Client
 
 
@@ -31,6 +30,7 @@ async def drain(
 
     Raises ``ValueError``, ``StatusError`` (404: there is no such Pod) and ``Unreachable``.
     """
+    from sliceplane.drain.barrier import parse_policy
     from sliceplane.shell.tools.draining import DrainOptions, drain_pods
 
     options = DrainOptions(timeout_s=timeout, unknown=parse_policy(unknown), mark=mark, digests=False)

@@ -13,10 +13,10 @@ from tests.recorder.test_encoding import BEGAN, SALT, Told
 
 from sliceplane.api.apps import Deployment, DeploymentSpec, ReplicaSet, ReplicaSetSpec
 from sliceplane.api.codec import encode
-from sliceplane.api.core import Condition, Lease, Pod, PodIP, PodStatus
+from sliceplane.api.core import Condition, Lease, Pod, PodIP, PodStatus, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointConditions, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import Object, ObjectMeta, ObjectReference, OwnerReference
-from sliceplane.api.scheme import Deployments, EndpointSlices, Leases, Pods, ReplicaSets, Resource
+from sliceplane.api.scheme import Deployments, EndpointSlices, Leases, Pods, ReplicaSets, Resource, Services
 from sliceplane.controllers.base import Done, Job, Work, Write
 from sliceplane.informer.cache import Change
 from sliceplane.proxy.progress import ANNOTATION_REVISION, LEASE_PREFIX
@@ -27,7 +27,8 @@ from sliceplane.recorder.file import Header, Recording, recording_of
 from sliceplane.recorder.index import Index
 from sliceplane.recorder.reader import entries
 from sliceplane.recorder.recorder import Recorder
-from sliceplane.recorder.timeline import Timeline, line_document, line_text, membership_text
+from sliceplane.recorder.timeline import Timeline
+from sliceplane.recorder.timeline_text import line_document, line_text, membership_text
 from sliceplane.store.types import EventType, Key, Record, StoreEvent
 
 replace = msgspec.structs.replace
@@ -158,9 +159,11 @@ def test_a_rollout_of_a_hundred_pods_is_one_line_that_opens() -> None:
     text = line_text(lines[0])
     assert "anna" in text
     assert "Deployment web: spec.replicas 0 -> 100; Pods: 100 made, 100 ready" in text
-    assert "1 slice, 50.0 kB; 2 of 2 nodes told, the last node-7 after 9.0 s" in text
+    assert "1 slice in 100 writes, 50.0 kB; 2 of 2 nodes told, the last node-7 after 9.0 s" in text
     opened = line_text(lines[0], opened=True).splitlines()
-    assert len(opened) == 1 + 2 + 200
+    assert len(opened) == 1 + 2 + 1 + 100
+    assert [row[:25] for row in opened[1:3]] == ["  +0.00 s anna: Deploymen", "  +0.00 s kube-controller"]
+    assert [row.split() for row in opened[3:5]] == [["Pod", "made", "ready"], ["web-1-0", "+0.05", "s", "+0.05", "s"]]
     assert line_document(lines[0])["nodes"] == {"node-1": 0.4, "node-7": 9.0}
 
 
@@ -189,13 +192,54 @@ def test_a_line_tells_to_how_many_watchers_its_slices_went() -> None:
     story.remove(EndpointSlices, "web-x")
     lines = story.timeline().lines(BEGAN + 120)
     assert [line_text(line).partition("; 1 slice")[2] for line in lines] == [
-        ", 1.3 kB to up to 200 watchers (258.7 kB in all); 0 of 2 nodes told",
-        ", 0.0 kB to 200 watchers (130.0 kB in all); 0 of 2 nodes told",
+        " in 2 writes, 1.3 kB to up to 200 watchers (258.7 kB in all); 0 of 2 nodes told",
+        " to 200 watchers (130.0 kB in all); 0 of 2 nodes told",
     ]
     assert line_document(lines[0])["sent"] == {"fewest": 198, "most": 200, "bytes": 258_700}
     shown = entries(recording_of(Header(schema=schema()), story.recorder.segments()))
     texts = [entry.text for entry in shown if isinstance(entry, Marked)]
     assert texts[0].endswith(": 130000 bytes to 200 watchers")
+
+
+def test_on_a_screen_a_line_is_a_block_that_fits_and_opens_with_a_row_for_each_pod() -> None:
+    story = rollout()
+    story.now += 0.3
+    story.scale(1, "bert")
+    stamp = "2027-01-15T08:00:00Z"
+    leaving = story.objects[Pods.key, "web-1-2"]
+    for grace in (stamp, stamp.replace(":00Z", ":09Z")):
+        leaving = replace(leaving, metadata=replace(leaving.metadata, deletion_timestamp=grace))
+        story.put(Pods, leaving, "kubelet")
+    story.remove(Pods, "web-1-2")
+    story.publish([0])
+    lines = story.timeline().lines(BEGAN + 50)
+    assert line_text(lines[0], width=80).splitlines() == [
+        "2027-01-15T08:01:40.250000Z anna: 202 changes in 5.0 s",
+        "  Deployment web: spec.replicas 0 -> 100",
+        "  Pods: 100 made, 100 ready",
+        "  1 slice in 100 writes, 50.0 kB; 2 of 2 nodes told, the last node-7 after 9.0 s",
+    ]
+    opened = line_text(lines[0], opened=True, width=80).splitlines()
+    assert (len(opened), max(map(len, opened))) == (4 + 2 + 1 + 100, 80)
+    assert "Pods: 1 terminating, 1 gone" in line_text(lines[1], width=80), "told once: its grace only grew shorter"
+    narrow = line_text(lines[0], opened=True, width=40).splitlines()
+    assert max(map(len, narrow[1:])) <= 40
+
+
+def test_what_came_after_the_next_line_began_is_told_there() -> None:
+    story = Story()
+    story.scale(0, "helm")
+    story.now += 100
+    story.scale(1, "anna")
+    story.pod(0, ready=False)
+    story.now += 0.5
+    story.put(Services, Service(metadata=ObjectMeta(name="web", namespace="shop")), "kubectl-expose")
+    story.now += 0.5
+    story.pod(0, ready=True)
+    story.publish([0])
+    first, second = story.timeline().lines(BEGAN + 50)
+    assert line_text(first).endswith("; what followed is in the next line")
+    assert "Service web: made; 1 slice" in line_text(second)
 
 
 def test_where_not_each_event_is_known_nothing_is_said_of_watchers() -> None:
@@ -219,7 +263,7 @@ def test_another_change_of_the_deployment_is_another_line() -> None:
     story.publish([0, 1])
     lines = story.timeline().lines(BEGAN + 50)
     assert [line.who for line in lines] == ["anna", "bert"]
-    assert "spec.replicas 3 -> 2; Pods: Pod web-1-2 gone" in lines[1].what
+    assert "spec.replicas 3 -> 2; Pods: Pod web-1-2 gone" in line_document(lines[1])["what"]
 
 
 def test_a_foreign_edit_of_a_slice_is_a_line_with_its_writer() -> None:
@@ -266,3 +310,5 @@ def test_elsewhere_managed_fields_and_events_make_lines() -> None:
         ("helm", "Service web: set spec.selector, spec.ports"),
         ("endpoint-slice-controller", "Service web: FailedToUpdateEndpointSlices: no (3 times)"),
     ]
+    assert "slice changed" not in line_text(lines[0]), "what followed is not known there"
+    assert line_document(lines[0])["slices"] is None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import GOOD, NO_ANSWER, fail, show
+from sliceplane.cli.answers import GOOD, NO_ANSWER, fail, screen_width, show
 from sliceplane.cli.cluster import ask, cluster_options
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.recorder import read
@@ -56,7 +56,9 @@ def command() -> None:
 @click.option("--since", type=DurationType(), default="10m", show_default=True, help="How far back.")
 @click.option("--diff", nargs=2, type=_MomentType(), default=None, metavar="T1 T2",
     help="Instead: its endpoints at both of these moments (times, or how long ago).")  # fmt: skip
-@click.option("--open", "opened", is_flag=True, help="Each line with all the changes that are joined in it.")
+@click.option(
+    "--open", "opened", is_flag=True, help="Each line with the changes that are joined in it, and a row for each Pod."
+)
 @click.option("--from", "file", type=click.Path(dir_okay=False, exists=True, path_type=Path), metavar="FILE",
     help="A recording, in the place of what the running plane keeps.")  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True,
@@ -124,7 +126,7 @@ def _timeline(recording: Recording, namespace: str, name: str) -> Timeline:
 
 
 def _answer(timeline: Timeline, since: float, diff: tuple[float, float] | None, *, opened: bool, as_json: bool) -> None:
-    from sliceplane.recorder.timeline import membership_text
+    from sliceplane.recorder.timeline_text import membership_text
 
     if diff is None:
         _show(timeline.lines(timeline.ended - since), opened=opened, as_json=as_json)
@@ -138,13 +140,13 @@ def _answer(timeline: Timeline, since: float, diff: tuple[float, float] | None, 
 
 
 def _show(lines: list[Line], *, opened: bool, as_json: bool) -> None:
-    from sliceplane.recorder.timeline import line_document, line_text
+    from sliceplane.recorder.timeline_text import line_document, line_text
 
     if as_json:
         show(json.dumps([line_document(line) for line in lines], indent=2))
     elif lines:
         for line in lines:
-            show(line_text(line, opened=opened))
+            show(line_text(line, opened=opened, width=screen_width()))
     else:
         show("nothing happened in this time")
     raise SystemExit(GOOD)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from sliceplane.kit.times import parse_time
-from sliceplane.recorder.timeline import Line, TimelineEffect
+from sliceplane.recorder.timeline import Line
 
 #: what a reader of these lines must know
 NOTICE: Final = (
@@ -27,7 +27,7 @@ def lines_of(objects: Iterable[dict[str, Any]], events: Iterable[dict[str, Any]]
 
 
 def _line(at: float, who: str, what: str) -> Line:
-    return Line(at=at, until=at, who=who, what=what, effect=TimelineEffect(), opened=())
+    return Line(at=at, until=at, who=who, what=what, effect=None, opened=())
 
 
 def _managed(document: dict[str, Any], since: float) -> Iterable[Line]:

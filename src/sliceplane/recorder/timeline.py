@@ -10,6 +10,7 @@ The Service's Pods are those that its slices name, and those that its selector m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -27,9 +28,7 @@ from sliceplane.api.scheme import (
     Services,
     StatefulSets,
 )
-from sliceplane.findings.wording import count
 from sliceplane.informer.cache import Change
-from sliceplane.kit.times import format_micro_time
 from sliceplane.proxy.progress import ANNOTATION_REVISION, LEASE_NAMESPACE, LEASE_PREFIX
 from sliceplane.recorder.entries import SentVersion
 from sliceplane.recorder.index import NONE, Index, ObjectKey, RecordedStep
@@ -46,13 +45,19 @@ _OWNERS: Final = {
 }
 _READY: Final = "Ready"
 #: what becomes of Pods, in the order in which a line tells it
-_POD_WORDS: Final = ("made", "ready", "not ready", "terminating", "gone")
+POD_WORDS: Final = ("made", "ready", "not ready", "terminating", "gone")
 
 
 class SubLine(NamedTuple):
+    """``pod``: the Pod that it is about, and ``became`` what became of it, one of ``POD_WORDS``; or "".
+    ``status_only``: no other member changed."""
+
     at: float
     what: str
     who: str
+    pod: str = ""
+    became: str = ""
+    status_only: bool = False
 
 
 class TimelineSent(NamedTuple):
@@ -68,6 +73,8 @@ class TimelineEffect(NamedTuple):
     ``nodes``: node -> seconds after the last of these writes at which it told that it holds them."""
 
     slices: int = 0
+    #: of them, by the controller or others
+    writes: int = 0
     size_bytes: int = 0
     sent: TimelineSent | None = None
     nodes: dict[str, float] = {}
@@ -76,12 +83,17 @@ class TimelineEffect(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
+    """``pods``: what became of Pods, where *what* is of something else.  ``effect``: ``None`` where none is known.
+    ``next_at``: when the next line begins; what follows later is told there."""
+
     at: float
     until: float
     who: str
     what: str
-    effect: TimelineEffect
+    pods: str = ""
+    effect: TimelineEffect | None
     opened: tuple[SubLine, ...]
+    next_at: float = math.inf
 
 
 class Membership(NamedTuple):
@@ -128,9 +140,9 @@ class Timeline:
         causes = self._causes(since)
         made: list[Line] = []
         for position, cause in enumerate(causes):
-            ends = causes[position + 1].steps[0].at if position + 1 < len(causes) else self._index.ended + _FOLLOW_S
+            next_at = causes[position + 1].steps[0].at if position + 1 < len(causes) else math.inf
             if cause.steps[0].at >= since:
-                made.append(self._line(cause, ends))
+                made.append(self._line(cause, next_at))
         return made
 
     def membership(self, before: float, after: float) -> Membership:
@@ -226,7 +238,7 @@ class Timeline:
         old, new = self._index.version(step.old), self._index.version(step.new)
         return (
             _is_ready(old) != _is_ready(new)
-            or old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
+            or _is_leaving(old) != _is_leaving(new)
             or old.metadata.labels != new.metadata.labels
             or old.status.pod_ips != new.status.pod_ips
             or old.status.phase != new.status.phase
@@ -242,19 +254,33 @@ class Timeline:
 
     # -- lines ------------------------------------------------------------------------------------------
 
-    def _line(self, cause: _Cause, ends: float) -> Line:
-        opened = tuple(SubLine(step.at, self._step_text(step), step.writer) for step in cause.steps)
+    def _line(self, cause: _Cause, next_at: float) -> Line:
         head = cause.steps[0]
         if head.key.resource == Pods.key:
             pods = [step for step in cause.steps if step.key.resource == Pods.key]
-            what = f"{cause.root}: {self._pods_text(pods)}"
+            what, became = f"{cause.root}: {self._pods_text(pods)}", ""
         else:
             rest = [step for step in cause.steps if step.key.resource == Pods.key]
-            named = f"{_kind(head.key)} {head.key.name}: {self._what(head)}"
-            what = f"{named}; Pods: {self._pods_text(rest)}" if rest else named
-        who = next((step.writer for step in cause.steps if step.writer), "")
-        effect = self._effect(head.at, min(ends, cause.last + _FOLLOW_S))
-        return Line(at=head.at, until=cause.last, who=who, what=what, effect=effect, opened=opened)
+            what = f"{_kind(head.key)} {head.key.name}: {self._what(head)}"
+            became = f"Pods: {self._pods_text(rest)}" if rest else ""
+        return Line(
+            at=head.at,
+            until=cause.last,
+            who=next((step.writer for step in cause.steps if step.writer), ""),
+            what=what,
+            pods=became,
+            effect=self._effect(head.at, min(next_at, cause.last + _FOLLOW_S)),
+            opened=tuple(map(self._opened, cause.steps)),
+            next_at=next_at,
+        )
+
+    def _opened(self, step: RecordedStep) -> SubLine:
+        if step.key.resource != Pods.key:
+            return SubLine(step.at, f"{_kind(step.key)} {step.key.name}: {self._what(step)}", step.writer)
+        became = self._pod_text(step)
+        word = became if became in POD_WORDS else ""
+        what = f"{Pods.kind} {step.key.name}: {became}"
+        return SubLine(step.at, what, step.writer, step.key.name, word, not word and not self._is_wanted(step))
 
     def _what(self, step: RecordedStep) -> str:
         old, new = self._index.version(step.old), self._index.version(step.new)
@@ -264,17 +290,13 @@ class Timeline:
         changes = [found for found in field_changes(old, new) if not found.path.startswith("status")]
         return ", ".join(map(str, changes[:4])) if changes else change_text(change)
 
-    def _step_text(self, step: RecordedStep) -> str:
-        what = self._pod_text(step) if step.key.resource == Pods.key else self._what(step)
-        return f"{_kind(step.key)} {step.key.name}: {what}"
-
     def _pod_text(self, step: RecordedStep) -> str:
         old, new = self._index.version(step.old), self._index.version(step.new)
         if old is None:
             return "made"
         if new is None:
             return "gone"
-        if old.metadata.deletion_timestamp != new.metadata.deletion_timestamp:
+        if _is_leaving(new) and not _is_leaving(old):
             return "terminating"
         if _is_ready(old) != _is_ready(new):
             return "ready" if _is_ready(new) else "not ready"
@@ -287,7 +309,7 @@ class Timeline:
             counts.setdefault(self._pod_text(step), set()).add(step.key.name)
         if len(steps) == 1:
             return f"Pod {steps[0].key.name} {self._pod_text(steps[0])}"
-        parts = [f"{len(counts[word])} {word}" for word in _POD_WORDS if word in counts]
+        parts = [f"{len(counts[word])} {word}" for word in POD_WORDS if word in counts]
         return ", ".join(parts) if parts else f"{len({step.key.name for step in steps})} Pods changed"
 
     # -- what followed ----------------------------------------------------------------------------------
@@ -315,7 +337,7 @@ class Timeline:
             if write[1].startswith("endpointslices")
         )
         nodes, known = self._nodes(newest, last) if slices else ({}, 0)
-        return TimelineEffect(len(slices), size, self._sent(versions), nodes, known)
+        return TimelineEffect(len(slices), len(versions), size, self._sent(versions), nodes, known)
 
     def _sent(self, versions: Iterable[SentVersion]) -> TimelineSent | None:
         sent = [self._index.sent.get(version) for version in versions]
@@ -360,78 +382,15 @@ def _is_echo(cause: _Cause, step: RecordedStep) -> bool:
     return step.at - first.at < _ECHO_S and all(_is_controller(part.writer) for part in cause.steps)
 
 
-def line_text(line: Line, *, opened: bool = False) -> str:
-    """For people; *opened*: with a row for each change in it."""
-    took = line.until - line.at
-    during = f" in {took:.1f} s" if took >= 0.05 else ""
-    rows = [f"{format_micro_time(line.at)} {line.who or '?':<24} {line.what}{during}{_effect_text(line.effect)}"]
-    if opened:
-        rows += [f"{format_micro_time(sub.at)}   {sub.who or '?':<22} {sub.what}" for sub in line.opened]
-    return "\n".join(rows)
-
-
-def line_document(line: Line) -> dict[str, Any]:
-    effect = line.effect
-    sent = effect.sent
-    return {
-        "time": format_micro_time(line.at),
-        "until": format_micro_time(line.until),
-        "who": line.who,
-        "what": line.what,
-        "slices": effect.slices,
-        "bytes": effect.size_bytes,
-        "sent": None if sent is None else {"fewest": sent.fewest, "most": sent.most, "bytes": sent.size_bytes},
-        "nodes": {name: round(seconds, 3) for name, seconds in sorted(effect.nodes.items())},
-        "nodesKnown": effect.nodes_known,
-        "opened": [{"time": format_micro_time(sub.at), "who": sub.who, "what": sub.what} for sub in line.opened],
-    }
-
-
-def membership_text(membership: Membership) -> str:
-    rows = [f"- {member} {state}" for member, state in membership.before.items() if member not in membership.after]
-    rows += [f"+ {member} {state}" for member, state in membership.after.items() if member not in membership.before]
-    rows += [
-        f"  {member} {state} -> {membership.after[member]}"
-        for member, state in membership.before.items()
-        if membership.after.get(member, state) != state
-    ]
-    same = sum(membership.after.get(member) == state for member, state in membership.before.items())
-    rows.append(f"{same} of {len(membership.before)} endpoints as they were, {len(membership.after)} then")
-    return "\n".join(rows)
-
-
-def _effect_text(effect: TimelineEffect) -> str:
-    if not effect.slices:
-        return "; no slice changed"
-    slices = f"{effect.slices} slice{'s' if effect.slices > 1 else ''}"
-    text = f"; {slices}, {_kilobytes(effect.size_bytes)}{_sent_text(effect.sent)}"
-    if effect.nodes_known:
-        text += f"; {len(effect.nodes)} of {effect.nodes_known} nodes told"
-        if effect.nodes:
-            last = max(effect.nodes, key=lambda name: effect.nodes[name])
-            text += f", the last {last} after {effect.nodes[last]:.1f} s"
-    return text
-
-
-def _sent_text(sent: TimelineSent | None) -> str:
-    """How many watchers each event went to; they may be others each time, so the most says "up to"."""
-    if sent is None:
-        return ""
-    if not sent.most:
-        return " to no watcher"
-    most = count(sent.most, "watcher")
-    return f" to {most if sent.fewest == sent.most else f'up to {most}'} ({_kilobytes(sent.size_bytes)} in all)"
-
-
-def _kilobytes(size_bytes: int) -> str:
-    return f"{size_bytes / 1e6:,.1f} MB" if size_bytes >= 1e6 else f"{size_bytes / 1000:.1f} kB"
-
-
 def _state(endpoint: Any) -> str:
     conditions = endpoint.conditions
     if conditions.terminating:
         return "terminating"
     return "ready" if conditions.ready is not False else "not ready"
+
+
+def _is_leaving(pod: Any) -> bool:
+    return pod.metadata.deletion_timestamp is not None
 
 
 def _is_ready(pod: Any) -> bool:

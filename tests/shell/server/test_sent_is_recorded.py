@@ -11,7 +11,8 @@ from tests.waiting import until
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.recorder.file import read_lines
 from sliceplane.recorder.index import Index
-from sliceplane.recorder.timeline import Line, Timeline, line_text
+from sliceplane.recorder.timeline import Line, Timeline
+from sliceplane.recorder.timeline_text import line_text
 from sliceplane.shell.hosting.embedded import ControllerService
 from sliceplane.shell.hosting.host import ControllerEntry
 from sliceplane.shell.server.config import PlaneConfig
@@ -42,7 +43,7 @@ def lines(server: Server) -> list[Line]:
 def test_three_watchers_one_slice_write(server: Server) -> None:
     web = {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}}
     assert server.request("POST", SERVICE, web).code == 201
-    until(lambda: any(line.effect.slices for line in lines(server)), within_s=60)
+    until(lambda: any(line.effect is not None and line.effect.slices for line in lines(server)), within_s=60)
     assert line_text(lines(server)[-1]).endswith(" kB to no watcher"), "the controllers' own watch is in the process"
 
     assert server.request("POST", "/api/v1/nodes", {"metadata": {"name": "node-1"}}).code == 201
@@ -66,10 +67,12 @@ def test_three_watchers_one_slice_write(server: Server) -> None:
     assert all(b"10.0.0.1" in event for event in got)
 
     def told() -> bool:
-        return any(line.effect.sent is not None and line.effect.sent.most for line in lines(server))
+        effects = [line.effect for line in lines(server)]
+        return any(effect is not None and effect.sent is not None and effect.sent.most for effect in effects)
 
     until(told, within_s=60)
     line = lines(server)[-1]
+    assert line.effect is not None
     assert line.effect.sent is not None
     assert (line.effect.slices, line.effect.sent.fewest, line.effect.sent.most) == (1, 3, 3)
     assert line.effect.sent.size_bytes == sum(len(chunk(event)) for event in got)

@@ -21,7 +21,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.explain.question import ExplainQuestion
 from sliceplane.page.views import Answered
 from sliceplane.recorder.file import RecordingError
-from sliceplane.recorder.timeline import line_document
+from sliceplane.recorder.timeline_text import line_document
 from sliceplane.shell.tools.drifting import read_drift
 from sliceplane.shell.tools.explaining import explain
 from sliceplane.shell.tools.recordings import timeline_lines

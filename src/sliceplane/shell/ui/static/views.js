@@ -237,17 +237,11 @@ function Timeline({ state, stream }) {
       <ol class="timeline">${lines.slice().reverse().slice(0, 200).map((entry) => html`<li key=${entry.time + entry.what}><${Event} entry=${entry} /></li>`)}</ol>`}`;
 }
 
-function toWatchers(sent) {
-  if (!sent) return '';
-  return sent.most ? ` to ${sent.fewest < sent.most ? 'up to ' : ''}${count(sent.most, 'watcher')} (${(sent.bytes / 1000).toFixed(1)} kB in all)` : ' to no watcher';
-}
-
 function Event({ entry }) {
-  const nodes = Object.entries(entry.nodes).sort(([, a], [, b]) => b - a);
   const took = (Date.parse(entry.until) - Date.parse(entry.time)) / 1000;
   return html`<time dateTime=${entry.time}>${clock(Date.parse(entry.time) / 1000)}</time>
     <div><b><bdi>${entry.what}</bdi></b>${took >= 0.05 && html` <span class="quiet">in ${lasting(took)}</span>`} <span class="quiet">by <bdi>${entry.who || '?'}</bdi></span>
-      <div class="quiet">${entry.slices ? html`${count(entry.slices, 'slice')}, ${(entry.bytes / 1000).toFixed(1)} kB${toWatchers(entry.sent)}${entry.nodesKnown ? html`; ${nodes.length} of ${count(entry.nodesKnown, 'node')} told${nodes.length ? html`, the last <bdi>${nodes[0][0]}</bdi> after ${lasting(nodes[0][1])}` : ''}` : ''}` : 'no slice changed'}</div>
+      ${entry.followed && html`<div class="quiet"><bdi>${entry.followed}</bdi></div>`}
       ${entry.opened.length > 1 && html`<details><summary>${count(entry.opened.length, 'change')}</summary><ol class="opened">${entry.opened.slice(0, 200).map((sub) => html`<li><time>${clock(Date.parse(sub.time) / 1000)}</time> <bdi>${sub.what}</bdi> <span class="quiet">by <bdi>${sub.who || '?'}</bdi></span></li>`)}</ol></details>`}
     </div>`;
 }

@@ -13,6 +13,7 @@ from tests.ui.browser import Background
 
 from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.scheme import ServiceAccounts
+from sliceplane.cli.ui_what_if import foreseen
 from sliceplane.informer.digest import digest_of_versions
 from sliceplane.kit.times import format_micro_time
 from sliceplane.page.model import ClusterModel
@@ -51,7 +52,7 @@ class RunningPage:
         self._background.stop()
 
     async def _start(self) -> None:
-        self._context = page(self._connection, self._namespace, 0)
+        self._context = page(self._connection, self._namespace, 0, foreseen)
         self.server = await self._context.__aenter__()
 
     @property

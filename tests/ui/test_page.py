@@ -32,6 +32,7 @@ AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 VIEWS = (
     "now", "services", "service/shop/cart?client=node/node-1", "service/shop/search", "zones", "nodes", "timeline",
     "timeline/shop/cart", "trace?from=node/node-1&to=cart.shop:80",
+    "what-if", "what-if/shop/cart?set=zone-lost%3Dzone-a",
 )  # fmt: skip
 #: markup, a change of direction, and the longest name
 HOSTILE = ("<img src=x onerror=window.pwned=1>", "\u202eevil\u2066<script>window.pwned=1<!--", "n" * 253)
@@ -122,6 +123,26 @@ def test_a_client_sees_who_gets_its_connections(plane: Plane, page: RunningPage,
     tab.shows("of connections leave their zone")
     tab.eval("location.hash = '#/timeline/shop/cart'")
     tab.shows("Deployment cart: made")
+
+
+def test_what_if_a_zone_were_lost(plane: Plane, page: RunningPage, tab: Tab) -> None:
+    """Asked by the form; the URL, the command and the picture tell the same."""
+    lost = sum(endpoint.zone == "zone-a" for endpoint in plane.endpoints("cart", namespace="shop"))
+    tab.go(f"{page.url}#/service/shop/cart")
+    tab.shows("what if", ".links")
+    tab.eval("document.querySelector('.links a[href*=what-if]').click()")
+    tab.until("[...document.querySelectorAll('[name=zone-lost] option')].some((option) => option.value === 'zone-a')")
+    tab.eval("document.querySelector('select[name=zone-lost]').value = 'zone-a'; "
+             "document.querySelector('form.trace').requestSubmit()")  # fmt: skip
+    tab.shows("nothing gets worse", ".verdict")
+    assert tab.eval("location.hash") == "#/what-if/shop/cart?set=zone-lost%3Dzone-a"
+    tab.shows("sliceplane what-if shop/cart --set zone-lost=zone-a", "footer")
+    tab.shows(f"{lost} → 0", "[aria-label='by zone']")
+    assert tab.eval("document.querySelectorAll('.pictures svg').length") == 3
+    assert tab.eval("document.querySelectorAll('.pictures path.line').length") == 2
+    tab.eval("location.hash = '#/what-if/shop/cart?set=zone-lost%3Dzone-x%20%24(reboot)'")
+    tab.shows("'$(reboot)' is nothing that can be set", "main .trouble")
+    tab.shows("--set zone-lost=zone-x --set '$(reboot)'", "footer")
 
 
 def test_a_node_behind_is_named(plane: Plane, page: RunningPage, tab: Tab) -> None:
@@ -241,7 +262,7 @@ def test_hostile_names_are_text_wherever_they_are_shown(page: RunningPage, tab: 
         tab.go(page.url)
         tab.shows(HOSTILE[0], "section[aria-labelledby=h-guards]")
         tab.shows(HOSTILE[0], ".activity")
-        for view in ("services", "zones", "nodes", "timeline", "trace"):
+        for view in ("services", "zones", "nodes", "timeline", "trace", "what-if"):
             show(tab, view)
             text = tab.eval("document.body.textContent + [...document.querySelectorAll('option')].map((o) => o.value)")
             assert all(name in text for name in HOSTILE), view

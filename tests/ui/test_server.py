@@ -6,7 +6,8 @@ import asyncio
 import gzip
 import hashlib
 import json
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -14,8 +15,10 @@ import pytest
 from tests.waiting import eventually
 from tools.vendor_page import PACKAGES, REPLACED
 
+from sliceplane.shell.transport.http import HttpClient
 from sliceplane.shell.transport.kubeconfig import from_file
 from sliceplane.shell.ui import server
+from sliceplane.shell.ui.questions import WHAT_IFS_MAX
 from sliceplane.shell.ui.server import PageServer, StaticFiles, page
 from sliceplane.testing import Plane
 
@@ -33,6 +36,15 @@ VENDORED = {
 }
 
 
+#: an engine's answer waits for it
+GATE = threading.Event()
+
+
+async def held(_: HttpClient, namespace: str, name: str, settings: Sequence[str]) -> object:
+    await asyncio.to_thread(GATE.wait)
+    return [namespace, name, *settings]
+
+
 @pytest.fixture(scope="module")
 def plane() -> Iterator[Plane]:
     with Plane(controllers=False) as running:
@@ -41,7 +53,7 @@ def plane() -> Iterator[Plane]:
 
 @pytest.fixture
 async def made(plane: Plane) -> AsyncIterator[PageServer]:
-    async with page(from_file(plane.kubeconfig), "", 0) as running:
+    async with page(from_file(plane.kubeconfig), "", 0, held) as running:
         yield running
 
 
@@ -67,6 +79,9 @@ async def test_who_is_refused(made: PageServer) -> None:
         ("GET", f"{made.url}v1/stream?view=timeline&since=1y", SAME, 400),
         ("GET", f"{made.url}v1/stream?view=service&service={'n' * 700}", SAME, 400),
         ("GET", f"{made.url}v1/trace?from=a&to=b&protocol=icmp", SAME, 400),
+        ("GET", f"{made.url}v1/what-if?service=n/web&set=a=b", {}, 403),
+        ("GET", f"{made.url}v1/what-if?service=web&set=a=b", SAME, 400),
+        ("GET", f"{made.url}v1/what-if?service=n/web/x&set=a=b", SAME, 400),
         ("GET", f"{made.url}../../etc/passwd", SAME, 404),
         ("GET", f"{made.url}v1/nothing", SAME, 404),
     ]  # fmt: skip
@@ -136,6 +151,29 @@ async def test_more_tabs_than_are_served_are_told_so(made: PageServer, monkeypat
         await first.content.readline()
         async with session.get(url, headers=SAME) as second:
             assert (second.status, await second.text()) == (503, "1 tabs are open, and that is the most\n")
+
+
+async def test_what_ifs_are_bounded_and_wait_for_none_of_the_streams(made: PageServer) -> None:
+    GATE.clear()
+    url = f"{made.url}v1/what-if?service=n/web&set=replicas%3D3%20rollout%3Dyes"
+
+    async def asked() -> tuple[int, str]:
+        async with session.get(url, headers=SAME) as response:
+            return response.status, await response.text()
+
+    async with aiohttp.ClientSession() as session:
+        try:
+            waiting = [asyncio.create_task(asked()) for _ in range(WHAT_IFS_MAX)]
+            await eventually(lambda: made._questions._what_ifs, lambda number: number == WHAT_IFS_MAX)
+            status, text = await asked()
+            assert (status, text.partition(":")[0]) == (503, "3 questions of this kind are being worked out")
+            async with session.get(f"{made.url}v1/stream?view=what-if", headers=SAME) as response:
+                assert json.loads(await response.content.readline())["type"] == "hello"
+        finally:
+            GATE.set()
+        for status, text in await asyncio.gather(*waiting):
+            assert (status, json.loads(text)["answer"]) == (200, ["n", "web", "replicas=3", "rollout=yes"])
+        assert (await asked())[0] == 200
 
 
 def test_vendored_files_are_those_of_the_packages() -> None:

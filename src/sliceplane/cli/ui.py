@@ -41,10 +41,11 @@ async def _serve(connection: Connection, namespace: str, port: int) -> None:
     import asyncio
 
     from sliceplane.cli.process import on_stop_signal, say_ready
+    from sliceplane.cli.ui_what_if import foreseen
     from sliceplane.shell.ui.server import page
 
     stopped = asyncio.Event()
     on_stop_signal(stopped.set)
-    async with page(connection, namespace, port) as made:
+    async with page(connection, namespace, port, foreseen) as made:
         say_ready(made.url)
         await stopped.wait()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sliceplane.whatif.state import ClusterState
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
-_PRICE_DEFAULT = "0.02@2026-11"
+PRICE_DEFAULT = "0.02@2026-11"
 
 
 class SettingType(click.ParamType["Setting"]):
@@ -65,7 +65,7 @@ class SettingType(click.ParamType["Setting"]):
 @click.option("--watchers", type=click.IntRange(0), default=0, show_default=True, metavar="N",
     help="Clients that watch all slices, beside the Nodes' proxies.")  # fmt: skip
 @click.option("--gigabytes", default="0", metavar="N", help="Measured, requests and answers: makes a cost of shares.")
-@click.option("--price", default=_PRICE_DEFAULT, show_default=True, metavar="AMOUNT@DATE",
+@click.option("--price", default=PRICE_DEFAULT, show_default=True, metavar="AMOUNT@DATE",
     help="$ for a GB that crosses zones, both directions; the default is AWS's.")  # fmt: skip
 @click.option("--verify", type=_FILE, metavar="RECORDING",
     help="Compare with what a recording says that happened after the snapshot.")  # fmt: skip
@@ -93,7 +93,7 @@ def command(*, service: str, output: Form, plot: Path | None, verify: Path | Non
     if verify is not None and flags["snapshot"] is None:
         raise click.UsageError("--verify compares with a snapshot of before: add --snapshot FILE")
     clients = _clients(flags)
-    price = _price(flags)
+    price = price_of(flags)
 
     def work() -> tuple[Prediction, Happened | None]:
         state, namespace = _state(flags)
@@ -193,11 +193,11 @@ def _amount(text: str, hint: str) -> Fraction:
     return amount
 
 
-def _price(flags: dict[str, Any]) -> Price:
+def price_of(flags: dict[str, Any]) -> Price:
     from sliceplane.whatif.prediction import Price
 
     amount, at, date = flags["price"].partition("@")
     if not at or not date:
         raise click.BadParameter("say of when the price is: 0.02@2026-11", param_hint="'--price'")
-    of = f"AWS, {date}" if flags["price"] == _PRICE_DEFAULT else date
+    of = f"AWS, {date}" if flags["price"] == PRICE_DEFAULT else date
     return Price(per_gb=_amount(amount, "'--price'"), of=of, gigabytes=_amount(flags["gigabytes"], "'--gigabytes'"))

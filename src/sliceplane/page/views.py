@@ -178,6 +178,19 @@ class Views:
         parts = {"nodes": sorted(model.nodes)[:500], "services": sorted(model.services)[:1000]}
         return PageView("trace", "sliceplane trace --from node/NODE --to SERVICE.NAMESPACE:PORT", parts, {})
 
+    def what_if(self, key: str) -> PageView:
+        """The form for the Service *key*, or of whichever; its answer is asked for by itself."""
+        model = self._model
+        service = model.services.get(key)
+        parts = {
+            "service": key,
+            "services": sorted(model.services)[:1000],
+            "zones": [zone for zone in model.zones() if zone],
+            "ready": model.sums(key).states.get("ready", 0),
+            "distribution": "" if service is None else service.spec.traffic_distribution or "",
+        }
+        return PageView("what-if", f"sliceplane what-if {key or 'NAMESPACE/NAME'} --set KEY=VALUE", parts, {})
+
     # Rows
 
     def _command(self, words: str) -> str:

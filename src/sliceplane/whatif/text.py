@@ -29,7 +29,7 @@ def as_text(found: Prediction, width: int | None, real: Happened | None = None) 
         list(
             table(("by zone", "clients", "endpoints", "connections", "load of one"), list(_zones(found)), width=width)
         ),
-        [line for sentence in _judgement(found) for line in _wrapped(sentence, width)],
+        [line for sentence in judgement(found) for line in _wrapped(sentence, width)],
     ]
     if real is not None:
         blocks += _happened(found, real, width)
@@ -90,7 +90,8 @@ def _zones(found: Prediction) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _judgement(found: Prediction) -> Iterator[str]:
+def judgement(found: Prediction) -> Iterator[str]:
+    """What is to be thought of it, sentence by sentence."""
     after = found.after
     factor, zone = after.shares.greatest
     for note in found.notes:

@@ -119,7 +119,9 @@ class ViewHub:
                 return self._timeline(service, query.get("since", "10m"))
             case "trace":
                 return (name,), lambda: Topic(lambda: (model.version,), lambda _: views.trace())
-        raise ValueError("view is one of now, services, service, zones, nodes, timeline, trace")
+            case "what-if":
+                return (name, service), lambda: Topic(lambda: (model.version,), lambda _: views.what_if(service))
+        raise ValueError("view is one of now, services, service, zones, nodes, timeline, trace, what-if")
 
     def _service(self, service: str, client: str) -> tuple[tuple[str, ...], Callable[[], Topic]]:
         model, views = self._live.model, self._views

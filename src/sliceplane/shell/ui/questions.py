@@ -1,4 +1,4 @@
-"""The engines' answers (explain, lint, drift, trace, timeline), kept for all tabs that show them.
+"""The engines' answers (explain, lint, drift, trace, timeline, what-if), kept for all tabs that show them.
 
 An engine reads the cluster by lists and may compute for a second, so it runs in a thread with a loop and a client of
 its own: the stream of a tab never waits for one.  A question is asked again when the cluster has changed, and now and
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
@@ -38,8 +38,13 @@ AGE_MAX_S: Final = 10.0
 KEPT_MAX: Final = 256
 METRICS_PORT: Final = 10249
 
+#: what-ifs that are worked out or wait for it: they are the longest questions
+WHAT_IFS_MAX: Final = 3
+
 #: the kind of the question, and what it is about
 Question = tuple[str, ...]
+#: of a client, a namespace, a name and settings; an engine of a layer above, which the command gives
+WhatIf = Callable[[HttpClient, str, str, Sequence[str]], Awaitable[Any]]
 
 
 @dataclass(slots=True)
@@ -54,10 +59,14 @@ class _Kept:
 class Questions:
     """Used from one loop.  *connect* makes a client, within the thread's loop; *clock*: seconds since the epoch."""
 
-    def __init__(self, connect: Callable[[], HttpClient], clock: Callable[[], float], namespace: str) -> None:
+    def __init__(
+        self, connect: Callable[[], HttpClient], clock: Callable[[], float], namespace: str, what_if: WhatIf
+    ) -> None:
         self._connect = connect
         self._clock = clock
         self._namespace = namespace
+        self._what_if = what_if
+        self._what_ifs = 0
         self._kept: dict[Question, _Kept] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="engines", daemon=True)
@@ -87,6 +96,16 @@ class Questions:
     async def ask(self, question: Question) -> Answered:
         """Once, now."""
         return (await self._timed(question))[0]
+
+    async def ask_what_if(self, question: Question) -> Answered | None:
+        """``None``: as many are being asked as may be."""
+        if self._what_ifs >= WHAT_IFS_MAX:
+            return None
+        self._what_ifs += 1
+        try:
+            return await self.ask(question)
+        finally:
+            self._what_ifs -= 1
 
     async def _timed(self, question: Question) -> tuple[Answered, float]:
         """And the CPU that the thread used meanwhile, also for other questions."""
@@ -150,6 +169,8 @@ class Questions:
                 return _traced(client, source, target, protocol=protocol, node=node, namespace=namespace)
             case ("timeline", namespace, name, since):
                 return _told(client, namespace, name, at - float(since))
+            case ("what-if", namespace, name, *settings):
+                return self._what_if(client, namespace, name, settings)
         raise AssertionError(f"no such question: {question}")
 
 

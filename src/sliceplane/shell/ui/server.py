@@ -24,7 +24,7 @@ from sliceplane.page.feed import line
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.shell.ui.hub import Topic, ViewHub
 from sliceplane.shell.ui.live import LiveCluster
-from sliceplane.shell.ui.questions import Questions
+from sliceplane.shell.ui.questions import WHAT_IFS_MAX, Questions, WhatIf
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -109,6 +109,8 @@ class PageServer:
             return await self._stream(request)
         if path == "v1/trace":
             return await self._trace(request)
+        if path == "v1/what-if":
+            return await self._what_if(request)
         return _text(404, "there is no such page")
 
     def _refusal(self, request: web.BaseRequest) -> web.Response | None:
@@ -130,6 +132,16 @@ class PageServer:
         if asked[3] not in ("", "tcp", "udp", "sctp"):
             return _text(400, "protocol is one of tcp, udp, sctp")
         answered = await self._questions.ask((*asked, query.get("namespace") or self._live.namespace or "default"))
+        return _response(200, line(answered.part()), {"Content-Type": "application/json", **NO_STORE})
+
+    async def _what_if(self, request: web.BaseRequest) -> web.Response:
+        namespace, _, name = request.query.get("service", "").partition("/")
+        settings = request.query.get("set", "").split()
+        if not namespace or not name or "/" in name:
+            return _text(400, "service is NAMESPACE/NAME")
+        answered = await self._questions.ask_what_if(("what-if", namespace, name, *settings))
+        if answered is None:
+            return _text(503, f"{WHAT_IFS_MAX} questions of this kind are being worked out: ask again in a while")
         return _response(200, line(answered.part()), {"Content-Type": "application/json", **NO_STORE})
 
     async def _stream(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -199,9 +211,11 @@ def _text(status: int, sentence: str, headers: dict[str, str] | None = None) -> 
 
 
 @asynccontextmanager
-async def page(connection: Connection, namespace: str, port: int) -> AsyncIterator[PageServer]:
+async def page(connection: Connection, namespace: str, port: int, what_if: WhatIf) -> AsyncIterator[PageServer]:
     """The page of the cluster of *connection*, on 127.0.0.1, while the context lasts.  *namespace*: only what is in
-    it; *port* 0: a free one.  Raises ``OSError``, ``StatusError`` and ``Unreachable``."""
+    it; *port* 0: a free one; *what_if* answers that question.
+
+    Raises ``OSError``, ``StatusError`` and ``Unreachable``."""
     from aiohttp import web
 
     connect: Callable[[], Any] = lambda: HttpClient(connection, read_only=True)  # noqa: E731  # of each loop its own
@@ -209,7 +223,7 @@ async def page(connection: Connection, namespace: str, port: int) -> AsyncIterat
         live = LiveCluster(client, namespace, connection.namespace)
         try:
             await live.start()
-            questions = Questions(connect, live.now, live.namespace)
+            questions = Questions(connect, live.now, live.namespace, what_if)
             questions.start()
             hub = ViewHub(live, questions)
             looking = asyncio.create_task(hub.run())

@@ -6,9 +6,9 @@ import { Command, Mark, Troubles, Waiting } from './parts.js';
 import { Stream } from './stream.js';
 import { VIEWS } from './views.js';
 
-const TABS = ['now', 'services', 'zones', 'nodes', 'timeline', 'trace'];
+const TABS = ['now', 'services', 'zones', 'nodes', 'timeline', 'trace', 'what-if'];
 const KEYS = [
-  ['/', 'to the filter'], ['1 – 6', 'the views'], ['↑ ↓ PgUp PgDn Home End', 'in a table'], ['Enter', 'opens the row'],
+  ['/', 'to the filter'], ['1 – 7', 'the views'], ['↑ ↓ PgUp PgDn Home End', 'in a table'], ['Enter', 'opens the row'],
   ['Esc', 'out of the filter, or back'], ['p', 'pause, and go on'], ['d', 'dark or light'], ['?', 'this'],
 ];
 //: beyond this the page is old
@@ -127,7 +127,7 @@ function Page() {
     <${Troubles} troubles=${state.troubles} />
     ${state.phase === 'lost' && html`<div class="trouble" role="alert"><${Mark} kind="error">the stream is gone<//> <bdi>${state.problem}</bdi>; trying again</div>`}
     <main id="main" tabindex="-1">${ready ? html`<${Shown} state=${state} stream=${stream} />` : html`<h1 class="sr">${VIEWS[view].title || 'Service'}</h1><${Waiting}>reading<//>`}</main>
-    <footer><${Command} command=${ready ? VIEWS[view].command?.(here.query) || state.command : ''} /><span class="quiet where"><bdi>${state.server}</bdi>${state.namespace && html`, namespace <bdi>${state.namespace}</bdi>`} · read-only</span></footer>
+    <footer><${Command} command=${ready ? VIEWS[view].command?.(here) || state.command : ''} /><span class="quiet where"><bdi>${state.server}</bdi>${state.namespace && html`, namespace <bdi>${state.namespace}</bdi>`} · read-only</span></footer>
     <${Said} state=${state} />
     ${help && html`<${Help} close=${() => setHelp(false)} />`}`;
 }

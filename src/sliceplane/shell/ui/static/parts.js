@@ -18,6 +18,21 @@ export function Panel({ title, aside, children, id }) {
   </section>`;
 }
 
+// What the server answers to a question that is asked once; '' asks nothing, null is on its way.
+export function useAnswer(path) {
+  const [answer, setAnswer] = useState(null);
+  useEffect(() => {
+    setAnswer(null);
+    if (!path) return undefined;
+    const abort = new AbortController();
+    fetch(path, { signal: abort.signal, cache: 'no-store' })
+      .then(async (response) => setAnswer(response.ok ? await response.json() : { problem: await response.text() }))
+      .catch((error) => abort.signal.aborted || setAnswer({ problem: String(error.message) }));
+    return () => abort.abort();
+  }, [path]);
+  return answer;
+}
+
 export const Waiting = ({ children = 'asking' }) => html`<p class="quiet">${children} …</p>`;
 
 export function Copy({ text, label = 'copy' }) {

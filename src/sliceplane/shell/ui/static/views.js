@@ -2,7 +2,8 @@
 import { useEffect, useRef, useState } from './vendor/hooks.js';
 import { choose, clock, count, html, lasting, link, percent, place } from './base.js';
 import { EndpointMap, Legend } from './map.js';
-import { Ago, Filter, Finding, Mark, Panel, Problem, Spark, State, Table, Waiting } from './parts.js';
+import { Ago, Filter, Finding, Mark, Panel, Problem, Spark, State, Table, useAnswer, Waiting } from './parts.js';
+import { command, WhatIf } from './whatif.js';
 
 const go = (path, query) => { location.hash = link(path, query).slice(1); };
 const named = (key) => key.split('/');
@@ -114,7 +115,7 @@ function Service({ state, stream }) {
   const filter = place().query.get('q') || '';
   return html`<div class="bar"><h1><span class="quiet"><bdi>${namespace}</bdi>/</span><bdi>${name}</bdi></h1>
       ${service && html`<span class="quiet">${service.type}</span> <bdi class="mono">${service.address}</bdi> ${service.ports.map((port) => html`<span class="mono quiet"><bdi>${port.name}</bdi> ${port.port}/${port.protocol}${port.target ? html` → <bdi>${port.target}</bdi>` : ''}</span> `)}`}
-      <span class="links"><a href=${link(['timeline', namespace, name])}>timeline</a> <a href=${link(['zones', namespace, name])}>zones</a> <a href=${link(['trace'], { to: `${name}.${namespace}${service?.ports[0] ? `:${service.ports[0].port}` : ''}`, from: client })}>trace</a></span></div>
+      <span class="links"><a href=${link(['timeline', namespace, name])}>timeline</a> <a href=${link(['zones', namespace, name])}>zones</a> <a href=${link(['what-if', namespace, name])}>what if</a> <a href=${link(['trace'], { to: `${name}.${namespace}${service?.ports[0] ? `:${service.ports[0].port}` : ''}`, from: client })}>trace</a></span></div>
     <${Axes} answer=${answer} problem=${explain?.problem} fresh=${fresh} />
     <${Panel} id="explain" title="Explain" aside=${explain && html`<${Ago} at=${explain.at} stream=${stream} />`}>
       ${!explain ? html`<${Waiting}>walking the chain<//>` : explain.problem ? html`<${Problem} text=${explain.problem} />` : html`
@@ -254,17 +255,7 @@ function Trace({ state }) {
   const { query } = place();
   const asked = query.get('from') && query.get('to') ? ['from', 'to', 'protocol', 'node', 'namespace'].map((name) => [name, query.get(name) || '']) : null;
   const text = asked ? String(new URLSearchParams(asked)) : '';
-  const [answer, setAnswer] = useState(null);
-  const first = useRef();
-  useEffect(() => {
-    setAnswer(null);
-    if (!text) return undefined;
-    const abort = new AbortController();
-    fetch(`v1/trace?${text}`, { signal: abort.signal, cache: 'no-store' })
-      .then(async (response) => setAnswer(response.ok ? await response.json() : { problem: await response.text() }))
-      .catch((error) => abort.signal.aborted || setAnswer({ problem: String(error.message) }));
-    return () => abort.abort();
-  }, [text]);
+  const answer = useAnswer(text && `v1/trace?${text}`);
   const onSubmit = (event) => {
     event.preventDefault();
     const form = new FormData(event.target);
@@ -273,7 +264,7 @@ function Trace({ state }) {
   const example = { from: state.parts.nodes.length ? `node/${state.parts.nodes[0]}` : '', to: state.parts.services.length ? state.parts.services[0].split('/').reverse().join('.') : '' };
   return html`<h1>Trace</h1><p class="quiet">Where does the packet go that opens a connection, and why?</p>
     <form class="trace" onSubmit=${onSubmit} key=${text}>
-      ${FIELDS.map(([name, title, hint], at) => html`<label><span>${title}</span><input name=${name} ref=${at ? null : first} list=${`known-${name}`} value=${query.get(name) || example[name] || ''} aria-describedby=${`hint-${name}`} required=${name !== 'node'} autocomplete="off" spellcheck=${false} /><small class="quiet" id=${`hint-${name}`}>${hint}</small></label>`)}
+      ${FIELDS.map(([name, title, hint]) => html`<label><span>${title}</span><input name=${name} list=${`known-${name}`} value=${query.get(name) || example[name] || ''} aria-describedby=${`hint-${name}`} required=${name !== 'node'} autocomplete="off" spellcheck=${false} /><small class="quiet" id=${`hint-${name}`}>${hint}</small></label>`)}
       <label><span>Protocol</span><select name="protocol" value=${query.get('protocol') || ''}><option value="">the Service’s</option><option value="tcp">TCP</option><option value="udp">UDP</option><option value="sctp">SCTP</option></select></label>
       <button type="submit">Trace</button>
       <datalist id="known-from">${state.parts.nodes.slice(0, 100).map((node) => html`<option value=${`node/${node}`} />`)}</datalist>
@@ -317,5 +308,6 @@ export const VIEWS = {
   zones: { title: 'Zones', show: Zones, query: ({ parts }) => ({ view: 'zones', service: parts.slice(0, 2).join('/') }), sums: ({ cross }) => `${percent(cross)} of connections leave their zone` },
   nodes: { title: 'Nodes', show: Nodes, query: () => ({ view: 'nodes' }), sums: (_, { nodes }) => count(nodes.length, 'node') },
   timeline: { title: 'Timeline', show: Timeline, query: ({ parts, query }) => ({ view: 'timeline', service: parts.slice(0, 2).join('/'), since: query.get('since') || '10m' }), sums: ({ timeline }) => count(timeline?.answer?.lines.length || 0, 'line') },
-  trace: { title: 'Trace', show: Trace, query: () => ({ view: 'trace' }), sums: () => '', command: (query) => (query.get('from') && query.get('to') ? `sliceplane trace ${['from', 'to', 'protocol', 'node'].filter((name) => query.get(name)).map((name) => `--${name} ${query.get(name)}`).join(' ')}` : '') },
+  trace: { title: 'Trace', show: Trace, query: () => ({ view: 'trace' }), sums: () => '', command: ({ query }) => (query.get('from') && query.get('to') ? `sliceplane trace ${['from', 'to', 'protocol', 'node'].filter((name) => query.get(name)).map((name) => `--${name} ${query.get(name)}`).join(' ')}` : '') },
+  'what-if': { title: 'What-if', show: WhatIf, query: ({ parts }) => ({ view: 'what-if', service: parts.slice(0, 2).join('/') }), sums: () => '', command },
 };

@@ -140,6 +140,8 @@ def test_what_if_a_zone_were_lost(plane: Plane, page: RunningPage, tab: Tab) -> 
     tab.shows(f"{lost} → 0", "[aria-label='by zone']")
     assert tab.eval("document.querySelectorAll('.pictures svg').length") == 3
     assert tab.eval("document.querySelectorAll('.pictures path.line').length") == 2
+    tab.eval("location.hash = '#/what-if/shop/cart?set=replicas%3D0'")
+    tab.shows("connections find no endpoint", ".verdict")
     tab.eval("location.hash = '#/what-if/shop/cart?set=zone-lost%3Dzone-x%20%24(reboot)'")
     tab.shows("'$(reboot)' is nothing that can be set", "main .trouble")
     tab.shows("--set zone-lost=zone-x --set '$(reboot)'", "footer")

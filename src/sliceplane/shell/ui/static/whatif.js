@@ -67,8 +67,9 @@ function Foreseen({ found }) {
     const [now, then] = [before, after].map((picture) => text(picture.zones[zone]?.[name] || 0));
     return now === then ? now : `${now} → ${then}`;
   };
+  const verdict = !found.bad ? 'nothing gets worse' : after.inside.dropped > before.inside.dropped ? 'connections find no endpoint' : 'an endpoint is overloaded';
   return html`<section aria-label="answer">
-    <p class="verdict"><${Mark} kind=${found.bad ? 'error' : 'well'}>${found.bad ? 'it gets worse' : 'nothing gets worse'}<//></p>
+    <p class="verdict"><${Mark} kind=${found.bad ? 'error' : 'well'}>${verdict}<//></p>
     <ul class="judgement">${found.judgement.map((sentence) => html`<li><bdi>${sentence}</bdi></li>`)}</ul>
     <div class="pictures"><${Loads} found=${found} zones=${zones.slice(0, ZONES_MAX)} /><${Flows} found=${found} zones=${zones.slice(0, ZONES_MAX)} /><${Sent} found=${found} /></div>
     <div class="sheets">

@@ -192,8 +192,8 @@ def test_a_line_tells_to_how_many_watchers_its_slices_went() -> None:
     story.remove(EndpointSlices, "web-x")
     lines = story.timeline().lines(BEGAN + 120)
     assert [line_text(line).partition("; 1 slice")[2] for line in lines] == [
-        " in 2 writes, 1.3 kB to up to 200 watchers (258.7 kB in all); 0 of 2 nodes told",
-        " to 200 watchers (130.0 kB in all); 0 of 2 nodes told",
+        " in 2 writes, 1.3 kB; 258.7 kB sent to up to 200 watchers; 0 of 2 nodes told",
+        "; 130.0 kB sent to 200 watchers; 0 of 2 nodes told",
     ]
     assert line_document(lines[0])["sent"] == {"fewest": 198, "most": 200, "bytes": 258_700}
     shown = entries(recording_of(Header(schema=schema()), story.recorder.segments()))

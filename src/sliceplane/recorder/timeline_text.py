@@ -123,7 +123,9 @@ def _followed(line: Line) -> list[str]:
         return []
     if not effect.slices:
         return ["what followed is in the next line" if line.next_at < line.until else "no slice changed"]
-    parts = [f"{_slices(effect)}{_sent_text(effect.sent)}"]
+    parts = [_slices(effect)]
+    if effect.sent is not None:
+        parts.append(_sent_text(effect.sent))
     if effect.nodes_known:
         told = f"{len(effect.nodes)} of {effect.nodes_known} nodes told"
         if effect.nodes:
@@ -140,14 +142,13 @@ def _slices(effect: TimelineEffect) -> str:
     return f"{slices}{writes}{f', {_bytes(effect.size_bytes)}' if effect.size_bytes else ''}"
 
 
-def _sent_text(sent: TimelineSent | None) -> str:
-    """To how many watchers each event went; they may be others each time, so the most is "up to"."""
-    if sent is None:
-        return ""
+def _sent_text(sent: TimelineSent) -> str:
+    """To how many watchers each event went; they may be others each time, so the most is "up to".  A watcher that asks
+    for protobuf or a table gets less than what was written."""
     if not sent.most:
-        return " to no watcher"
+        return "sent to no watcher"
     most = count(sent.most, "watcher")
-    return f" to {most if sent.fewest == sent.most else f'up to {most}'} ({_bytes(sent.size_bytes)} in all)"
+    return f"{_bytes(sent.size_bytes)} sent to {most if sent.fewest == sent.most else f'up to {most}'}"
 
 
 def _bytes(size_bytes: int) -> str:

@@ -11,8 +11,6 @@ Pods that leave one Service together share the answers.  A node that never told 
 
 from __future__ import annotations
 
-from typing import Final
-
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Lease, Node, Pod, Service
 from sliceplane.api.discovery import ANNOTATION_DRAIN, ANNOTATION_DRAIN_BARRIER, EndpointSlice
@@ -22,7 +20,7 @@ from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.controllers.node_caches import NodeCaches
 from sliceplane.drain.answer import CONDITION, condition_of, message
-from sliceplane.drain.barrier import DrainVerdict, UnknownPolicy, compare, judge
+from sliceplane.drain.barrier import ASK_PERIOD_S, LOOK_S, DrainVerdict, UnknownPolicy, compare, judge
 from sliceplane.drain.barrier import Nodes as KnownNodes
 from sliceplane.drain.departure import Departures, subject_of
 from sliceplane.informer.cache import Change, Mark
@@ -37,11 +35,6 @@ from sliceplane.proxy.progress import (
     read_report,
     spread_of,
 )
-
-#: between two requests for reports on account of one Pod
-ASK_PERIOD_S: Final = 1.0
-#: between two looks at many nodes
-LOOK_S: Final = 0.25
 
 
 class DrainedController(KeyedController):

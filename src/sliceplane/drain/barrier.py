@@ -36,6 +36,10 @@ from sliceplane.proxy.progress import (
 
 #: a proxy that told nothing for so long after its Lease ran out was taken away, or its node is gone
 FORGET_S: Final = 300.0
+#: between two requests for reports on account of one Pod; a request is a write itself, which a goal may follow
+ASK_PERIOD_S: Final = 1.0
+#: between two looks at many nodes
+LOOK_S: Final = 0.25
 
 Policy = Literal["wait", "fail", "after"]
 

@@ -27,7 +27,18 @@ from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Resource, Services
 from sliceplane.controllers.node_caches import NodeCaches
 from sliceplane.drain.answer import GATE, DrainAnswer, DrainedPod, Outcome
-from sliceplane.drain.barrier import FORGET_S, DrainVerdict, Missing, NodeHolding, Proof, UnknownPolicy, compare, judge
+from sliceplane.drain.barrier import (
+    ASK_PERIOD_S,
+    FORGET_S,
+    LOOK_S,
+    DrainVerdict,
+    Missing,
+    NodeHolding,
+    Proof,
+    UnknownPolicy,
+    compare,
+    judge,
+)
 from sliceplane.drain.barrier import Nodes as KnownNodes
 from sliceplane.drain.departure import Departures, Use, subject_of
 from sliceplane.informer.cache import Change, Mark
@@ -46,10 +57,6 @@ from sliceplane.proxy.progress import (
 from sliceplane.shell.transport.base import Client, Unreachable
 from sliceplane.shell.transport.reflect import RunningInformer
 
-#: between two requests for reports; the request itself is a write that a goal may follow
-ASK_PERIOD_S: Final = 1.0
-#: between two looks at many nodes
-LOOK_S: Final = 0.25
 _SYNC_TIMEOUT_S: Final = 30.0
 
 

@@ -37,11 +37,11 @@ check: lint ## fast: lint, types, layers, quick tests of the cores (without long
 
 # Tests wait about as long as they compute: twice as many processes as cores.
 TEST_WORKERS ?= $$(( 2 * $$(nproc) ))
-test: ## everything that must pass (what CI runs), in twice as many processes as there are cores
+test: ## everything that must pass (what CI runs); what failed is run once more, alone (ONCE=--once: never)
 	@$(MAKE) --no-print-directory -j 2 lint tested
 
 tested: collected # lint computes while the first tests wait
-	$(PYTEST) -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+	$(PY) tools/run_tests.py $(ONCE) -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 collected: dev # pytest's bytecode is made once, and not by each worker
 	@$(PYTEST) --collect-only -q | tail -1

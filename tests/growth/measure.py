@@ -1,9 +1,12 @@
 """How much longer four times as much takes.
 
-Work is measured in CPU time of this thread, without the collector, as the best of a few runs: what other processes do
-can lengthen a run, never shorten it.  Four times the input may take ``GROWTH_MAX`` times as long; a quadratic step
-takes sixteen times as long, and is seen as soon as it is more than a small part of the whole.  What takes less than
-``TOO_SHORT_S`` is not judged: it is noise, and costs nobody anything.
+Work is measured in CPU time of this thread, without the collector.  What other processes do lengthens a run by more
+than half: cores are shared by hyperthreads, and caches by everybody.  So a long run is compared with the short ones
+just before and after it, which met the same neighbours, and not with the best short one of another moment.
+
+Four times the input may take ``GROWTH_MAX`` times as long; a quadratic step takes sixteen times as long, each time, and
+is seen as soon as it is more than a small part of the whole.  One pair within the bound is enough.  What takes less
+than ``TOO_SHORT_S`` is not judged: it is noise, and costs nobody anything.
 """
 
 from __future__ import annotations
@@ -36,21 +39,22 @@ def seconds(run: Run) -> float:
 
 
 def growth(small: Callable[[], Run], large: Callable[[], Run], *, too_short_s: float = TOO_SHORT_S) -> float:
-    """How many times longer *large* takes than *small*; 0 for what is too short to say.
+    """How many times longer *large* takes than *small* did around it, at best; 0 for what is too short to say.
 
     Both make a fresh run, prepared outside of the measurement, each time they are called.
     """
-    long = short = float("inf")
-    ratio = 0.0
+    ratios = []
+    before = seconds(small())
     for _ in range(_RETRIES):
-        long = min(long, seconds(large()))
+        long = seconds(large())
         if long < too_short_s:
             return 0.0
-        short = min(short, *(seconds(small()) for _ in range(3)))
-        ratio = long / short
-        if ratio <= GROWTH_MAX:
+        after = seconds(small())
+        ratios.append(2 * long / (before + after))
+        if ratios[-1] <= GROWTH_MAX:
             break
-    return ratio
+        before = after
+    return min(ratios)
 
 
 def assert_linear(make: Callable[[int], Run], size: int) -> None:

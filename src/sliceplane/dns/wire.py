@@ -59,7 +59,7 @@ class WireError(ValueError):
 
 
 class Edns(NamedTuple):
-    """What the query's OPT says (RFC 6891).  ``ecs``: the data of its client subnet option (RFC 7871), if it has one."""
+    """What the query's OPT says (RFC 6891).  ``ecs``: the data of its client subnet option (RFC 7871)."""
 
     payload: int
     do: bool
@@ -113,7 +113,7 @@ class Record(NamedTuple):
 
 
 def read_query(packet: bytes) -> Question | Malformed | None:
-    """``None``: no answer at all, as to an answer (they would answer each other for ever) and to a stump of a header."""
+    """``None``: no answer at all, as to an answer (two servers would go on for ever) and to a stump of a header."""
     if len(packet) < HEADER_BYTES:
         return None
     number, flags, questions, answers, authorities, additionals = _header.unpack_from(packet)
@@ -139,7 +139,7 @@ def read_query(packet: bytes) -> Question | Malformed | None:
                 raise WireError("a second OPT, or one that is none")
             if record.ttl >> 16 & 0xFF:
                 section = packet[HEADER_BYTES : HEADER_BYTES + len(name) + 4]
-                answer = header(number, reply_flags(flags), 1, 0, 0, 1) + section + opt(BADVERS)
+                answer = header(number, reply_flags(flags), 1, more=1) + section + opt(BADVERS)
                 return Malformed(answer, BADVERS)
             edns = Edns(record.cls, bool(record.ttl & DO), _client_subnet(packet, record))
     except WireError:
@@ -173,7 +173,10 @@ def reply_flags(flags: int) -> int:
     return QR | flags & (RD | CD)
 
 
-def header(number: int, flags: int, questions: int = 0, answers: int = 0, authority: int = 0, more: int = 0) -> bytes:
+def header(
+    number: int, flags: int, questions: int = 0, answers: int = 0, *, authority: int = 0, more: int = 0
+) -> bytes:
+    """*more*: records of the additional section."""
     return _header.pack(number, flags, questions, answers, authority, more)
 
 
@@ -190,7 +193,7 @@ def error(question: Question, rcode: int, *, ra: bool = False, ede: int | None =
     """An answer without records."""
     flags = reply_flags(question.flags) | (RA if ra else 0) | rcode
     edns = b"" if question.edns is None else opt(do=question.edns.do, ede=ede, text=text)
-    return header(question.id, flags, 1, 0, 0, 1 if edns else 0) + question.wire + edns
+    return header(question.id, flags, 1, more=1 if edns else 0) + question.wire + edns
 
 
 def encode_record(owner: bytes, kind: int, ttl: int, data: bytes) -> bytes:

@@ -7,7 +7,8 @@ in which none needs one that comes later:
 - the state of a server and of its readers: store, informer, workqueue, flowcontrol;
 - endpoints of Services: heuristics, slices, proxy, endpoints, balancing, shadow, drain;
 - what writes and decides: registry, controllers;
-- rules of a node: nft, iptables, ipvs, hns; names: dns;
+- rules of a node: nft, iptables, ipvs, hns;
+- names of Services: dns;
 - what answers questions: tracer, endpoints_audit, estimate, explain, drift;
 - what controllers were told, to be told again: recorder;
 - what a browser shows of all that: page;

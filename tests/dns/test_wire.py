@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.dns import wire
-from sliceplane.dns.wire import Edns, Malformed, Question, WireError, name_of, read_name, read_query, text_of
+from sliceplane.dns.wire import DnsQuestion, Edns, Malformed, WireError, name_of, read_name, read_query, text_of
 
 HEADER = b"\x12\x34\x01\x00\x00\x01\0\0\0\0\0\0"
 QUESTION = b"\4demo\0\0\1\0\1"
@@ -35,9 +35,9 @@ def malformed(packet: bytes) -> Malformed:
 
 
 def test_a_plain_query_and_one_with_edns() -> None:
-    assert read_query(asked("De.x.")) == Question(0x1234, wire.RD, b"\2De\1x\0", wire.A, wire.IN)
+    assert read_query(asked("De.x.")) == DnsQuestion(0x1234, wire.RD, b"\2De\1x\0", wire.A, wire.IN)
     question = read_query(asked(use_edns=0, payload=4096, want_dnssec=True))
-    assert isinstance(question, Question)
+    assert isinstance(question, DnsQuestion)
     assert question.edns == Edns(4096, do=True)
     assert question.key == name_of("demo.default.svc.cluster.local")
 
@@ -47,7 +47,7 @@ def test_how_much_a_client_takes() -> None:
 
     def takes(payload: int | None, transport: str = "udp") -> int:
         edns = None if payload is None else Edns(payload, do=False)
-        return Question(1, 0, b"\0", 1, 1, edns).payload_of(transport)
+        return DnsQuestion(1, 0, b"\0", 1, 1, edns).payload_of(transport)
 
     assert [takes(payload) for payload in (None, 0, 100, 512, 800, 1232, 4096)] == [512, 512, 512, 512, 800, 1232, 1232]
     assert takes(None, "tcp") == 65535
@@ -105,8 +105,8 @@ def test_a_later_version_of_edns_is_refused_with_ours() -> None:
 def test_extended_errors_are_told_only_to_those_who_speak_edns() -> None:
     plain = read_query(asked())
     extended = read_query(asked(use_edns=0, want_dnssec=True))
-    assert isinstance(plain, Question)
-    assert isinstance(extended, Question)
+    assert isinstance(plain, DnsQuestion)
+    assert isinstance(extended, DnsQuestion)
     assert dns.message.from_wire(wire.error(plain, wire.SERVFAIL, ede=wire.EDE_NOT_READY)).edns == -1
     parsed = dns.message.from_wire(wire.error(extended, wire.SERVFAIL, ede=wire.EDE_NOT_READY, text="no list yet"))
     assert parsed.rcode() == dns.rcode.SERVFAIL

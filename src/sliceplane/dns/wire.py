@@ -66,7 +66,7 @@ class Edns(NamedTuple):
     ecs: bytes = b""
 
 
-class Question(NamedTuple):
+class DnsQuestion(NamedTuple):
     """The one question of a query, and what its answer depends on."""
 
     id: int
@@ -101,7 +101,7 @@ class Malformed(NamedTuple):
     rcode: int
 
 
-class Record(NamedTuple):
+class DnsRecord(NamedTuple):
     """A record of a message: ``packet[data:end]`` is its data, in which names may be compressed."""
 
     name: bytes
@@ -112,7 +112,7 @@ class Record(NamedTuple):
     end: int
 
 
-def read_query(packet: bytes) -> Question | Malformed | None:
+def read_query(packet: bytes) -> DnsQuestion | Malformed | None:
     """``None``: no answer at all, as to an answer (two servers would go on for ever) and to a stump of a header."""
     if len(packet) < HEADER_BYTES:
         return None
@@ -144,10 +144,10 @@ def read_query(packet: bytes) -> Question | Malformed | None:
             edns = Edns(record.cls, bool(record.ttl & DO), _client_subnet(packet, record))
     except WireError:
         return _malformed(number, flags, FORMERR)
-    return Question(number, flags, name, kind, cls, edns)
+    return DnsQuestion(number, flags, name, kind, cls, edns)
 
 
-def _client_subnet(packet: bytes, record: Record) -> bytes:
+def _client_subnet(packet: bytes, record: DnsRecord) -> bytes:
     """Raises ``WireError`` where the options are none."""
     offset = record.data
     subnet = b""
@@ -189,7 +189,7 @@ def opt(rcode: int = NOERROR, *, do: bool = False, ede: int | None = None, text:
     return ROOT + _fields.pack(OPT, PAYLOAD_BYTES, rcode >> 4 << 24 | (DO if do else 0), len(data)) + data
 
 
-def error(question: Question, rcode: int, *, ra: bool = False, ede: int | None = None, text: str = "") -> bytes:
+def error(question: DnsQuestion, rcode: int, *, ra: bool = False, ede: int | None = None, text: str = "") -> bytes:
     """An answer without records."""
     flags = reply_flags(question.flags) | (RA if ra else 0) | rcode
     edns = b"" if question.edns is None else opt(do=question.edns.do, ede=ede, text=text)
@@ -238,7 +238,7 @@ def read_name(packet: bytes, offset: int, *, compressed: bool = True) -> tuple[b
         offset += 1 + length
 
 
-def read_record(packet: bytes, offset: int) -> Record:
+def read_record(packet: bytes, offset: int) -> DnsRecord:
     name, offset = read_name(packet, offset)
     if offset + _fields.size > len(packet):
         raise WireError("a record ends early")
@@ -246,7 +246,7 @@ def read_record(packet: bytes, offset: int) -> Record:
     data = offset + _fields.size
     if data + size > len(packet):
         raise WireError("a record's data end early")
-    return Record(name, kind, cls, ttl, data, data + size)
+    return DnsRecord(name, kind, cls, ttl, data, data + size)
 
 
 # -- names -----------------------------------------------------------------------------------------------

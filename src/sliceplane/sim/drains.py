@@ -8,7 +8,6 @@ have it used, unless the kernel is already ahead of all that the barrier was tol
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Final
 
 from sliceplane.api.core import Lease, Node, Pod, Service
@@ -27,10 +26,9 @@ from sliceplane.sim.actor import Actor
 from sliceplane.sim.network import Network
 from sliceplane.sim.proxies import Proxies
 from sliceplane.sim.steady import Broken
-from sliceplane.sim.streams import SimulatedInformer
+from sliceplane.sim.streams import informers_of
 
 _PAUSE_ONE_IN: Final = 48
-_SYNCED: Final = 5
 #: most Nodes of a simulation have no proxy
 _LET_GO: Final = UnknownPolicy("after", 0.0)
 
@@ -47,22 +45,19 @@ class DrainWatch(Actor):
         self._services: dict[str, Service] = {}
         #: those that were used since it was last said that they are drained
         self._used: set[tuple[str, str]] = set()
-        self._synced = 0
+        self._synced = False
         self.proven = 0
         leases = Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT}={COMPONENT}")
         selections = (Selection(Pods), Selection(EndpointSlices), Selection(Services), leases, Selection(Nodes))
-        self._informers = [
-            SimulatedInformer(
-                selection,
-                network,
-                rng.fork(),
-                receive=self._receive,
-                deliver=self._on_changes,
-                on_synced=self._on_synced,
-                on_mark=partial(self._on_mark, selection),
-            )
-            for selection in selections
-        ]
+        self._informers = informers_of(
+            selections,
+            network,
+            rng,
+            receive=self._receive,
+            deliver=self._on_changes,
+            on_synced=self._on_synced,
+            on_mark=self._on_mark,
+        )
 
     def start(self) -> None:
         for informer in self._informers:
@@ -73,7 +68,7 @@ class DrainWatch(Actor):
             self.pause(self._rng.uniform(1.0, 60.0))
 
     def _on_synced(self) -> None:
-        self._synced += 1
+        self._synced = True
 
     def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
         for change in changes:
@@ -91,24 +86,22 @@ class DrainWatch(Actor):
                     self._nodes.on_node(*change.typed(Node))
         self._look()
 
-    def _on_mark(self, selection: Selection, mark: Mark) -> None:
-        if selection.resource is EndpointSlices:
+    def _on_mark(self, mark: Mark) -> None:
+        if mark.resource == EndpointSlices.key:
             self._departures.on_mark(mark.revision)
         else:
             self._departures.look()
         self._look()
 
     def _look(self) -> None:
-        if self._synced < _SYNCED:
-            return
-        facts = self._nodes.facts()
+        facts = self._nodes.facts() if self._synced else []
         now = self._agenda.now
-        for subject in self._departures.subjects():
+        for subject in self._departures.subjects() if self._synced else ():
             key, one = subject.key, (subject.key, subject.uid)
             uses = self._departures.uses(key)
             if uses:
                 self._used.add(one)
-            if one not in self._used:
+            if uses or one not in self._used:
                 continue
             goal = self._departures.goal(key)
             verdict = judge(uses, goal, compare(goal, facts, now), _LET_GO, 0.0)

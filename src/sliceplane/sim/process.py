@@ -23,7 +23,7 @@ from sliceplane.sim.agenda import Alarm, Deed
 from sliceplane.sim.network import Network
 from sliceplane.sim.server import Server
 from sliceplane.sim.steady import Broken
-from sliceplane.sim.streams import SimulatedInformer
+from sliceplane.sim.streams import informers_of
 
 MAX_IN_FLIGHT: Final = 5
 #: as the production host's
@@ -56,19 +56,16 @@ class Process(Actor):
         self._jobs: set[str] = set()
         self._turn_asked = False
         self._alarm = Alarm(self._agenda, self._ask_turn, self._receive)
-        self._informers = [
-            SimulatedInformer(
-                selection,
-                network,
-                rng.fork(),
-                receive=self._receive,
-                deliver=self._on_changes,
-                on_synced=self._on_synced,
-                on_mark=self._on_mark,
-            )
-            for selection in self.controller.info.watches
-        ]
-        self._unsynced = len(self._informers)
+        self._informers = informers_of(
+            self.controller.info.watches,
+            network,
+            rng,
+            receive=self._receive,
+            deliver=self._on_changes,
+            on_synced=self._on_synced,
+            on_mark=self._on_mark,
+        )
+        self._synced = False
 
     def start(self) -> None:
         self._trace.note(self._agenda.now, self.actor, "start", "process")
@@ -125,12 +122,11 @@ class Process(Actor):
             self._guarded(lambda: reader.on_mark(mark, self._agenda.now))
 
     def _on_synced(self) -> None:
-        self._unsynced -= 1
-        if self._unsynced == 0:
-            self._trace.note(self._agenda.now, self.actor, "synced", "process")
-            self._record.synced(self._agenda.now)
-            self._guarded(lambda: self.controller.on_synced(self._agenda.now))
-            self._ask_turn()
+        self._synced = True
+        self._trace.note(self._agenda.now, self.actor, "synced", "process")
+        self._record.synced(self._agenda.now)
+        self._guarded(lambda: self.controller.on_synced(self._agenda.now))
+        self._ask_turn()
 
     def _guarded(self, deed: Deed) -> None:
         try:
@@ -150,7 +146,7 @@ class Process(Actor):
 
     def _turn(self) -> None:
         self._turn_asked = False
-        if self._unsynced:
+        if not self._synced:
             return
         self._guarded(self._take_work)
         due = self.controller.next_deadline() if len(self._jobs) < MAX_IN_FLIGHT else None

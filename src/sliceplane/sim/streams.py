@@ -7,10 +7,11 @@ reflector's own time limit finds it out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Final
 
-from sliceplane.api.codec import encode
+from sliceplane.api.codec import decode, encode
 from sliceplane.api.errors import StatusError, unreachable
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
@@ -29,6 +30,8 @@ LAG_MAX_S: Final = 5.0
 BURST_MAX_S: Final = 20.0
 
 Deliver = Callable[[tuple[Change[Object], ...]], None]
+#: a dozen informers are told the same event; objects are frozen, so they share what was decoded
+_decoded = lru_cache(4096)(lambda kind, body: decode(body, kind))
 
 
 class SimulatedInformer:
@@ -45,7 +48,9 @@ class SimulatedInformer:
         on_synced: Deed,
         on_mark: Callable[[Mark], None] | None = None,
     ) -> None:
-        self.reflector: Reflector[Object] = Reflector(Cache(selection.resource), rng)
+        resource = selection.resource
+        cache: Cache[Object] = Cache(resource, decode=partial(_decoded, resource.projection))
+        self.reflector: Reflector[Object] = Reflector(cache, rng)
         self.selection = selection
         self._network = network
         self._agenda = network.agenda
@@ -204,6 +209,33 @@ class SimulatedInformer:
             self._request += 1
             self._close()
             self._watch_ended(self._request, unreachable("connection reset by peer"))
+
+
+def informers_of(
+    selections: Sequence[Selection],
+    network: Network,
+    rng: Rng,
+    *,
+    receive: Callable[[Deed], None],
+    deliver: Deliver,
+    on_synced: Deed,
+    on_mark: Callable[[Mark], None],
+) -> list[SimulatedInformer]:
+    """One for each of *selections*; *on_synced* once all of them are."""
+    unsynced = len(selections)
+
+    def one_synced() -> None:
+        nonlocal unsynced
+        unsynced -= 1
+        if not unsynced:
+            on_synced()
+
+    return [
+        SimulatedInformer(
+            selection, network, rng.fork(), receive=receive, deliver=deliver, on_synced=one_synced, on_mark=on_mark
+        )
+        for selection in selections
+    ]
 
 
 class _SimulatedStream:

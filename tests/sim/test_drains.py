@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from sliceplane.drain import barrier
-from sliceplane.sim import drains
+from sliceplane.drain import barrier, cluster
 from sliceplane.sim.faults import parse_faults
 from sliceplane.sim.simulation import Options, Simulation
 from sliceplane.sim.steady import Broken
@@ -43,7 +42,7 @@ def test_who_does_not_wait_for_nodes_is_found_out(monkeypatch: pytest.MonkeyPatc
     def hasty(*arguments: Any, **options: Any) -> barrier.Proof:
         return barrier.compare(*arguments, **options)._replace(waiting=())
 
-    monkeypatch.setattr(drains, "compare", hasty)
+    monkeypatch.setattr(cluster, "compare", hasty)
     with pytest.raises(Broken, match=r"is drained, and bare-[01] sends to it"):
         sum(proven(seed) for seed in range(1, 7))
 

@@ -12,29 +12,19 @@ Pods that leave one Service together share the answers.  A node that never told 
 from __future__ import annotations
 
 from sliceplane.api.codec import encode
-from sliceplane.api.core import Lease, Node, Pod, Service
-from sliceplane.api.discovery import ANNOTATION_DRAIN, ANNOTATION_DRAIN_BARRIER, EndpointSlice
+from sliceplane.api.core import Pod
+from sliceplane.api.discovery import ANNOTATION_DRAIN, ANNOTATION_DRAIN_BARRIER
 from sliceplane.api.meta import Object
-from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
+from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods
 from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
 from sliceplane.controllers.keyed import KeyedController
-from sliceplane.controllers.node_caches import NodeCaches
 from sliceplane.drain.answer import CONDITION, condition_of, message
-from sliceplane.drain.barrier import ASK_PERIOD_S, LOOK_S, DrainVerdict, UnknownPolicy, compare, judge
-from sliceplane.drain.barrier import Nodes as KnownNodes
-from sliceplane.drain.departure import Departures, subject_of
+from sliceplane.drain.barrier import ASK_PERIOD_S, LOOK_S, DrainVerdict
+from sliceplane.drain.cluster import SELECTIONS, DrainCluster
+from sliceplane.drain.departure import subject_of
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.kit.times import format_time
-from sliceplane.proxy.progress import (
-    ANNOTATION_PROGRESS,
-    ANNOTATION_REPORT,
-    COMPONENT,
-    FEW_NODES,
-    LABEL_COMPONENT,
-    LEASE_NAMESPACE,
-    read_report,
-    spread_of,
-)
+from sliceplane.proxy.progress import ANNOTATION_REPORT, FEW_NODES, spread_of
 
 
 class DrainedController(KeyedController):
@@ -43,20 +33,10 @@ class DrainedController(KeyedController):
     def __init__(self) -> None:
         super().__init__(
             ControllerInfo(
-                name="pod-drained-controller",
-                aliases=("pod-drained",),
-                watches=(
-                    Selection(Pods),
-                    Selection(EndpointSlices),
-                    Selection(Services),
-                    Selection(Nodes),
-                    Selection(Leases, namespace=LEASE_NAMESPACE, label_selector=f"{LABEL_COMPONENT}={COMPONENT}"),
-                ),
+                name="pod-drained-controller", aliases=("pod-drained",), watches=(Selection(Pods), *SELECTIONS)
             )
         )
-        self._departures = Departures()
-        self._nodes = KnownNodes()
-        self._caches = NodeCaches()
+        self._cluster = DrainCluster()
         #: those that ask for the condition
         self._pods: dict[str, Pod] = {}
         #: those that leave and are not known to be drained -> since when
@@ -69,36 +49,18 @@ class DrainedController(KeyedController):
     # -- events -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
-        self._caches.on_change(change)
         match change.object:
             case Pod() as pod:
                 self._on_pod(pod, gone=change.new is None, now=now)
-            case EndpointSlice():
-                self._departures.on_slice(*change.typed(EndpointSlice))
-            case Service():
-                self._departures.on_service(*change.typed(Service))
-            case Node():
-                self._nodes.on_node(*change.typed(Node))
-                self._look_at_all(now)
-            case Lease() as lease:
-                self._nodes.on_lease(*change.typed(Lease), now)
-                annotations = {} if change.new is None else lease.metadata.annotations or {}
-                report = read_report(annotations.get(ANNOTATION_PROGRESS, ""))
-                self._caches.on_report(lease.metadata.name, report, now)
-                self._look_at_all(now)
-            case unexpected:
-                raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
+                return
+            case _:
+                self._cluster.on_change(change, now)
+        if change.resource in (Nodes.key, Leases.key):
+            self._look_at_all(now)
 
     def on_mark(self, mark: Mark, now: float) -> None:
         """A ``controllers.base.MarkReader``."""
-        self._caches.on_mark(mark, now)
-        if mark.resource == EndpointSlices.key:
-            moved = self._departures.on_mark(mark.revision)
-        elif mark.resource == Services.key:
-            moved = self._departures.look()
-        else:
-            return
-        for key in moved:
+        for key in self._cluster.on_mark(mark, now):
             if key in self._leaving:
                 self.enqueue(key, now)
 
@@ -108,7 +70,7 @@ class DrainedController(KeyedController):
             self._forget(key)
             return
         self._pods[key] = pod
-        self._departures.add(subject_of(pod))
+        self._cluster.departures.add(subject_of(pod))
         if not _leaves(pod):
             self._leaving.pop(key, None)
         elif _condition(pod) != "True":
@@ -116,13 +78,13 @@ class DrainedController(KeyedController):
         self.enqueue(key, now)
 
     def _forget(self, key: str) -> None:
-        self._departures.discard(key)
+        self._cluster.departures.discard(key)
         for kept in (self._pods, self._leaving, self._told, self._asked):
             kept.pop(key, None)
 
     def _look_at_all(self, now: float) -> None:
         """Thousands of nodes answer one after the other, and to look at all of them takes a while."""
-        delay_s = 0.0 if len(self._nodes) <= FEW_NODES else LOOK_S
+        delay_s = 0.0 if len(self._cluster.nodes) <= FEW_NODES else LOOK_S
         for key in self._leaving:
             self.enqueue_after(key, delay_s, now)
 
@@ -148,12 +110,9 @@ class DrainedController(KeyedController):
         return ()
 
     def _verdict(self, key: str, now: float) -> DrainVerdict | None:
-        if not self._departures.is_known(key):
+        if not self._cluster.departures.is_known(key):
             return None
-        self._nodes.on_differing(frozenset(self._caches.differing))
-        goal = self._departures.goal(key)
-        proof = compare(goal, self._nodes.facts(), now)
-        return judge(self._departures.uses(key), goal, proof, UnknownPolicy(), 0.0)
+        return self._cluster.verdict(key, self._cluster.facts(), now)
 
     def _ask(self, key: str, verdict: DrainVerdict, now: float) -> tuple[Write, ...]:
         due = self._asked.get(key, -ASK_PERIOD_S) + ASK_PERIOD_S
@@ -174,7 +133,7 @@ class DrainedController(KeyedController):
                 body=body,
                 tolerate=("NotFound",),
             )
-            for seen in self._departures.slices_to_ask(key)
+            for seen in self._cluster.departures.slices_to_ask(key)
         )
 
     def _told_write(self, pod: Pod, status: str, reason: str, text: str, now: float) -> Write:
@@ -207,7 +166,7 @@ class DrainedController(KeyedController):
 
     def check(self) -> None:
         super().check()
-        self._caches.check()
+        self._cluster.check()
         assert self._leaving.keys() <= self._pods.keys(), "a Pod leaves that nobody asked for"
 
 

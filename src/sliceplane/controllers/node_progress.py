@@ -4,7 +4,7 @@ Clocks of machines differ, so a Lease lives as long as it says from the moment a
 
 **Which slices concern a node?**  Those that it reads (``proxy.selections``), and for each reading the node tells a
 version of its own; so what is asked for is a version for each reading.  A proxy of an older release tells one version
-for all.  A node whose cache lost an event (``controllers.node_caches``) holds no version, whatever it says.
+for all.  A node whose cache lost an event (``proxy.node_caches``) holds no version, whatever it says.
 
 **Stopped or removed?**  A Lease that ran out is of a proxy that stopped, or of a node that is gone.  A proxy lets its
 Node own the Lease, so the garbage collector takes the Lease with the Node: one that ran out, has such an owner and is
@@ -23,9 +23,9 @@ from typing import Final, NamedTuple
 from sliceplane.api.core import Lease
 from sliceplane.api.meta import Object, OwnerReference, revision_of
 from sliceplane.api.scheme import EndpointSlices
-from sliceplane.controllers.node_caches import NodeCaches, Verdict
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.kit.metrics import Metrics
+from sliceplane.proxy.node_caches import NodeCaches, Verdict
 from sliceplane.proxy.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,

@@ -2,7 +2,7 @@
 
 Two caches of one resource that stand for the same version hold the same objects exactly if their digests are equal, but
 for a chance of one in 2^64.  A change costs two hashes, whatever there is besides, so both ends of a watch keep theirs,
-and a node that lost an event is found by comparing sixteen digits (``proxy.progress``, ``controllers.node_caches``).
+and a node that lost an event is found by comparing sixteen digits (``proxy.progress``, ``proxy.node_caches``).
 
 The hash is the same in every process and release: keys by BLAKE2b, once for each object; versions, which are numbers on
 every server that we know of, mixed in by two rounds of multiplication and folding.  CRCs would not do: of two events

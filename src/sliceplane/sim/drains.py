@@ -1,6 +1,6 @@
 """``drained-is-drained``: a barrier that looks on, and the kernels of all nodes to hold it to.
 
-The production cores (``drain.departure``, ``drain.barrier``) over the simulator's informers, which lose, delay and
+The production core (``drain.cluster``) over the simulator's informers, which lose, delay and
 relist as those of controllers do.  Every Pod is a Pod to be drained.  When the barrier first says so of one that was
 used, each node's kernel is looked at as it is, whatever the node tells: what it holds of the Pod's Services must not
 have it used, unless the kernel is already ahead of all that the barrier was told.
@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sliceplane.api.core import Lease, Node, Pod, Service
-from sliceplane.api.discovery import EndpointSlice, SliceEndpoint
+from sliceplane.api.core import Pod, Service
+from sliceplane.api.discovery import SliceEndpoint
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
-from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
-from sliceplane.drain.barrier import FORGET_S, UnknownPolicy, compare, judge
-from sliceplane.drain.barrier import Nodes as KnownNodes
-from sliceplane.drain.departure import Departures, DrainSubject, subject_of
+from sliceplane.api.scheme import Pods
+from sliceplane.drain.barrier import FORGET_S, UnknownPolicy
+from sliceplane.drain.cluster import SELECTIONS, DrainCluster
+from sliceplane.drain.departure import DrainSubject, subject_of
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.kit.rng import Rng
-from sliceplane.proxy.progress import COMPONENT, LABEL_COMPONENT, LEASE_NAMESPACE
 from sliceplane.proxy.usable import Locality, choose, choose_local
 from sliceplane.sim.actor import Actor
 from sliceplane.sim.network import Network
@@ -40,17 +39,15 @@ class DrainWatch(Actor):
         super().__init__("drain-watch", network)
         self._proxies = proxies
         self._rng = rng
-        self._departures = Departures()
-        self._nodes = KnownNodes()
+        self._cluster = DrainCluster()
+        self._departures = self._cluster.departures
         self._services: dict[str, Service] = {}
         #: those that were used since it was last said that they are drained
         self._used: set[tuple[str, str]] = set()
         self._synced = False
         self.proven = 0
-        leases = Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT}={COMPONENT}")
-        selections = (Selection(Pods), Selection(EndpointSlices), Selection(Services), leases, Selection(Nodes))
         self._informers = informers_of(
-            selections,
+            (Selection(Pods), *SELECTIONS),
             network,
             rng,
             receive=self._receive,
@@ -75,36 +72,27 @@ class DrainWatch(Actor):
             match change.object:
                 case Pod() as pod:
                     self._departures.add(subject_of(pod))  # one that is gone may still be in slices
-                case EndpointSlice():
-                    self._departures.on_slice(*change.typed(EndpointSlice))
+                    continue
                 case Service() as service:
                     self._services[service.metadata.key] = service
-                    self._departures.on_service(*change.typed(Service))
-                case Lease():
-                    self._nodes.on_lease(*change.typed(Lease), self._agenda.now)
-                case Node():
-                    self._nodes.on_node(*change.typed(Node))
+            self._cluster.on_change(change, self._agenda.now)
         self._look()
 
     def _on_mark(self, mark: Mark) -> None:
-        if mark.resource == EndpointSlices.key:
-            self._departures.on_mark(mark.revision)
-        else:
-            self._departures.look()
+        self._cluster.on_mark(mark, self._agenda.now)
         self._look()
 
     def _look(self) -> None:
-        facts = self._nodes.facts() if self._synced else []
+        facts = self._cluster.facts() if self._synced else []
         now = self._agenda.now
         for subject in self._departures.subjects() if self._synced else ():
             key, one = subject.key, (subject.key, subject.uid)
-            uses = self._departures.uses(key)
-            if uses:
+            if self._departures.uses(key):
                 self._used.add(one)
-            if uses or one not in self._used:
                 continue
-            goal = self._departures.goal(key)
-            verdict = judge(uses, goal, compare(goal, facts, now), _LET_GO, 0.0)
+            if one not in self._used:
+                continue
+            verdict = self._cluster.verdict(key, facts, now, policy=_LET_GO)
             if verdict.state == "proven":
                 self._used.discard(one)
                 self.proven += 1

@@ -15,49 +15,32 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from sliceplane.api.codec import encode
-from sliceplane.api.core import Lease, Node, Pod, Service
+from sliceplane.api.core import Pod
 from sliceplane.api.discovery import ANNOTATION_DRAIN, LABEL_HEADLESS, LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Resource, Services
-from sliceplane.controllers.node_caches import NodeCaches
 from sliceplane.drain.answer import GATE, DrainAnswer, DrainedPod, Outcome
-from sliceplane.drain.barrier import (
-    ASK_PERIOD_S,
-    FORGET_S,
-    LOOK_S,
-    DrainVerdict,
-    Missing,
-    NodeHolding,
-    Proof,
-    UnknownPolicy,
-    compare,
-    judge,
-)
-from sliceplane.drain.barrier import Nodes as KnownNodes
-from sliceplane.drain.departure import Departures, Use, subject_of
+from sliceplane.drain.barrier import ASK_PERIOD_S, FORGET_S, LOOK_S, UnknownPolicy
+from sliceplane.drain.cluster import LEASES, DrainCluster
+from sliceplane.drain.departure import subject_of
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.times import format_time
-from sliceplane.proxy.progress import (
-    ANNOTATION_PROGRESS,
-    ANNOTATION_REPORT,
-    COMPONENT,
-    FEW_NODES,
-    LABEL_COMPONENT,
-    LEASE_NAMESPACE,
-    read_report,
-    spread_of,
-)
+from sliceplane.proxy.progress import ANNOTATION_REPORT, FEW_NODES, spread_of
 from sliceplane.shell.transport.base import Client, Unreachable
 from sliceplane.shell.transport.reflect import RunningInformer
 
 _SYNC_TIMEOUT_S: Final = 30.0
+#: by the plural of what may not be read
+_WITHOUT: Final = {
+    Services.plural: "Services: any may have a policy Local",
+    Nodes.plural: "Nodes: those that never told anything are not known",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,41 +89,33 @@ class Drainer:
         spaces = {pod.metadata.namespace for pod in pods}
         self._space = next(iter(spaces)) if len(spaces) == 1 else ""
         self._news = asyncio.Event()
-        self._departures = Departures()
-        self._nodes = KnownNodes()
-        self._caches = NodeCaches()
+        self._cluster = DrainCluster()
         self._headless: set[str] = set()
         self._unread: list[str] = []
-        #: what is there to know nodes by
-        self._blind: tuple[Missing, ...] = ()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Drainer:
         """Raises ``StatusError`` and ``Unreachable`` where slices or Pods cannot be read."""
-        space = "" if self._options.digests and await self._may_list(EndpointSlices, "") else self._space
-        leases = Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT}={COMPONENT}")
+        everywhere = self._options.digests and await self._refused(Selection(EndpointSlices)) is None
+        space = "" if everywhere else self._space
         names = [waiting.pod.metadata.name for waiting in self._waiting.values()]
         one = f"metadata.name={names[0]}" if len(names) == 1 else ""
         wanted = (
-            (Selection(Pods, self._space, field_selector=one), self._on_pod, None),
-            (Selection(EndpointSlices, space), self._on_slice, self._on_mark),
-            (Selection(Services, space), self._on_service, self._on_mark),
-            (leases, self._on_lease, None),
-            (Selection(Nodes), self._on_node, None),
+            Selection(Pods, self._space, field_selector=one),
+            Selection(EndpointSlices, space),
+            Selection(Services, space),
+            Selection(Nodes),
+            LEASES,
         )
+        followed = [selection for selection in wanted if await self._may_follow(selection)]
+        known = {selection.resource for selection in followed}
+        self._cluster = DrainCluster(services_known=Services in known, leases_known=Leases in known)
         for waiting in self._waiting.values():
-            self._departures.add(subject_of(waiting.pod))
-        followed: list[tuple[Selection, Any, Any]] = []
-        for selection, handler, on_mark in wanted:
-            refused = await self._refused(selection)
-            if refused is None:
-                followed.append((selection, handler, on_mark))
-            else:
-                self._on_refused(selection.resource, refused)
+            self._cluster.departures.add(subject_of(waiting.pod))
         synced = []
-        for selection, handler, on_mark in followed:
+        for selection in followed:
             informer = RunningInformer[Object](self._client, selection, clock=self._clock, rng=self._rng.fork())
-            informer.add_handler(partial(self._on_changes, handler), lambda: None, on_mark)
+            informer.add_handler(self._on_changes, lambda: None, self._on_mark)
             self._tasks.append(asyncio.create_task(informer.run(), name=f"drain {selection.resource.plural}"))
             synced.append(informer.wait_synced())
         try:
@@ -149,7 +124,7 @@ class Drainer:
         except TimeoutError as error:
             await self.__aexit__()
             raise Unreachable(f"no list of the cluster's objects within {_SYNC_TIMEOUT_S:g} s") from error
-        self._departures.look()
+        self._cluster.departures.look()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -157,9 +132,6 @@ class Drainer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
-
-    async def _may_list(self, resource: Resource, namespace: str) -> bool:
-        return await self._refused(Selection(resource, namespace)) is None
 
     async def _refused(self, selection: Selection) -> StatusError | None:
         try:
@@ -170,65 +142,54 @@ class Drainer:
             return error
         return None
 
-    def _on_refused(self, resource: Resource, error: StatusError) -> None:
-        if resource in (EndpointSlices, Pods):
+    async def _may_follow(self, selection: Selection) -> bool:
+        """What can be done without is noted, with the rights that it takes.  Raises the 403 of the rest."""
+        error = await self._refused(selection)
+        if error is None:
+            return True
+        if selection.resource in (EndpointSlices, Pods):
             raise error
-        if resource is Services:
-            self._departures = Departures(services_known=False)
-            for waiting in self._waiting.values():
-                self._departures.add(subject_of(waiting.pod))
-            self._unread.append("Services (no right to list them): any may have a policy Local")
-        elif resource is Leases:
-            self._blind = (Missing("every node", "no right to list Leases in kube-node-lease"),)
-        else:
-            self._unread.append("Nodes (no right to list them): nodes that never told anything are not known")
+        if selection.resource is not Leases:  # without Leases every node is unknown, which says it all
+            where = f" in {selection.namespace}" if selection.namespace else ""
+            consequence = _WITHOUT[selection.resource.plural]
+            self._unread.append(f"{consequence} (no right to list and watch {selection.resource.plural}{where})")
+        return False
 
     # What happens
 
-    def _on_changes(self, handler: Callable[[Change[Any]], None], changes: tuple[Change[Object], ...]) -> None:
+    def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
+        now = self._clock()
         for change in changes:
-            handler(change)
+            if change.resource == Pods.key:
+                self._on_pod(*change.typed(Pod))
+                continue
+            self._cluster.on_change(change, now)
+            if isinstance(change.object, EndpointSlice):
+                self._note_headless(change.object)
         self._news.set()
 
-    def _on_slice(self, change: Change[EndpointSlice]) -> None:
-        self._caches.on_change(change)
-        self._departures.on_slice(change.old, change.new)
-        labels = change.object.metadata.labels or {}
+    def _note_headless(self, seen: EndpointSlice) -> None:
+        labels = seen.metadata.labels or {}
         if LABEL_HEADLESS in labels:
-            pods = {endpoint.target_ref.name for endpoint in change.object.endpoints or () if endpoint.target_ref}
+            pods = {endpoint.target_ref.name for endpoint in seen.endpoints or () if endpoint.target_ref}
             if pods & {waiting.pod.metadata.name for waiting in self._waiting.values()}:
-                self._headless.add(f"{change.object.metadata.namespace}/{labels.get(LABEL_SERVICE_NAME, '')}")
-
-    def _on_service(self, change: Change[Service]) -> None:
-        self._caches.on_change(change)
-        self._departures.on_service(change.old, change.new)
+                self._headless.add(f"{seen.metadata.namespace}/{labels.get(LABEL_SERVICE_NAME, '')}")
 
     def _on_mark(self, mark: Mark) -> None:
-        self._caches.on_mark(mark, self._clock())
-        if mark.resource == EndpointSlices.key:
-            self._departures.on_mark(mark.revision)
-        else:
-            self._departures.look()
+        self._cluster.on_mark(mark, self._clock())
         self._news.set()
 
-    def _on_lease(self, change: Change[Lease]) -> None:
-        now = self._clock()
-        self._nodes.on_lease(change.old, change.new, now)
-        text = (change.new.metadata.annotations or {}).get(ANNOTATION_PROGRESS, "") if change.new is not None else ""
-        self._caches.on_report(change.object.metadata.name, read_report(text), now)
-
-    def _on_node(self, change: Change[Node]) -> None:
-        self._nodes.on_node(change.old, change.new)
-
-    def _on_pod(self, change: Change[Pod]) -> None:
-        waiting = self._waiting.get(change.object.metadata.key)
-        if waiting is None or change.object.metadata.uid != waiting.pod.metadata.uid:
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        subject = new or old
+        assert subject is not None, "a change has an old or a new object"
+        waiting = self._waiting.get(subject.metadata.key)
+        if waiting is None or subject.metadata.uid != waiting.pod.metadata.uid:
             return
-        if change.new is None:
+        if new is None:
             waiting.gone = True
         else:
-            waiting.pod = change.new
-            self._departures.add(subject_of(change.new))
+            waiting.pod = new
+            self._cluster.departures.add(subject_of(new))
 
     # The barrier
 
@@ -239,7 +200,7 @@ class Drainer:
             if self._options.mark and not waiting.gone and waiting.pod.metadata.deletion_timestamp is None:
                 await self._mark(waiting.pod)
         while True:
-            if len(self._nodes) > FEW_NODES:
+            if len(self._cluster.nodes) > FEW_NODES:
                 await asyncio.sleep(LOOK_S)  # they answer one after the other, and to look at all takes a while
             self._news.clear()
             deadline = await self._look()
@@ -262,14 +223,15 @@ class Drainer:
         """Judges those that wait; when to look again if nothing happens."""
         now = self._clock()
         options = self._options
-        self._nodes.on_differing(frozenset(self._caches.differing))
-        facts = self._nodes.facts()
+        facts = self._cluster.facts()
         deadline = math.inf
         for key, waiting in self._waiting.items():
             if waiting.done is not None:
                 continue
             waited_s = now - waiting.started
-            verdict = self._verdict(key, facts, now, waited_s)
+            verdict = self._cluster.verdict(
+                key, facts, now, policy=options.unknown, waited_s=waited_s, forget_s=options.forget_s
+            )
             outcome: Outcome | None = None
             if verdict.state == "proven":
                 outcome = "drained"
@@ -289,14 +251,6 @@ class Drainer:
                 ends.append(now + ASK_PERIOD_S)
             deadline = min(deadline, *ends)
         return deadline
-
-    def _verdict(self, key: str, facts: list[NodeHolding], now: float, waited_s: float) -> DrainVerdict:
-        goal = self._departures.goal(key)
-        proof = compare(goal, facts, now, forget_s=self._options.forget_s)
-        if self._blind:
-            proof = Proof(proof.required + 1, proof.waiting, (*proof.unknown, *self._blind))
-        uses: tuple[Use, ...] = self._departures.uses(key)
-        return judge(uses, goal, proof, self._options.unknown, waited_s)
 
     # Writes
 
@@ -330,20 +284,20 @@ class Drainer:
 
     async def _ask(self, key: str, waiting: _Waiting, nodes: int) -> None:
         """Every node that reads the slices concerned is to report; once for each goal."""
-        goal = frozenset(self._departures.goal(key).values())
+        goal = frozenset(self._cluster.departures.goal(key).values())
         now = self._clock()
         if goal == waiting.asked or now - waiting.asked_at < ASK_PERIOD_S:
             return
         waiting.asked, waiting.asked_at = goal, now
         value = spread_of(f"{self._rng.bits64():016x}", nodes)
         body = encode({"metadata": {"annotations": {ANNOTATION_REPORT: value}}})
-        for endpoint_slice in self._departures.slices_to_ask(key):
+        for endpoint_slice in self._cluster.departures.slices_to_ask(key):
             try:
                 await self._patch(EndpointSlices, endpoint_slice, body)
             except StatusError as error:
                 if error.code != 403:
                     raise
-                phrase = "reports on demand (no right to patch EndpointSlices): nodes tell every 10 s"
+                phrase = "reports on demand: nodes tell every 10 s (no right to patch endpointslices)"
                 if phrase not in self._unread:
                     self._unread.append(phrase)
 

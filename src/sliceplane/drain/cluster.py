@@ -1,0 +1,84 @@
+"""What a barrier follows of a cluster: slices, Services, Nodes, Leases and reports, and what comes of them.
+
+Fed with the changes and marks of informers over ``SELECTIONS``; asked for a verdict on each Pod that leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sliceplane.api.core import Lease, Node, Service
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.meta import Object
+from sliceplane.api.requests import Selection
+from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Services
+from sliceplane.drain.barrier import FORGET_S, DrainVerdict, Missing, NodeHolding, Proof, UnknownPolicy, compare, judge
+from sliceplane.drain.barrier import Nodes as KnownNodes
+from sliceplane.drain.departure import Departures
+from sliceplane.informer.cache import Change, Mark
+from sliceplane.proxy.node_caches import NodeCaches
+from sliceplane.proxy.progress import ANNOTATION_PROGRESS, COMPONENT, LABEL_COMPONENT, LEASE_NAMESPACE, read_report
+
+LEASES: Final = Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT}={COMPONENT}")
+SELECTIONS: Final = (Selection(EndpointSlices), Selection(Services), Selection(Nodes), LEASES)
+
+
+class DrainCluster:
+    """Owned by one follower.  Times are seconds since the epoch."""
+
+    def __init__(self, *, services_known: bool = True, leases_known: bool = True) -> None:
+        """What is not known may not be read; without Leases every node is unknown."""
+        self._leases_known = leases_known
+        self.departures = Departures(services_known=services_known)
+        self.nodes = KnownNodes()
+        self._caches = NodeCaches()
+
+    def on_change(self, change: Change[Object], now: float) -> None:
+        self._caches.on_change(change)
+        match change.object:
+            case EndpointSlice():
+                self.departures.on_slice(*change.typed(EndpointSlice))
+            case Service():
+                self.departures.on_service(*change.typed(Service))
+            case Node():
+                self.nodes.on_node(*change.typed(Node))
+            case Lease() as lease:
+                self.nodes.on_lease(*change.typed(Lease), now)
+                annotations = {} if change.new is None else lease.metadata.annotations or {}
+                report = read_report(annotations.get(ANNOTATION_PROGRESS, ""))
+                self._caches.on_report(lease.metadata.name, report, now)
+            case unexpected:
+                raise AssertionError(f"{change.resource} is not followed: {unexpected!r}")
+
+    def on_mark(self, mark: Mark, now: float) -> tuple[str, ...]:
+        """The Pods of which something else is known now."""
+        self._caches.on_mark(mark, now)
+        if mark.resource == EndpointSlices.key:
+            return self.departures.on_mark(mark.revision)
+        return self.departures.look() if mark.resource == Services.key else ()
+
+    def facts(self) -> list[NodeHolding]:
+        """O(nodes); for as many verdicts as are wanted at this moment."""
+        self.nodes.on_differing(frozenset(self._caches.differing))
+        return self.nodes.facts()
+
+    def verdict(
+        self,
+        key: str,
+        facts: Sequence[NodeHolding],
+        now: float,
+        *,
+        policy: UnknownPolicy = UnknownPolicy(),  # noqa: B008  # it is frozen
+        waited_s: float = 0.0,
+        forget_s: float = FORGET_S,
+    ) -> DrainVerdict:
+        goal = self.departures.goal(key)
+        proof = compare(goal, facts, now, forget_s=forget_s)
+        if not self._leases_known:
+            blind = Missing("every node", f"no right to list and watch leases in {LEASE_NAMESPACE}")
+            proof = Proof(proof.required + 1, proof.waiting, (*proof.unknown, blind))
+        return judge(self.departures.uses(key), goal, proof, policy, waited_s)
+
+    def check(self) -> None:
+        self._caches.check()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from fractions import Fraction
 from itertools import product
+from math import ceil
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from sliceplane.balancing.shares import (
     OVERLOAD,
+    AllowedLoad,
     EndpointKind,
     Place,
     at_zones,
@@ -172,6 +174,27 @@ def test_the_cure_is_the_smallest(numbers: list[int], endpoints: list[int]) -> N
     most = min(added.total(), 7)
     smaller = (extra for extra in product(range(most), repeat=3) if sum(extra) < most)
     assert not any(is_well(extra) for extra in smaller)
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=3, max_size=3).filter(any),
+    st.lists(st.integers(1, 3), min_size=3, max_size=3), st.integers(2, 12), st.booleans(),
+)  # fmt: skip
+def test_the_cure_of_too_little_capacity_is_the_smallest(
+    numbers: list[int], endpoints: list[int], parts: int, hinted: bool
+) -> None:
+    """An endpoint can take one of so many parts of all."""
+    allowed = AllowedLoad(Fraction(1, parts))
+    added = cure(kinds(endpoints, hinted=hinted), places(numbers), allowed=allowed)
+    assert added is not None
+    total = Fraction(sum(numbers))
+    if hinted:
+        needed = [ceil(Fraction(number) / total * parts) for number in numbers]
+        assert [added[zone] for zone in ZONES[:3]] == [
+            max(0, need - have) for need, have in zip(needed, endpoints, strict=True)
+        ]
+    else:
+        assert added.total() == max(0, parts - sum(endpoints))
 
 
 def test_places_of_measured_traffic() -> None:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from sliceplane.api.codec import decode_document
 from sliceplane.cli.main import main
+from sliceplane.documents.wire import human_bytes
 from sliceplane.estimate.kep import SAMPLES
 from sliceplane.estimate.objects import RealSizes, stored_endpoints, stored_slice
 from sliceplane.estimate.report import as_document
 from sliceplane.estimate.scale import Case, Design, KepSizes, Scenario, cost
-from sliceplane.estimate.wire import human_bytes
 
 BIG, SMALL = (sample.case for sample in SAMPLES)
 

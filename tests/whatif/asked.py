@@ -17,7 +17,8 @@ from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSl
 from sliceplane.sim.cluster import Cluster
 from sliceplane.store.snapshot import records_of, written
 from sliceplane.whatif.changes import KEYS, NOW_KEYS, checked, parse, running
-from sliceplane.whatif.prediction import Clients, Prediction, Price, WhatIfQuestion, predict
+from sliceplane.whatif.picture import Clients
+from sliceplane.whatif.prediction import Prediction, Price, WhatIfQuestion, predict
 from sliceplane.whatif.state import ClusterState, of_snapshot
 
 NO_PRICE = Price(per_gb=Fraction(2, 100), of="AWS, 2026-11")
@@ -101,4 +102,5 @@ def ask(
 
 
 def traffic(**zones: float) -> Clients:
+    """Without zones: where Nodes take Pods."""
     return Clients(traffic={f"zone-{zone}": Fraction(str(share)) for zone, share in zones.items()})

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import pytest
-from tests.whatif.asked import ask, cart, service, state_of, traffic
+from tests.whatif.asked import ask, cart, deployment, make_cluster, service, state_of, traffic
 
 from sliceplane.api.discovery import LABEL_ZONE
-from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
+from sliceplane.api.scheme import Deployments, EndpointSlices, Nodes, Pods, ReplicaSets, Services
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.sim.cluster import Cluster
-from sliceplane.whatif.prediction import Clients, Prediction
+from sliceplane.whatif.picture import Clients
+from sliceplane.whatif.prediction import Prediction
 from sliceplane.whatif.state import CannotTell
+from sliceplane.whatif.text import judgement
 
 SAME_ZONE = "traffic-distribution=PreferSameZone"
 THIRD = Fraction(1, 3)
@@ -36,7 +39,7 @@ def test_four_four_three_over_three_equal_zones() -> None:
     assert found.after.shares.leaving == 0
     factor, zone = found.after.shares.greatest
     assert (factor, found.after.ready[zone]) == (Fraction(11, 9), 3)
-    assert found.after.fix == {zone: 1}, "12 Pods, 4 in each zone"
+    assert found.after.loads.fix == {zone: 1}, "12 Pods, 4 in each zone"
     assert found.bad_news
     assert (found.written.updates, found.written.creates, found.written.deletes) == (1, 0, 0)
     assert found.written.events == 6
@@ -47,7 +50,7 @@ def test_same_zone_at_skew() -> None:
     found = ask(cart(9, a=1, b=1, c=1), SAME_ZONE, clients=traffic(a=0.6, b=0.3, c=0.1))
     assert loads(found) == {"zone-a": Fraction(9, 5), "zone-b": Fraction(9, 10), "zone-c": Fraction(3, 10)}
     assert found.after.shares.leaving == 0
-    added = found.after.fix
+    added = found.after.loads.fix
     assert added is not None
     assert set(added) == {"zone-a"}
     total = 9 + added.total()
@@ -65,9 +68,91 @@ def test_a_zone_that_is_lost() -> None:
     assert found.after.shares.leaving == 0
     assert found.after.shares.greatest[0] == 1
     assert found.stays is not None
-    assert found.stays.leaving == THIRD, "clients of the lost zone that go on go to the others"
+    assert found.stays.shares.leaving == THIRD, "clients of the lost zone that go on go to the others"
     assert found.before.watchers - found.after.watchers == 1, "its node proxy is gone, too"
-    assert "none is replaced yet" in " ".join(found.assumed)
+
+
+def lost(found: Prediction) -> list[tuple[float, int, Fraction]]:
+    """When, Pods that are ready, and the share that is sent to those that are gone."""
+    return [(moment.after_s, moment.picture.ready.total(), moment.failing) for moment in found.moments]
+
+
+def test_a_lost_zone_is_an_endpoint_until_its_nodes_are_unknown_and_replaced_after_five_minutes() -> None:
+    found = ask(cart(9, a=1, b=2, c=1), "zone-lost=zone-b", "ready-delay=7s")
+    assert lost(found) == [(0, 9, THIRD), (40, 6, 0), (40 + 300 + 10 + 7, 9, 0)], "one Node in ten seconds"
+    last = found.moments[-1]
+    assert last.picture.ready["zone-b"] == 0
+    assert last.written.writes > 0
+    assert found.moments[1].written == found.written
+    assert found.moments[1].picture == found.after
+    early = ask(cart(9, a=1, b=2, c=1), "zone-lost=zone-b", "node-grace=50s", "ready-delay=7s")
+    assert [after_s for after_s, _, _ in lost(early)] == [0, 50, 367]
+
+
+def with_toleration(pods: int, seconds: dict[str, int], **zones: int) -> Cluster:
+    cluster = make_cluster(**zones)
+    cluster.settle()
+    toleration = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", **seconds}
+    cluster.create(Deployments, deployment(pods, tolerations=[toleration]))
+    cluster.create(Services, service())
+    cluster.settle()
+    return cluster
+
+
+def test_pods_say_how_long_they_stay_on_a_lost_node() -> None:
+    soon = ask(with_toleration(4, {"tolerationSeconds": 20}, a=1, b=1), "zone-lost=zone-b", "ready-delay=0s")
+    assert lost(soon) == [(0, 4, Fraction(1, 2)), (40, 2, 0), (60, 4, 0)]
+    never = ask(with_toleration(4, {}, a=1, b=1), "zone-lost=zone-b")
+    assert lost(never) == [(0, 4, Fraction(1, 2)), (40, 2, 0)]
+    assert "No Pod is deleted" in " ".join(judgement(never))
+
+
+def test_pods_without_a_deployment_are_not_replaced() -> None:
+    cluster = cart(4, a=1, b=1)
+    (of_deployment,) = cluster.list(ReplicaSets)
+    cluster.delete(Deployments, "cart", propagationPolicy="Orphan")
+    cluster.delete(ReplicaSets, of_deployment["metadata"]["name"], propagationPolicy="Orphan")
+    for pod in cluster.list(Pods):
+        cluster.patch(Pods, pod["metadata"]["name"], {"metadata": {"ownerReferences": None}})
+    found = ask(cluster, "zone-lost=zone-b")
+    assert [ready for _, ready, _ in lost(found)] == [4, 2, 2]
+    assert "2 Pods of the Service are not replaced" in " ".join(judgement(found))
+
+
+def test_where_every_zone_is_lost_no_pod_is_deleted() -> None:
+    with pytest.raises(CannotTell, match="there is no client"):
+        ask(cart(2, a=1), "zone-lost=zone-a")
+    found = ask(cart(2, a=1), "zone-lost=zone-a", clients=traffic(a=0.5, x=0.5))
+    assert [ready for _, ready, _ in lost(found)] == [2, 0]
+
+
+def able(rate: int, capacity: int, **zones: float) -> Clients:
+    return replace(traffic(**zones), rate=Fraction(rate), capacity=Fraction(capacity))
+
+
+@pytest.mark.parametrize(("spec", "changes"), [({}, ()), ({"trafficDistribution": "PreferSameZone"}, ())])
+def test_overload_is_more_than_a_pod_can_take(spec: dict[str, Any], changes: tuple[str, ...]) -> None:
+    clients = able(3000, 270)
+    found = ask(cart(11, of=spec, a=2, b=2, c=2), *changes, clients=clients)
+    fix = found.after.loads.fix
+    assert fix is not None
+    assert fix.total() == 1, "12 Pods get 250 each, also zone by zone"
+    assert found.after.loads.used == Fraction(3000, 270) / (11 if not spec else 9)
+    mended = ask(cart(12, of=spec, a=2, b=2, c=2), clients=clients)
+    assert mended.after.loads.used <= 1
+    assert mended.after.loads.fix == {}
+
+
+def test_clients_of_a_lost_zone_take_their_requests_with_them() -> None:
+    found = ask(cart(12, a=2, b=2, c=2), "zone-lost=zone-b", clients=able(3000, 300))
+    assert found.before.loads.used == Fraction(250, 300)
+    assert (found.after.loads.rate, found.after.loads.used) == (2000, Fraction(250, 300))
+    assert found.stays is not None
+    assert found.stays.used == Fraction(3000, 8 * 300), "the others have to carry all"
+    assert found.stays.fix is not None
+    assert found.stays.fix.total() == 2
+    assert found.bad_news
+    assert not ask(cart(12, a=2, b=2, c=2), "zone-lost=zone-b", clients=able(3000, 375)).bad_news
 
 
 def test_a_zone_without_endpoints_is_answered_by_all() -> None:

@@ -17,6 +17,7 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Services
+from sliceplane.cli import progress
 from sliceplane.cli.main import main
 from sliceplane.cli.what_if import read_cluster
 from sliceplane.cli.what_if_plot import draw
@@ -81,7 +82,7 @@ def test_the_document_is_stable(snapshot: Path) -> None:
     document = json.loads(first)
     assert list(document) == [
         "service", "changes", "origin", "assumptions", "before", "after", "written", "writtenOfAllServices", "pending",
-        "ifClientsStay", "controllerTells", "chance", "overloadThreshold", "cost", "happened",
+        "ifClientsStay", "moments", "controllerTells", "chance", "overloadThreshold", "capacity", "cost", "happened",
     ]  # fmt: skip
     assert document["after"]["inside"]["leaving"] == 0
     assert document["written"]["bytes"]["json"] > document["written"]["bytes"]["protobuf"] > 0
@@ -140,6 +141,9 @@ def test_a_plot_is_named_on_stderr(snapshot: Path, tmp_path: Path) -> None:
         (("--traffic", "zone-a"), 64, "'zone-a' is not ZONE=SHARE"),
         (("--traffic", "zone-a=much"), 64, "'much' is no amount"),
         (("--traffic", "zone-a=0"), 64, "no zone has a share"),
+        (("--traffic", "@/nonexistent"), 64, "cannot read /nonexistent: no such file"),
+        (("--capacity", "300"), 64, "--capacity is compared with what Pods get: add --rate"),
+        (("--rate", "0"), 64, "0 requests a second say nothing"),
         (("--price", "0.01"), 64, "say of when the price is"),
         (("--verify", "/nonexistent.recording"), 2, "/nonexistent.recording: No such file or directory"),
         (("--gigabytes", "-4"), 64, "'-4' is no amount"),
@@ -207,3 +211,32 @@ def test_a_recording_that_begins_too_late_is_no_answer(cluster: Cluster) -> None
     with pytest.raises(CannotTell, match="begins after the snapshot"):
         check_beginning(entry, state, "default", "cart")
     check_beginning(entry, state_of(cluster), "default", "cart")
+
+
+def test_rate_and_capacity_say_what_a_pod_gets(snapshot: Path, tmp_path: Path) -> None:
+    measured = tmp_path / "traffic"
+    measured.write_text('requests{client_zone="zone-a"} 2\nrequests{client_zone="zone-b"} 1\n')
+    done = run(
+        snapshot, "--rate", "3000", "--capacity", "300", "--traffic", f"@{measured}", "--set", "zone-lost=zone-b"
+    )
+    assert done.exit_code == 1, "those that are left cannot carry all"
+    assert max(map(len, done.output.splitlines())) <= 80
+    text = " ".join(done.output.split())
+    for said in (
+        "Clients are as --traffic says: zone-a 66.7%, zone-b 33.3%.",
+        "They send 3,000 requests a second, and a Pod can take 300 requests a second",
+        "requests a second 3,000 2,000",
+        "No overload: each endpoint gets 286 requests a second, 95% of what it can take.",
+        "Overload: each endpoint gets 429 requests a second, 143% of what it can take. 3 Pods more would mend it",
+        "at once 11 36.4%",
+        "5m50s 11 0.0%",
+    ):
+        assert said in text, done.output
+
+
+def test_what_is_done_is_told_on_stderr_when_it_takes_long(snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "writes of controllers" not in run(snapshot, *SAME_ZONE).stderr
+    monkeypatch.setattr(progress, "FIRST_S", -1.0)
+    done = run(snapshot, *SAME_ZONE)
+    assert "0 s: 1 writes of controllers" in done.stderr or "0 s: 0 writes of controllers" in done.stderr, done.stderr
+    assert "writes of controllers" not in done.stdout

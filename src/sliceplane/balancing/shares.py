@@ -53,6 +53,22 @@ Kinds = Mapping[EndpointKind, int]
 
 
 @dataclass(frozen=True, slots=True)
+class AllowedLoad:
+    """What an endpoint may get: its *capacity*, as a share of all connections; ``None``: as ``OVERLOAD`` says."""
+
+    capacity: Fraction | None = None
+
+    def exceeded(self, found: TrafficShares) -> list[EndpointKind]:
+        """Kinds whose endpoints get more."""
+        most = self.of(found.candidates)
+        return [kind for kind, share in found.each.items() if share > most]
+
+    def of(self, candidates: int) -> Fraction:
+        """The share of one of so many endpoints."""
+        return OVERLOAD / max(candidates, 1) if self.capacity is None else self.capacity
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """``share`` is of all connections."""
 
@@ -210,22 +226,40 @@ def _candidates(kinds: Kinds) -> int:
     return ready or sum(count for kind, count in kinds.items() if is_still_serving(kind))
 
 
-def cure(kinds: Kinds, places: Sequence[Place], *, local: bool = False, way: Way = "inside") -> Counter[str] | None:
+def cure(
+    kinds: Kinds, places: Sequence[Place], *, local: bool = False, allowed: AllowedLoad | None = None
+) -> Counter[str] | None:
     """By zone, the Pods to add so that no endpoint is overloaded; each is like those that are.  The fewest: a kind gets
-    what it needs at the number of endpoints that there are, and again while others made that number grow.
-    ``None``: adding does not help."""
+    what it needs at the number of endpoints that there are, and again while others made that number grow; what another
+    kind's new Pods made needless is taken back.  ``None``: adding does not help."""
+    allowed = allowed or AllowedLoad()
     grown = Counter(kinds)
-    for _ in range(_ROUNDS_MAX):
-        found = shares(grown, places, local=local, way=way)
-        over = [kind for kind in found.each if found.factor(kind) > OVERLOAD]
-        if not over:
-            added: Counter[str] = Counter()
-            for kind, number in (grown - Counter(kinds)).items():
-                added[kind.zone] += number
-            return added
+    rounds = _ROUNDS_MAX
+    while over := allowed.exceeded(found := shares(grown, places, local=local)):
+        rounds -= 1
+        if not rounds:
+            return None
         for kind in over:
             load = found.each[kind] * grown[kind]
-            grown[kind] = max(grown[kind] + 1, ceil(load * found.candidates / OVERLOAD))
+            grown[kind] = max(grown[kind] + 1, ceil(load / allowed.of(found.candidates)))
+    if allowed.capacity is not None and not local:
+        # Kinds that are used together got more than they need together.
+        while rounds and (spare := _needless(grown, kinds, places, allowed)):
+            rounds -= 1
+            grown[spare] -= 1
+    added: Counter[str] = Counter()
+    for kind, number in (grown - Counter(kinds)).items():
+        added[kind.zone] += number
+    return added
+
+
+def _needless(
+    grown: Counter[EndpointKind], kinds: Kinds, places: Sequence[Place], allowed: AllowedLoad
+) -> EndpointKind | None:
+    """A kind of which one Pod that was added is not needed; of several the one with the most Pods."""
+    for kind in sorted(grown - Counter(kinds), key=lambda kind: (-grown[kind], kind)):
+        if not allowed.exceeded(shares(grown - Counter([kind]), places)):
+            return kind
     return None
 
 
@@ -255,6 +289,6 @@ def at_zones(weights: Mapping[str, Fraction], nodes: Sequence[Locality]) -> tupl
 
 def without(places: Sequence[Place], zone: str) -> tuple[Place, ...]:
     """*places* without those of *zone*; the others' shares grow."""
-    left = [place for place in places if place.at.zone != zone]
+    left = [place for place in places if place.at.zone != zone and place.share]
     total = sum((place.share for place in left), Fraction(0))
     return tuple(replace(place, share=place.share / total) for place in left)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from sliceplane.cli.pictures import save
+from sliceplane.documents.wire import human_bytes
 from sliceplane.estimate.objects import RealSizes
 from sliceplane.estimate.scale import Case, Design, KepSizes, ObjectSizes, Scenario, cost
-from sliceplane.estimate.wire import human_bytes
 
 #: endpoints per decade at which a line is reckoned
 _POINTS: Final = (1, 2, 5)

@@ -24,7 +24,8 @@ async def foreseen(client: HttpClient, namespace: str, name: str, settings: Sequ
     from sliceplane.tracer.question import Unanswerable
     from sliceplane.whatif.changes import KEYS, Running, checked, parse
     from sliceplane.whatif.document import as_document
-    from sliceplane.whatif.prediction import Clients, WhatIfQuestion, predict
+    from sliceplane.whatif.picture import Clients
+    from sliceplane.whatif.prediction import WhatIfQuestion, predict
     from sliceplane.whatif.state import CannotTell
     from sliceplane.whatif.text import judgement
 

@@ -15,7 +15,8 @@ from sliceplane.cli.options import Command
 if TYPE_CHECKING:
     from sliceplane.shell.transport.http import HttpClient
     from sliceplane.whatif.changes import Setting
-    from sliceplane.whatif.prediction import Clients, Prediction, Price
+    from sliceplane.whatif.picture import Clients
+    from sliceplane.whatif.prediction import Prediction, Price
     from sliceplane.whatif.state import ClusterState
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -42,6 +43,7 @@ class SettingType(click.ParamType["Setting"]):
 @click.command("what-if", cls=Command, examples=[
     ("clients that keep to their zone", "sliceplane what-if cart -n shop --set traffic-distribution=PreferSameZone"),
     ("a zone that is lost, from a copy", "sliceplane what-if shop/cart --snapshot FILE --set zone-lost=zone-b"),
+    ("is there room for it", "sliceplane what-if shop/cart --set zone-lost=zone-b --rate 3000 --capacity 400"),
     ("a rollout, and where the picture of it is", "sliceplane what-if shop/cart --set rollout=yes --plot cart.svg"),
 ])  # fmt: skip
 @click.argument("service", metavar="[NAMESPACE/]SERVICE")
@@ -51,15 +53,28 @@ class SettingType(click.ParamType["Setting"]):
     "node-zone=NODE:[ZONE], replicas=[WORKLOAD:]N, rollout=yes|WORKLOAD with max-surge=N|N% and max-unavailable=N|N%, "
     "traffic-distribution=VALUE|none, topology-mode=Auto|none, max-endpoints-per-slice=N, "
     "subsetting=off|APPROACH, defragment=yes|no, ready-delay=DURATION, termination=DURATION, "
-    "batch-period=DURATION.")  # fmt: skip
+    "batch-period=DURATION, node-grace=DURATION.")  # fmt: skip
 @click.option("--now", "now", type=SettingType(of_now=True), multiple=True, metavar="KEY=VALUE",
     help="How the controllers run now, where not by default: max-endpoints-per-slice, subsetting, defragment, "
-    "batch-period, ready-delay, termination.")  # fmt: skip
+    "batch-period, ready-delay, termination, node-grace.")  # fmt: skip
 @click.option("--snapshot", type=_FILE, metavar="FILE",
     help="A file of 'sliceplane snapshot save' in place of a cluster that runs.")  # fmt: skip
 @click.option("--clients", "selector", default="", metavar="SELECTOR",
     help="Clients are where the Pods with these labels are.  [default: where Nodes take Pods]")  # fmt: skip
-@click.option("--traffic", default="", metavar="ZONE=SHARE,...", help="Clients by zone, as measured.")
+@click.option(
+    "--traffic",
+    default="",
+    metavar="ZONE=SHARE,...|@FILE",
+    help="Clients by zone, as measured; in a file (@- is stdin) as Prometheus answers a query or as a page of "
+    "metrics has it: series with a label zone.",
+)
+@click.option("--rate", default="", metavar="N", help="Requests a second to the Service, of all clients.")
+@click.option(
+    "--capacity",
+    default="",
+    metavar="N",
+    help="Requests a second that one Pod can take: with --rate, overload is what is more than that.",
+)
 @click.option("--connections", type=click.IntRange(1), default=10_000, show_default=True, metavar="N",
     help="How many there are at a time: what chance makes of them is told.")  # fmt: skip
 @click.option("--watchers", type=click.IntRange(0), default=0, show_default=True, metavar="N",
@@ -82,6 +97,7 @@ def command(*, service: str, output: Form, plot: Path | None, verify: Path | Non
     Exit code 0: nothing gets worse; 1: an endpoint is overloaded, or connections find none, that did not before; with
     --verify: it happened otherwise; 2: no answer, stderr says why.
     """
+    from sliceplane.cli.progress import WorkTold
     from sliceplane.cli.recorder import read
     from sliceplane.whatif.changes import checked, running
     from sliceplane.whatif.document import as_document
@@ -104,7 +120,8 @@ def command(*, service: str, output: Form, plot: Path | None, verify: Path | Non
             service=subject, changes=changes, now=running(flags["now"]), clients=clients, price=price,
             watchers=flags["watchers"],
         )  # fmt: skip
-        foreseen = predict(state, question)
+        with WorkTold() as tell:
+            foreseen = predict(state, question, tell)
         return foreseen, None if verify is None else happened(foreseen, state, read(verify))
 
     found, real = attempt(work, CannotTell, exit_code=NO_ANSWER)
@@ -164,7 +181,7 @@ async def read_cluster(client: HttpClient, namespace: str) -> tuple[ClusterState
 def _clients(flags: dict[str, Any]) -> Clients:
     from sliceplane.api.errors import StatusError
     from sliceplane.api.selectors.grammar import parse_labels
-    from sliceplane.whatif.prediction import Clients
+    from sliceplane.whatif.picture import Clients
 
     if flags["selector"] and flags["traffic"]:
         raise click.UsageError("--clients and --traffic both say where clients are: leave one out")
@@ -172,15 +189,47 @@ def _clients(flags: dict[str, Any]) -> Clients:
         parse_labels(flags["selector"])
     except StatusError as error:
         raise click.BadParameter(str(error), param_hint="'--clients'") from error
+    return Clients(
+        selector=flags["selector"], traffic=_traffic(flags["traffic"]), connections=flags["connections"],
+        rate=_requests(flags, "rate"), capacity=_requests(flags, "capacity"),
+    )  # fmt: skip
+
+
+def _requests(flags: dict[str, Any], name: str) -> Fraction | None:
+    if name == "capacity" and flags[name] and not flags["rate"]:
+        raise click.UsageError("--capacity is compared with what Pods get: add --rate")
+    if not flags[name]:
+        return None
+    amount = _amount(flags[name], f"'--{name}'")
+    if not amount:
+        raise click.BadParameter("0 requests a second say nothing", param_hint=f"'--{name}'")
+    return amount
+
+
+def _traffic(text: str) -> dict[str, Fraction]:
+    if text.startswith("@"):
+        return _measured(text[1:])
     traffic: dict[str, Fraction] = {}
-    for part in filter(None, flags["traffic"].split(",")):
+    for part in filter(None, text.split(",")):
         zone, equals, share = part.strip().partition("=")
         traffic[zone] = _amount(share, "'--traffic'") if equals and zone else Fraction(-1)
         if traffic[zone] < 0:
-            raise click.BadParameter(f"{part!r} is not ZONE=SHARE", param_hint="'--traffic'")
-    if flags["traffic"] and not sum(traffic.values()):
+            raise click.BadParameter(f"{part!r} is not ZONE=SHARE; a file is @FILE", param_hint="'--traffic'")
+    if text and not sum(traffic.values()):
         raise click.BadParameter("no zone has a share", param_hint="'--traffic'")
-    return Clients(selector=flags["selector"], traffic=traffic, connections=flags["connections"])
+    return traffic
+
+
+def _measured(name: str) -> dict[str, Fraction]:
+    from sliceplane.whatif.traffic import BadTraffic, zones_of
+
+    try:
+        with click.open_file(name, encoding="utf-8") as file:
+            return zones_of(file.read())
+    except OSError as error:
+        raise click.BadParameter(f"cannot read {name}: {(error.strerror or str(error)).lower()}") from error
+    except (BadTraffic, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"{name}: {error}", param_hint="'--traffic'") from error
 
 
 def _amount(text: str, hint: str) -> Fraction:

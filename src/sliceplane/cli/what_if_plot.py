@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sliceplane.balancing.shares import OVERLOAD
 from sliceplane.cli.pictures import save
-from sliceplane.estimate.wire import human_bytes
+from sliceplane.documents.wire import human_bytes
 from sliceplane.findings.wording import count
 from sliceplane.whatif.assumptions import zone_name
 
 if TYPE_CHECKING:
-    from sliceplane.whatif.prediction import Picture, Prediction
+    from sliceplane.whatif.picture import Picture
+    from sliceplane.whatif.prediction import Prediction
 
 _PALETTE: Final = ("#1f6fb2", "#5b8c3a", "#c98a1b", "#8a4fa3", "#2a9d8f", "#b3382c", "#6c6f7d", "#d26a9c")
 #: zones of which a picture can still be read

@@ -14,8 +14,8 @@ from sliceplane.api.codec import decode, decode_document, encode
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Resource, Services
+from sliceplane.documents.wire import Encoding, event_bytes, object_bytes
 from sliceplane.estimate.scale import Design
-from sliceplane.estimate.wire import Encoding, event_bytes, object_bytes
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Body, Context, Target, User, WriteOptions

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from sliceplane.documents.wire import ENCODINGS, human_bytes
 from sliceplane.estimate.kep import QUANTITIES, SAMPLES, Cell, Line, SampleCase
 from sliceplane.estimate.objects import ENDPOINTS_CAPACITY, RealSizes
 from sliceplane.estimate.scale import Case, Cost, Design, KepSizes, ObjectSizes, Scenario, cost
-from sliceplane.estimate.wire import ENCODINGS, human_bytes
 from sliceplane.kit.columns import table
 
 _LABELS: Final = {"json": "  ours, JSON", "protobuf": "  ours, protobuf"}

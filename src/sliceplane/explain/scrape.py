@@ -29,15 +29,20 @@ def total(found: Mapping[str, list[ScrapedSample]], name: str) -> float | None:
     return sum(sample.value for sample in of_name) if of_name else None
 
 
+def sample_of(line: str) -> tuple[str, ScrapedSample] | None:
+    """Its name and itself; ``None``: the line is none."""
+    match = _SAMPLE.fullmatch(line)
+    if match is None:
+        return None
+    try:
+        value = float(match["value"])
+    except ValueError:
+        return None
+    return match["name"], ScrapedSample(dict(_LABEL.findall(match["labels"] or "")), value)
+
+
 def _lines(page: str, names: frozenset[str]) -> Iterator[tuple[str, ScrapedSample]]:
     for line in page.splitlines():
         # Most of a large page is of other names: the pattern is not for them.
-        if line.partition("{")[0].partition(" ")[0] not in names:
-            continue
-        match = _SAMPLE.fullmatch(line)
-        if match is not None:
-            try:
-                value = float(match["value"])
-            except ValueError:
-                continue
-            yield match["name"], ScrapedSample(dict(_LABEL.findall(match["labels"] or "")), value)
+        if line.partition("{")[0].partition(" ")[0] in names and (found := sample_of(line)) is not None:
+            yield found

@@ -3,7 +3,9 @@
 - ``state``: a cluster as records, of a snapshot or of lists.
 - ``changes``: what is changed, from plain words; checked against the state.
 - ``world``: the run: server, controllers and a kubelet that is played, and what watchers would be sent.
-- ``prediction``: the whole question: before, after, where connections go (``balancing.shares``), overload and cost.
+- ``traffic``: where clients are, as a file says that it was measured.
+- ``picture``: a Service at one moment: where connections go (``balancing.shares``), overload.
+- ``prediction``: the whole question: before, after, what it takes.
 - ``assumptions``: what it rests on; ``text``: the answer for people; ``document``: for programs.
 - ``verify``: what was foreseen beside what a recording says that happened.
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from sliceplane.balancing.shares import Place
-from sliceplane.findings.wording import count
+from sliceplane.findings.wording import count, some
 from sliceplane.whatif.world import WhatIfWorld
 
 if TYPE_CHECKING:
@@ -22,9 +22,19 @@ def zone_name(zone: str) -> str:
     return zone or "(no zone)"
 
 
+def rate(a_second: Fraction) -> str:
+    """``333 requests a second``, of small ones with two figures."""
+    number = float(a_second)
+    return f"{number:,.0f} requests a second" if number >= 99.5 else f"{number:.3g} requests a second"
+
+
 def assumptions(question: WhatIfQuestion, world: WhatIfWorld, places: Sequence[Place], pending: int) -> tuple[str, ...]:
     changes = question.changes
     found = [_clients(question, places)]
+    clients = question.clients
+    if clients.rate is not None:
+        takes = "" if clients.capacity is None else f", and a Pod can take {rate(clients.capacity)}"
+        found.append(f"They send {rate(clients.rate)}{takes}; each request costs the same.")
     found.append(
         "It holds for kube-proxy and Sliceplane's node proxy and Python client. Cilium follows hints only with "
         "loadBalancer.serviceTopology; Istio, Linkerd and Envoy choose by rules of their own."
@@ -55,8 +65,10 @@ def assumptions(question: WhatIfQuestion, world: WhatIfWorld, places: Sequence[P
         )
     if changes.zones_lost:
         found.append(
-            "A lost zone is as in its first five minutes: its Nodes are not heard of, its Pods are not ready, and none "
-            "is replaced yet. Its clients are gone with it."
+            f"The Nodes of a lost zone are silent at once, and its clients are gone. After "
+            f"{world.running.node_grace_s:g} s without a word a Node is Unknown and its Pods are not ready (--now "
+            "node-grace says it otherwise): that is what stands under then. Pods are deleted when they no longer "
+            "tolerate it, after 5 minutes where they say nothing else, Node by Node every 10 s."
         )
     if changes.zones_added:
         found.append("Nodes of a new zone are like the first that is there; no Pod moves to them by itself.")
@@ -77,7 +89,9 @@ def _clients(question: WhatIfQuestion, places: Sequence[Place]) -> str:
     )
     clients = question.clients
     if clients.traffic:
-        return f"Clients are as --traffic says: {parts}."
+        strange = [zone_name(place.at.zone) for place in places if not place.at.node]
+        unknown = f" No Node that takes Pods is in {some(strange)}." if strange else ""
+        return f"Clients are as --traffic says: {parts}.{unknown}"
     if clients.selector:
         return f"Clients are where the {count(len(places), 'Pod')} of {clients.selector} are: {parts}."
     return f"Clients are where Nodes take Pods ({count(len(places), 'Node')}): {parts}."

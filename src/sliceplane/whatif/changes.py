@@ -12,6 +12,7 @@ from typing import Any, Final
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
+from sliceplane.explain.checks.silent_nodes import KUBELET_LOST_S
 from sliceplane.findings.wording import nearest
 from sliceplane.kit.integers import NotAnInteger, parse_int64
 from sliceplane.kit.names import check_label_value
@@ -36,6 +37,8 @@ class Running:
     batch_period_s: float = 0.0
     ready_delay_s: float | None = None
     termination_s: float = 86_400.0
+    #: a Node that is silent for so long is Unknown, and its Pods are not ready (node-monitor-grace-period)
+    node_grace_s: float = KUBELET_LOST_S
 
     @property
     def config(self) -> EndpointSliceConfig:
@@ -130,6 +133,7 @@ _RUNNING: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "batch-period": ("batch_period_s", _duration),
     "ready-delay": ("ready_delay_s", _duration),
     "termination": ("termination_s", _duration),
+    "node-grace": ("node_grace_s", _duration),
 }
 #: every key with an example of its value, in the order of the help
 EXAMPLES: Final = {
@@ -147,6 +151,7 @@ EXAMPLES: Final = {
     "defragment": "yes",
     "ready-delay": "10s",
     "termination": "30s",
+    "node-grace": "50s",
     "batch-period": "1s",
 }
 KEYS: Final = tuple(EXAMPLES)

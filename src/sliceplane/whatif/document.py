@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 from sliceplane.balancing.shares import OVERLOAD, TrafficShares
-from sliceplane.whatif.prediction import Picture, Prediction, Written
+from sliceplane.whatif.picture import Loads, Picture
+from sliceplane.whatif.prediction import Moment, Prediction, Written
 from sliceplane.whatif.verify import Happened, compared, is_as_foreseen
 
 
@@ -23,10 +25,12 @@ def as_document(found: Prediction, real: Happened | None = None) -> dict[str, An
         "written": _written(found.written),
         "writtenOfAllServices": _written(found.everything),
         "pending": _written(found.pending),
-        "ifClientsStay": None if found.stays is None else _shares(found.stays),
+        "ifClientsStay": None if found.stays is None else _loads(found.stays),
+        "moments": [_moment(moment) for moment in found.moments],
         "controllerTells": list(found.notes),
         "chance": {"connections": found.question.clients.connections, "bound": found.chance},
         "overloadThreshold": float(OVERLOAD),
+        "capacity": _number(found.question.clients.capacity),
         "cost": {
             "perGigabyte": float(price.per_gb),
             "priceOf": price.of,
@@ -50,6 +54,20 @@ def _happened(found: Prediction, real: Happened) -> dict[str, Any]:
     }
 
 
+def _moment(moment: Moment) -> dict[str, Any]:
+    return {
+        "seconds": moment.after_s,
+        "readyEndpoints": moment.picture.ready.total(),
+        "failing": float(moment.failing),
+        "inside": _loads(moment.picture.loads),
+        "written": _written(moment.written),
+    }
+
+
+def _number(value: Fraction | None) -> float | None:
+    return None if value is None else float(value)
+
+
 def _plain(value: Any) -> int | float:
     return value if isinstance(value, int) else float(value)
 
@@ -68,9 +86,18 @@ def _picture(picture: Picture) -> dict[str, Any]:
             }
             for zone in picture.zones
         },
-        "inside": _shares(picture.shares),
+        "inside": _loads(picture.loads),
         "outside": None if picture.outside is None else _shares(picture.outside),
-        "podsThatMendOverload": None if picture.fix is None else dict(sorted(picture.fix.items())),
+    }
+
+
+def _loads(loads: Loads) -> dict[str, Any]:
+    fix = loads.fix
+    return {
+        **_shares(loads.shares),
+        "requests": _number(loads.rate),
+        "used": float(loads.used),
+        "podsThatMendOverload": None if fix is None else dict(sorted(fix.items())),
     }
 
 

@@ -8,14 +8,18 @@ from fractions import Fraction
 from typing import Final
 
 from sliceplane.balancing.shares import OVERLOAD, TrafficShares
-from sliceplane.estimate.wire import human_bytes
-from sliceplane.findings.wording import count
+from sliceplane.documents.wire import human_bytes
+from sliceplane.findings.wording import count, verb
 from sliceplane.kit.columns import table
-from sliceplane.whatif.assumptions import percent, zone_name
-from sliceplane.whatif.prediction import Picture, Prediction, Written
+from sliceplane.kit.times import format_duration
+from sliceplane.whatif.assumptions import percent, rate, zone_name
+from sliceplane.whatif.picture import Loads, Picture
+from sliceplane.whatif.prediction import Prediction, Written
 from sliceplane.whatif.verify import Happened, compared, rows
 
 _WIDTH: Final = 100
+_ZONE_HEADS: Final = ("clients", "endpoints", "connections")
+_MOMENT_HEADS: Final = ("after the loss", "ready", "sent to the lost", "leave their zone", "greatest load")
 
 
 def as_text(found: Prediction, width: int | None, real: Happened | None = None) -> str:
@@ -26,9 +30,8 @@ def as_text(found: Prediction, width: int | None, real: Happened | None = None) 
         [*_wrapped(f"What if: {changes}", width), f"Service {question.service.metadata.key}", found.origin],
         ["Assumed", *(line for sentence in found.assumed for line in _bullet(sentence, width))],
         list(table(("", "now", "then", "difference"), list(_rows(found)), width=width)),
-        list(
-            table(("by zone", "clients", "endpoints", "connections", "load of one"), list(_zones(found)), width=width)
-        ),
+        list(table(("by zone", *_ZONE_HEADS, _one(found)), list(_zones(found)), width=width)),
+        *([list(table(_MOMENT_HEADS, list(_moments(found)), width=width))] if found.moments else []),
         [line for sentence in judgement(found) for line in _wrapped(sentence, width)],
     ]
     if real is not None:
@@ -74,6 +77,22 @@ def _rows(found: Prediction) -> Iterator[tuple[str, ...]]:
         dropped = (before.shares.dropped, after.shares.dropped)
         yield "finds no endpoint", percent(dropped[0]), percent(dropped[1]), _points(dropped)
     yield "greatest load", _load(before.shares), _load(after.shares), _in_zone(after.shares)
+    if before.loads.rate is not None and after.loads.rate is not None:
+        yield "requests a second", f"{float(before.loads.rate):,.0f}", f"{float(after.loads.rate):,.0f}", ""
+    if found.question.clients.capacity is not None:
+        yield "of what a Pod can take", percent(before.loads.used), percent(after.loads.used), _in_zone(after.shares)
+
+
+def _moments(found: Prediction) -> Iterator[tuple[str, ...]]:
+    for moment in found.moments:
+        at = moment.picture
+        when = "at once" if not moment.after_s else format_duration(round(moment.after_s))
+        load = f"{_load(at.shares)} {_in_zone(at.shares)}"
+        yield when, f"{at.ready.total():,}", percent(moment.failing), percent(at.shares.leaving), load
+
+
+def _one(found: Prediction) -> str:
+    return "load of one" if found.question.clients.rate is None else "of one, a second"
 
 
 def _zones(found: Prediction) -> Iterator[tuple[str, ...]]:
@@ -86,14 +105,17 @@ def _zones(found: Prediction) -> Iterator[tuple[str, ...]]:
             _both(percent(clients[0]), percent(clients[1])),
             _both(f"{before.ready[zone]:,}", f"{after.ready[zone]:,}"),
             _both(percent(before.shares.of_zone(zone)), percent(after.shares.of_zone(zone))),
-            _both(_factor(before.shares.load(zone)), _factor(after.shares.load(zone))),
+            _both(_of_one(before, zone), _of_one(after, zone)),
         )
+
+
+def _of_one(at: Picture, zone: str) -> str:
+    return _factor(at.shares.load(zone)) if at.loads.rate is None else _figure(at.loads.rate_in(zone))
 
 
 def judgement(found: Prediction) -> Iterator[str]:
     """What is to be thought of it, sentence by sentence."""
     after = found.after
-    factor, zone = after.shares.greatest
     for note in found.notes:
         yield f"The controller tells: {note}"
     if not after.shares.candidates:
@@ -101,13 +123,7 @@ def judgement(found: Prediction) -> Iterator[str]:
         return
     if not after.ready.total():
         yield "No endpoint is ready: those are used that terminate and still serve."
-    if factor > OVERLOAD:
-        yield (
-            f"Overload: an endpoint in {zone_name(zone)} gets {_factor(factor)} an even share, more than "
-            f"{float(OVERLOAD):g} times. {_fix(after)}"
-        )
-    else:
-        yield f"No overload: no endpoint gets more than {float(OVERLOAD):g} times an even share."
+    yield f"{_overload(found, after.loads)} {_fix(after, after.loads)}".rstrip()
     connections = found.question.clients.connections
     noise = found.chance
     yield (
@@ -117,11 +133,14 @@ def judgement(found: Prediction) -> Iterator[str]:
         else f"{connections:,} connections are too few for {after.shares.candidates:,} endpoints to say what chance "
         "does."
     )
-    if found.stays is not None:
+    stays = found.stays
+    if stays is not None:
         yield (
-            f"If the clients of the lost zone go on elsewhere: {percent(found.stays.leaving)} leave the zone that they "
-            f"were counted in, and the greatest load is {_load(found.stays)}{_in_zone(found.stays, ' ')}."
+            f"If the clients of the lost zone go on elsewhere: {percent(stays.shares.leaving)} leave the zone that "
+            f"they were counted in, and the greatest load is {_load(stays.shares)}{_in_zone(stays.shares, ' ')}. "
+            f"{_overload(found, stays)} {_fix(after, stays)}".rstrip()
         )
+    yield from _replaced(found)
     if after.outside is not None:
         yield (
             f"From outside the cluster: the greatest load is {_load(after.outside)}{_in_zone(after.outside, ' ')}, and "
@@ -134,16 +153,52 @@ def judgement(found: Prediction) -> Iterator[str]:
     yield _cost(found)
 
 
-def _fix(after: Picture) -> str:
+def _overload(found: Prediction, loads: Loads) -> str:
+    """Whether an endpoint gets too much: more than it can take, or so many times an even share."""
+    factor, zone = loads.shares.greatest
+    which = "each endpoint" if _is_even(loads.shares) else f"an endpoint in {zone_name(zone)}"
+    capacity = found.question.clients.capacity
+    if capacity is None:
+        if loads.used > 1:
+            return f"Overload: {which} gets {_factor(factor)} an even share, more than {float(OVERLOAD):g} times."
+        return f"No overload: no endpoint gets more than {float(OVERLOAD):g} times an even share."
+    gets = f"{which} gets {rate(loads.used * capacity)}, {float(loads.used):.0%} of what it can take."
+    return f"Overload: {gets}" if loads.used > 1 else f"No overload: {gets}"
+
+
+def _fix(after: Picture, loads: Loads) -> str:
+    if loads.used <= 1:
+        return ""
     if after.topology_mode.lower() == "auto":
         return "With topology-mode Auto each new Pod moves hints: ask again with replicas=N."
-    if not after.fix:
+    if not loads.fix:
         return "Adding Pods does not mend that."
-    pods = ", ".join(f"{number:,} in {zone_name(zone)}" for zone, number in sorted(after.fix.items()))
-    total = {zone: after.ready[zone] + after.fix[zone] for zone in after.zones}
-    split = ", ".join(f"{zone} {number:,}" for zone, number in sorted(total.items()) if zone)
-    more = count(after.fix.total(), "Pod")
+    pods = ", ".join(f"{number:,} in {zone_name(zone)}" for zone, number in sorted(loads.fix.items()))
+    total = {zone: after.ready[zone] + loads.fix[zone] for zone in after.zones}
+    split = ", ".join(f"{zone} {number:,}" for zone, number in sorted(total.items()) if zone and number)
+    more = count(loads.fix.total(), "Pod")
     return f"{more} more would mend it: {pods}. A Deployment for each zone keeps it so: {split}."
+
+
+def _replaced(found: Prediction) -> Iterator[str]:
+    """What becomes of the Pods of a lost zone."""
+    if not found.moments:
+        return
+    last = found.moments[-1]
+    missing = found.before.ready.total() - last.picture.ready.total()
+    if len(found.moments) < 3:
+        yield "No Pod is deleted: none is in the lost zone, each tolerates it for ever, or no Node is left."
+    elif missing > 0:
+        yield (
+            f"{count(missing, 'Pod')} of the Service {verb(missing, 'is')} not replaced: a Pod of a StatefulSet or "
+            "without a controller waits for its Node, and no Node may have room."
+        )
+    else:
+        yield (
+            f"After {format_duration(round(last.after_s))} as many Pods are ready as before; until then "
+            f"{count(found.moments[1].picture.ready.total(), 'Pod')} must do, and Pods that were made anew stay where "
+            "they are when the zone comes back."
+        )
 
 
 def _cost(found: Prediction) -> str:
@@ -184,13 +239,24 @@ def _factor(factor: Fraction) -> str:
     return f"{float(factor):.2f} x" if factor else "-"
 
 
+def _figure(requests: Fraction) -> str:
+    number = float(requests)
+    return f"{number:,.0f}" if number >= 99.5 or not number else f"{number:.3g}"
+
+
 def _load(shares: TrafficShares) -> str:
     return _factor(shares.greatest[0])
 
 
 def _in_zone(shares: TrafficShares, before: str = "") -> str:
     factor, zone = shares.greatest
-    return f"{before}in {zone_name(zone)}" if factor else ""
+    if not factor:
+        return ""
+    return f"{before}everywhere" if _is_even(shares) else f"{before}in {zone_name(zone)}"
+
+
+def _is_even(shares: TrafficShares) -> bool:
+    return len(set(shares.each.values())) == 1
 
 
 def _both(now: str, then: str) -> str:

@@ -21,7 +21,8 @@ from sliceplane.informer.cache import Change
 from sliceplane.recorder.entries import Changed, LifeBegan
 from sliceplane.recorder.file import Recording, RecordingError
 from sliceplane.recorder.reader import entries
-from sliceplane.whatif.prediction import Prediction, family_of
+from sliceplane.whatif.picture import family_of
+from sliceplane.whatif.prediction import Prediction
 from sliceplane.whatif.state import CannotTell, ClusterState
 
 

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
+from msgspec import convert
+
 from sliceplane.api.codec import decode
-from sliceplane.api.core import Node, Pod, Service
+from sliceplane.api.core import Node, Pod, Service, Taint, Toleration
 from sliceplane.api.discovery import LABEL_HOSTNAME, LABEL_SERVICE_NAME, LABEL_ZONE, EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
@@ -26,13 +28,14 @@ from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Deployments, EndpointSlices, Nodes, Pods, Services
 from sliceplane.controllers.base import Controller
 from sliceplane.controllers.emulation.deployment import DeploymentController
+from sliceplane.controllers.emulation.eligibility import tolerates
 from sliceplane.controllers.emulation.kubelet import KubeletController
 from sliceplane.controllers.emulation.nodes import EmulatedNode, EmulationConfig
-from sliceplane.controllers.emulation.pods import is_ready, pod_condition
+from sliceplane.controllers.emulation.pods import is_active, is_ready, pod_condition
 from sliceplane.controllers.emulation.replicaset import ReplicaSetController
 from sliceplane.controllers.emulation.statefulset import StatefulSetController
 from sliceplane.controllers.endpointslice import EndpointSliceController
-from sliceplane.estimate.wire import event_bytes
+from sliceplane.documents.wire import event_bytes
 from sliceplane.explain.checks.zones import is_working
 from sliceplane.kit.times import format_time, parse_time
 from sliceplane.proxy.selections import ALL, SHARED, readings_of_slice
@@ -48,6 +51,11 @@ ANNOTATION_RESTARTED: Final = "kubectl.kubernetes.io/restartedAt"
 FIELD_MANAGER: Final = "kube-controller-manager"
 #: clients that read all slices, headless Services' too
 _EVERY: Final = "every"
+#: a Node that is not heard of is tainted so, one in ten seconds (node-eviction-rate); Pods that say nothing of it go
+#: after five minutes (kubernetes.io, "Nodes", "Rate limits on eviction"; "Taint based Evictions")
+_TAINT: Final = Taint(key="node.kubernetes.io/unreachable", effect="NoExecute")
+_TAINT_EVERY_S: Final = 10.0
+_TOLERATED_S: Final = 300.0
 #: a run is at rest when nothing is written for so long; and gives up after so long
 _REST_S: Final = 900.0
 _RUN_MAX_S: Final = 7 * 86_400.0
@@ -84,8 +92,14 @@ class PlayedKubelet(KubeletController):
 class WhatIfWorld:
     """Made for one question.  *others*: watchers that read all slices, beside the Nodes' proxies."""
 
-    def __init__(self, state: ClusterState, service: Service, running: Running, others: int = 0) -> None:
+    def __init__(
+        self, state: ClusterState, service: Service, running: Running, others: int = 0,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
         self.events: list[SliceEvent] = []
+        self._tell = tell
+        #: (when, namespace, name) of Pods that are deleted because their Node is lost
+        self._evictions: list[tuple[float, str, str]] = []
         self._known = frozenset(pod.metadata.uid for pod in state.pods())
         self._others = others
         self._readers: dict[str, tuple[str, ...]] = {}
@@ -110,19 +124,35 @@ class WhatIfWorld:
 
     # -- time -------------------------------------------------------------------------------------------
 
-    def settle(self) -> float:
-        """Until everything is at rest.  Returns when the last slice was written, in seconds from now."""
+    def settle(self, until: float | None = None) -> None:
+        """Until everything is at rest, or it is *until*."""
         began = self.cluster.now
-        while self.cluster.now - began < _RUN_MAX_S:
+        end = began + _RUN_MAX_S if until is None else until
+        while self.cluster.now < end:
             writes = len(self.cluster.writes)
             try:
-                self.cluster.settle(limit_s=_REST_S)
+                self.cluster.settle(limit_s=min(_REST_S, end - self.cluster.now))
             except AssertionError as error:
                 raise CannotTell(f"the controllers come to no rest: {error}") from error
-            if len(self.cluster.writes) == writes:
-                return max((event.at - began for event in self.events), default=0.0)
-            self.cluster.now += _REST_S
-        raise CannotTell(f"after {_RUN_MAX_S / 86_400:.0f} days of virtual time the controllers still write")
+            if until is None and len(self.cluster.writes) == writes:
+                return
+            self.cluster.now = min(self.cluster.now + _REST_S, end)
+        if until is None:
+            raise CannotTell(f"after {_RUN_MAX_S / 86_400:.0f} days of virtual time the controllers still write")
+
+    @property
+    def next_eviction(self) -> float | None:
+        return self._evictions[0][0] if self._evictions else None
+
+    def evict(self) -> float:
+        """Delete the Pods of lost Nodes, each when it is time, and settle.  Returns when the last one was deleted."""
+        at = self.cluster.now
+        for at, namespace, name in self._evictions:
+            self.settle(at)
+            self.cluster.delete(Pods, name, namespace)
+        self._evictions.clear()
+        self.settle()
+        return at
 
     def _start(self) -> None:
         """The controllers, anew."""
@@ -144,6 +174,8 @@ class WhatIfWorld:
     # -- what watchers get --------------------------------------------------------------------------------
 
     def _on_commit(self, event: StoreEvent) -> None:
+        if self._tell is not None:
+            self._tell(f"{len(self.cluster.writes):,} writes of controllers until now")
         if event.record.key.resource == Nodes.storage_key:
             node = decode(event.record.body, Node)
             self._readers.pop(node.metadata.name, None)
@@ -200,8 +232,8 @@ class WhatIfWorld:
         self.running = changes.running_after(before)
         if self.running.ready_delay_s is not None:
             self.ready_delay_s = self.running.ready_delay_s
-        for zone in changes.zones_lost:
-            self._lose(zone)
+        if changes.zones_lost:
+            self._lose(changes.zones_lost)
         for zone, number in changes.zones_added:
             self._add(zone, number)
         for name, zone in changes.node_zones:
@@ -214,24 +246,34 @@ class WhatIfWorld:
         for workload in changes.rollouts:
             self._roll_out(workload, dict(changes.strategy))
 
-    def _lose(self, zone: str) -> None:
-        """As the node lifecycle controller leaves it: the Nodes are not heard of, their Pods are not ready."""
-        stamp = format_time(self.cluster.now)
-        lost = {node.metadata.name for node in self.state.nodes if (node.metadata.labels or {}).get(LABEL_ZONE) == zone}
-        for name in sorted(lost):
+    def _lose(self, zones: Collection[str]) -> None:
+        """As the node lifecycle controller leaves it: the Nodes are not heard of, their Pods are not ready.  When Pods
+        will be evicted is written down; where no Node is left none is."""
+        self.settle(self.cluster.now + self.running.node_grace_s)
+        now = self.cluster.now
+        stamp = format_time(now)
+        nodes = self.state.nodes
+        lost = sorted(node.metadata.name for node in nodes if (node.metadata.labels or {}).get(LABEL_ZONE) in zones)
+        for name in lost:
             unknown = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "lastTransitionTime": stamp}
             self.cluster.patch(Nodes, name, {"status": {"conditions": [unknown]}}, subresource="status")
+        tainted = {name: now + number * _TAINT_EVERY_S for number, name in enumerate(lost)}
         for pod in self.state.pods():
-            if pod.spec.node_name in lost and is_ready(pod):
-                document = self.cluster.get(Pods, pod.metadata.name, pod.metadata.namespace)
+            if pod.spec.node_name not in tainted or not is_active(pod):
+                continue
+            namespace = pod.metadata.namespace
+            document = self.cluster.get(Pods, pod.metadata.name, namespace)
+            tolerated_s = _tolerated_s(document)
+            if tolerated_s is not None and len(lost) < len(nodes):
+                self._evictions.append((tainted[pod.spec.node_name] + tolerated_s, namespace, pod.metadata.name))
+            if is_ready(pod):
                 conditions = document["status"]["conditions"]
                 for condition in conditions:
                     if condition["type"] == "Ready":
                         condition |= {"status": "False", "lastTransitionTime": stamp}
                 change = {"status": {"conditions": conditions}}
-                self.cluster.patch(
-                    Pods, pod.metadata.name, change, namespace=pod.metadata.namespace, subresource="status"
-                )
+                self.cluster.patch(Pods, pod.metadata.name, change, namespace=namespace, subresource="status")
+        self._evictions.sort()
 
     def _add(self, zone: str, number: int) -> None:
         """Nodes like the first one that works."""
@@ -269,6 +311,19 @@ class WhatIfWorld:
                 raise CannotTell(f"{workload} has no max-surge and max-unavailable here: a Deployment has")
             spec["strategy"] = {"type": "RollingUpdate", "rollingUpdate": strategy}
         self._patch(workload, spec)
+
+
+def _tolerated_s(pod: Document) -> float | None:
+    """How long the Pod stays on a Node that is not heard of; ``None``: as long as the Node is there."""
+    found = [
+        toleration
+        for toleration in pod["spec"].get("tolerations") or ()
+        if tolerates([convert(toleration, Toleration)], _TAINT)
+    ]
+    seconds = [toleration["tolerationSeconds"] for toleration in found if "tolerationSeconds" in toleration]
+    if not found:
+        return _TOLERATED_S
+    return float(max(0, min(seconds))) if seconds else None
 
 
 def _seed(state: ClusterState) -> int:

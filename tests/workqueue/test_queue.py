@@ -91,3 +91,11 @@ def test_a_bucket_survives_a_clock_that_goes_back() -> None:
     assert bucket.try_take(NOW + 1)
     assert bucket.take(NOW + 1) == 1.0
     assert bucket.take(NOW + 1) == 2.0
+
+
+def test_a_taker_of_many_tokens_waits_for_all_of_them() -> None:
+    bucket = TokenBucket(rate_per_s=10, burst=20)
+    assert bucket.take(NOW, 15) == 0.0
+    assert bucket.take(NOW, 25) == 2.0
+    assert bucket.take(NOW + 1, 0) == 1.0, "to ask takes none"
+    assert bucket.take(NOW + 2, 0) == 0.0

@@ -49,10 +49,10 @@ class TokenBucket:
             self._balance = min(self._balance + (now - self._at) * self.rate_per_s, float(self.burst))
         self._at = now if self._at is None else max(self._at, now)
 
-    def take(self, now: float) -> float:
-        """Take a token.  Returns the seconds until it is there, 0.0 if it is there already."""
+    def take(self, now: float, tokens: float = 1.0) -> float:
+        """Take a token, or so many.  Returns the seconds until they are there, 0.0 if they are there already."""
         self._refill(now)
-        self._balance -= 1.0
+        self._balance -= tokens
         return max(-self._balance / self.rate_per_s, 0.0)
 
     def try_take(self, now: float) -> bool:

@@ -6,7 +6,7 @@ seconds for each Service, and told in words, newest first, in a bounded list.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -60,7 +60,9 @@ class ClusterModel:
         self.version = 0
         self.services: dict[str, Service] = {}
         self.nodes: dict[str, Node] = {}
-        self.activity: deque[Happening] = deque(maxlen=ACTIVITY_MAX)
+        #: by Service and beginning, the newest last; and when the last of a Service began
+        self._activity: dict[tuple[str, float], Happening] = {}
+        self._began: dict[str, float] = {}
         self._slices: dict[str, dict[str, EndpointSlice]] = {}
         self._rows: dict[str, tuple[Row, ...]] = {}
         self._sums: dict[str, ServiceSums] = {}
@@ -126,17 +128,27 @@ class ClusterModel:
             self._sums.pop(after, None)
 
     def _happened(self, now: float, service: str, brought: Counter[str]) -> None:
-        last = next((entry for entry in self.activity if entry.name == service), None)
+        began = self._began.get(service, now)
+        last = self._activity.get((service, began))
         if last is not None and now - last.until <= ACTIVITY_GAP_S:
             brought.update(dict(last.what))
-            self.activity.remove(last)
-            began = last.at
+            del self._activity[service, began]
         else:
-            began = now
+            began = self._began[service] = now
         what = tuple((state, brought[state]) for state in STATES if brought[state])
-        self.activity.appendleft(Happening(began, now, "Service", service, what))
+        self._activity[service, began] = Happening(began, now, "Service", service, what)
+        if len(self._activity) > ACTIVITY_MAX:
+            oldest = next(iter(self._activity))
+            del self._activity[oldest]
+            if self._began[oldest[0]] == oldest[1]:
+                del self._began[oldest[0]]
 
     # What views ask
+
+    @property
+    def activity(self) -> tuple[Happening, ...]:
+        """The newest first."""
+        return tuple(reversed(self._activity.values()))
 
     def touched(self, service: str) -> int:
         """``version`` as it was when its slices changed last; 0: never."""
@@ -186,6 +198,10 @@ class ClusterModel:
             del self._changes[service]
             return ()
         return tuple(counted[last - BUCKETS + 1 + number] for number in range(BUCKETS))
+
+    def is_lively(self, service: str) -> bool:
+        """What ``changes`` tells may differ in the next bucket."""
+        return service in self._changes
 
     def zones(self) -> dict[str, int]:
         """Nodes by zone; "" where a Node has none."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_ZONE, EndpointSlice
 from sliceplane.page.feed import PageView
-from sliceplane.page.model import ENDPOINT_COLUMNS, STATES, ClusterModel
+from sliceplane.page.model import BUCKET_S, ENDPOINT_COLUMNS, STATES, ClusterModel
 from sliceplane.page.tables import PageTable, Row, table_of
 from sliceplane.page.zones import ZoneBook
 
@@ -51,7 +51,8 @@ class Views:
         self._model = model
         self._namespace = namespace
         self._book = ZoneBook()
-        self._rows: dict[str, tuple[Row, ...]] = {}
+        #: of each Service: what its row was made of, and the row
+        self._rows: dict[str, tuple[tuple[Any, ...], tuple[Row, ...]]] = {}
 
     # Views
 
@@ -94,13 +95,18 @@ class Views:
                     f"{subject['namespace']}/{subject['name']}", f"{finding['severity']} {finding['code']}"
                 )
         rows = {}
-        for key in sorted(self._model.services):
-            row = self._service_row(key, worst.get(key, ""), now)
+        model = self._model
+        for key in sorted(model.services):
+            bucket = int(now // BUCKET_S) if model.is_lively(key) else 0
+            made_of = (model.services[key], model.touched(key), worst.get(key, ""), bucket)
             known = self._rows.get(key)
-            rows[key] = known if known is not None and known[0] == row else (row,)
+            if known is None or known[0] != made_of:
+                row = self._service_row(key, made_of[2], now)
+                known = (made_of, known[1] if known is not None and known[1][0] == row else (row,))
+            rows[key] = known
         self._rows = rows
         problem = "" if lint is None else lint.problem
-        table = PageTable(SERVICE_COLUMNS, 2, rows)
+        table = PageTable(SERVICE_COLUMNS, 2, {key: chunk for key, (_, chunk) in rows.items()})
         return PageView("services", self._command("sliceplane lint"), {"problem": problem}, {"services": table})
 
     def service(
@@ -114,7 +120,11 @@ class Views:
         parts: dict[str, Any] = {
             "service": None if service is None else _service_part(service),
             "explain": part_of(explained),
-            "sums": {"states": {state: sums.states.get(state, 0) for state in STATES}, "slices": sums.slices},
+            "sums": {
+                "states": {state: sums.states.get(state, 0) for state in STATES},
+                "slices": sums.slices,
+                "zones": sums.zones,
+            },
             "fresh": _fresh(drift),
             "trace": part_of(traced),
             "client": client,

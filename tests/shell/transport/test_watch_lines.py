@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.waiting import eventually
 
 from sliceplane.shell.transport.base import WatchMessage
-from sliceplane.shell.transport.replies import BadStream, WatchLines
+from sliceplane.shell.transport.replies import BadStream, WatchLines, WatchStream
 
 EVENTS = [
     {"type": "ADDED", "object": {"metadata": {"name": "ä\n€"}}},
@@ -59,3 +64,34 @@ def test_lines_are_bounded_even_in_small_pieces() -> None:
         lines.feed(b"x" * 10)
     with pytest.raises(BadStream, match="longer than 1000 bytes"):
         lines.feed(b"x")
+
+
+class Reading(asyncio.ReadTransport):
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def pause_reading(self) -> None:
+        self.told.append("pause")
+
+    def resume_reading(self) -> None:
+        self.told.append("resume")
+
+
+@pytest.mark.parametrize("rest_s", [0.0, 0.001])
+async def test_a_stream_that_rests_lets_what_comes_wait_in_the_socket(rest_s: float) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            yield json.dumps(EVENTS[0]).encode() + b"\n"
+
+    transport = Reading()
+    response: Any = SimpleNamespace(
+        content=SimpleNamespace(iter_any=chunks), connection=SimpleNamespace(transport=transport)
+    )
+    stream = WatchStream(response, "server", rest_s)
+    assert (await anext(stream)).type == "ADDED"
+    assert transport.told == (["pause"] if rest_s else [])
+    if rest_s:
+        await eventually(lambda: transport.told, lambda told: told == ["pause", "resume"])
+    response.connection = None
+    assert [message.type async for message in stream] == ["ADDED"] * 2, "a connection that is gone is none to rest"
+    assert transport.told == (["pause", "resume"] if rest_s else [])

@@ -118,13 +118,16 @@ class HttpClient(Verbs):
         limit: TokenBucket | None = None,
         retries: Retries = NO_RETRIES,
         read_only: bool = False,
+        watch_rest_s: float = 0.0,
     ) -> None:
-        """*limit*: requests wait for a token each, watches too.  *read_only*: nothing but GET is ever sent."""
+        """*limit*: requests wait for a token each, watches too.  *read_only*: nothing but GET is ever sent.
+        *watch_rest_s*: between two reads of a watch, so that many small events are read as one portion."""
         self._connection = connection
         self._manager = field_manager
         self._limit = limit
         self._retries = retries
         self._read_only = read_only
+        self._watch_rest_s = watch_rest_s
         self.metrics = HttpMetrics(urlsplit(connection.server).netloc)
         self._pool = ConnectionPool(connection)
 
@@ -185,7 +188,7 @@ class HttpClient(Verbs):
         path = selection.resource.path(selection.namespace)
         response = await self._open(_Request("GET", path, params, timeout_s=None))
         try:
-            yield WatchStream(response, self.server)
+            yield WatchStream(response, self.server, self._watch_rest_s)
         finally:
             # The stream may not have ended and its peer may be dead: no good-bye over TLS, which would wait for one.
             if response.connection is not None and response.connection.transport is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import random
@@ -180,7 +181,9 @@ class WatchLines:
 class WatchStream:
     """The messages of one watch, for one reader."""
 
-    def __init__(self, response: aiohttp.ClientResponse, server: str) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, server: str, rest_s: float = 0.0) -> None:
+        self._response = response
+        self._rest_s = rest_s
         self._chunks = response.content.iter_any()
         self._server = server
         self._lines = WatchLines()
@@ -203,13 +206,24 @@ class WatchStream:
         import aiohttp
 
         try:
-            return self._lines.feed(await anext(self._chunks))
+            messages = self._lines.feed(await anext(self._chunks))
+            if self._rest_s:
+                self._rest()
+            return messages
         except StopAsyncIteration:
             if self._lines.unfinished:
                 raise Unreachable(f"{self._server}: the watch broke off within an event") from None
             raise
         except (TimeoutError, aiohttp.ClientError, OSError, BadStream) as error:
             raise Unreachable(f"{self._server}: {why_no_answer(error)}") from error
+
+    def _rest(self) -> None:
+        """What comes now waits in the socket, and is read in one go."""
+        connection = self._response.connection
+        transport = None if connection is None else connection.transport
+        if isinstance(transport, asyncio.ReadTransport):
+            transport.pause_reading()
+            asyncio.get_running_loop().call_later(self._rest_s, transport.resume_reading)
 
 
 def _message(line: bytes) -> WatchMessage:

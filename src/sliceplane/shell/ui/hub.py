@@ -3,6 +3,9 @@
 A *topic* is a view with its parameters.  Four times a second at most the hub looks what of a topic's inputs has changed
 (the model, an engine's answer), makes the view and lets its feed find the difference; tabs are woken and send the same
 bytes.  A topic without tabs is forgotten.
+
+A view rests the longer the more it costs, and all looks together, with what tabs are sent, stay within a part of a
+core: a busy cluster is shown once a second rather than four times.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from sliceplane.kit.delays import TokenBucket
 from sliceplane.page.feed import PageView, ViewFeed
 from sliceplane.page.model import BUCKET_S
 from sliceplane.page.views import Answered, Views
@@ -20,8 +24,13 @@ from sliceplane.shell.ui.live import LiveCluster
 from sliceplane.shell.ui.questions import Question, Questions
 
 TICK_S: Final = 0.25
-#: of the time between two looks, at most such a part is spent on looking
-BUSY_SHARE: Final = 0.25
+#: and no later, as long as it is busy
+TICK_MAX_S: Final = 2.0
+#: a view rests so many times what it cost
+REST: Final = 100.0
+#: milliseconds of CPU that the loop's thread takes in a second, in the mean, and what it may have saved up
+BUSY_MS: Final = 25.0
+SAVED_MS: Final = 300
 SINCE: Final = {"10m": 600, "1h": 3600, "6h": 21600}
 
 
@@ -34,12 +43,18 @@ class Topic:
         self._inputs = inputs
         self._make = make
         self._shown: tuple[Any, ...] | None = None
+        self._rests_until = 0.0
         self._news = asyncio.Event()
 
     def look(self, now: float) -> None:
         inputs = self._inputs()
-        if self._shown is not None and _same(inputs, self._shown):
+        if self._shown is not None and (time.monotonic() < self._rests_until or _same(inputs, self._shown)):
             return
+        began = time.thread_time()
+        self._show(inputs, now)
+        self._rests_until = time.monotonic() + REST * (time.thread_time() - began)
+
+    def _show(self, inputs: tuple[Any, ...], now: float) -> None:
         self._shown = inputs
         if self.feed.show(self._make(*inputs), now):
             news, self._news = self._news, asyncio.Event()
@@ -66,10 +81,13 @@ class ViewHub:
         self._topics: dict[tuple[str, ...], Topic] = {}
 
     async def run(self) -> None:
+        budget = TokenBucket(rate_per_s=BUSY_MS, burst=SAVED_MS)
+        spent = time.thread_time()
         while True:
-            began = time.monotonic()
             self.look()
-            await asyncio.sleep(max(TICK_S, (time.monotonic() - began) / BUSY_SHARE))
+            before, spent = spent, time.thread_time()
+            wait = budget.take(time.monotonic(), (spent - before) * 1000)
+            await asyncio.sleep(min(max(TICK_S, wait), TICK_MAX_S))
 
     def look(self) -> None:
         for topic in list(self._topics.values()):

@@ -2,7 +2,8 @@
 
 An engine reads the cluster by lists and may compute for a second, so it runs in a thread with a loop and a client of
 its own: the stream of a tab never waits for one.  A question is asked again when the cluster has changed, and now and
-then without a change; the more it costs, the less often.
+then without a change; the more it costs, the less often.  All of them share a part of a core: what is saved up while
+the cluster is quiet answers a change at once.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgspec
 
 from sliceplane.api.errors import StatusError
 from sliceplane.explain.question import ExplainQuestion
+from sliceplane.kit.delays import TokenBucket
 from sliceplane.page.views import Answered
 from sliceplane.recorder.file import RecordingError
 from sliceplane.recorder.timeline_text import line_document
@@ -30,9 +32,14 @@ from sliceplane.shell.transport.base import Unreachable
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.tracer.question import Unanswerable
 
-#: a question is not asked again sooner after its answer than that, nor than so many times the CPU that it took
+#: a question is not asked again sooner after its answer than that
 GAP_S: Final = 1.0
-REST: Final = 30.0
+#: milliseconds of CPU that questions take in a second, in the mean, but for those asked for the first time; and what
+#: they may have saved up
+BUSY_MS: Final = 15.0
+SAVED_MS: Final = 300
+#: a question that was looked at within that time is wanted
+WANTED_S: Final = 5.0
 #: nor later, as long as a tab shows it
 AGE_MAX_S: Final = 10.0
 KEPT_MAX: Final = 256
@@ -50,8 +57,9 @@ WhatIf = Callable[[HttpClient, str, str, Sequence[str]], Awaitable[Any]]
 @dataclass(slots=True)
 class _Kept:
     ended: float = 0.0
-    cpu_s: float = 0.0
     version: int = -1
+    #: when it was looked at last, and not of the newest version
+    wanted: float = -WANTED_S
     running: asyncio.Task[None] | None = None
     answered: Answered | None = None
 
@@ -68,11 +76,13 @@ class Questions:
         self._what_if = what_if
         self._what_ifs = 0
         self._kept: dict[Question, _Kept] = {}
-        self._loop = asyncio.new_event_loop()
+        self._budget = TokenBucket(rate_per_s=BUSY_MS, burst=SAVED_MS)
+        self._loop: asyncio.AbstractEventLoop
         self._thread = threading.Thread(target=self._run, name="engines", daemon=True)
         self._client: HttpClient
 
     def start(self) -> None:
+        self._loop = asyncio.new_event_loop()
         self._thread.start()
 
     async def stop(self) -> None:
@@ -86,12 +96,20 @@ class Questions:
         while len(self._kept) > KEPT_MAX:
             del self._kept[next(iter(self._kept))]
         now = time.monotonic()
-        gap = max(GAP_S, REST * kept.cpu_s)
-        rested = now - kept.ended >= gap
-        if kept.running is None and rested and (kept.version != version or now - kept.ended >= AGE_MAX_S):
-            kept.version = version
-            kept.running = asyncio.create_task(self._note(question, kept))
+        rested = now - kept.ended
+        if kept.running is None and rested >= GAP_S and (kept.version != version or rested >= AGE_MAX_S):
+            kept.wanted = now
+            if kept.answered is None or self._is_next(kept, now):
+                kept.version = version
+                kept.wanted = -WANTED_S
+                kept.running = asyncio.create_task(self._note(question, kept))
         return kept.answered
+
+    def _is_next(self, kept: _Kept, now: float) -> bool:
+        """There is CPU for it, and of all that are wanted its answer is the oldest."""
+        if self._budget.take(now, 0) > 0:
+            return False
+        return all(kept.ended <= other.ended for other in self._kept.values() if now - other.wanted < WANTED_S)
 
     async def ask(self, question: Question) -> Answered:
         """Once, now."""
@@ -114,7 +132,8 @@ class Questions:
 
     async def _note(self, question: Question, kept: _Kept) -> None:
         try:
-            kept.answered, kept.cpu_s = await self._timed(question)
+            kept.answered, cpu_s = await self._timed(question)
+            self._budget.take(time.monotonic(), cpu_s * 1000)
         except Exception as error:
             # A fault of ours: said on the page, as a refusal would be, and tried again.
             kept.answered = Answered(self._clock(), None, f"a fault of this program: {type(error).__name__}: {error}")

@@ -36,6 +36,8 @@ BEAT_S: Final = 1.0
 #: a tab that takes no message for so long is closed
 SLOW_S: Final = 10.0
 PARAMETER_MAX: Final = 600
+#: what comes within that time is read in one go; tabs are told no oftener
+WATCH_REST_S: Final = 0.2
 TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -218,7 +220,7 @@ async def page(connection: Connection, namespace: str, port: int, what_if: WhatI
     Raises ``OSError``, ``StatusError`` and ``Unreachable``."""
     from aiohttp import web
 
-    connect: Callable[[], Any] = lambda: HttpClient(connection, read_only=True)  # noqa: E731  # of each loop its own
+    connect: Callable[[], Any] = lambda: HttpClient(connection, read_only=True, watch_rest_s=WATCH_REST_S)  # noqa: E731  # of each loop its own
     async with connect() as client:
         live = LiveCluster(client, namespace, connection.namespace)
         try:

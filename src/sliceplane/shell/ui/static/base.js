@@ -5,7 +5,10 @@ import htm from './vendor/htm.js';
 
 export const html = htm.bind(h);
 
-export const count = (number, word, plural = word + 's') => `${number.toLocaleString('en')} ${number === 1 ? word : plural}`;
+// 20,000; Intl takes 30 ms for its first number.
+export const digits = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, ',');
+
+export const count = (number, word, plural = word + 's') => `${digits(number)} ${number === 1 ? word : plural}`;
 
 export const clock = (seconds) => {
   const at = new Date(seconds * 1000);

@@ -1,7 +1,7 @@
 // Endpoints where they are: zones as boxes, in them nodes, in them a cell for each endpoint.  Up to 500 cells are
 // elements; more are drawn, 8 pixels each, so that 20,000 stand on one screen.  The table below says the same in words.
 import { useLayoutEffect, useMemo, useRef, useState } from './vendor/hooks.js';
-import { choose, count, html } from './base.js';
+import { choose, count, digits, html } from './base.js';
 import { STATES, State, stateClass } from './parts.js';
 
 export const ELEMENTS_MAX = 500;
@@ -24,17 +24,17 @@ function grouped(table) {
   return sorted(zones).map(([zone, nodes]) => [zone, sorted(nodes)]);
 }
 
-const ready = (table, nodes) => nodes.reduce((sum, [, rows]) => sum + rows.filter((row) => table.get('state', row) === 'ready').length, 0);
 const size = (nodes) => nodes.reduce((sum, [, rows]) => sum + rows.length, 0);
 
-export function EndpointMap({ table, shares }) {
+// *ready*: how many are, by zone.
+export function EndpointMap({ table, shares, ready }) {
   const zones = useMemo(() => grouped(table), [table, table.shape]);
   const large = table.length > ELEMENTS_MAX;
-  const sums = zones.map(([zone, nodes]) => `${zone || 'no zone'}: ${ready(table, nodes)} of ${size(nodes)} ready`).join('; ');
+  const sums = zones.map(([zone, nodes]) => `${zone || 'no zone'}: ${ready[zone] || 0} of ${size(nodes)} ready`).join('; ');
   if (!table.length) return html`<p class="quiet">no endpoint</p>`;
   return html`<div class="map" role="img" aria-label=${`${count(table.length, 'endpoint')}; ${sums}`}>
     ${zones.map(([zone, nodes]) => html`<div class=${`zone${nodes.length > 3 || size(nodes) > 40 ? ' wide' : ''}`} key=${zone} aria-hidden="true">
-      <div class="zone-head"><bdi>${zone || 'no zone'}</bdi> <span class="quiet">${ready(table, nodes)} of ${size(nodes)} ready</span></div>
+      <div class="zone-head"><bdi>${zone || 'no zone'}</bdi> <span class="quiet">${ready[zone] || 0} of ${size(nodes)} ready</span></div>
       ${large
         ? html`<${Drawn} table=${table} nodes=${nodes} shares=${shares} />`
         : html`<div class="nodes">${nodes.map(([node, rows]) => html`<div class="node" key=${node}>
@@ -55,7 +55,7 @@ function Cell({ table, row, shares }) {
 }
 
 export function Legend({ states }) {
-  return html`<div class="legend">${STATES.map((state) => html`<span key=${state}><${State} state=${state} /> <b>${(states[state] || 0).toLocaleString('en')}</b></span>`)}</div>`;
+  return html`<div class="legend">${STATES.map((state) => html`<span key=${state}><${State} state=${state} /> <b>${digits(states[state] || 0)}</b></span>`)}</div>`;
 }
 
 // A zone on a canvas: cells of one node together, a gap between nodes.

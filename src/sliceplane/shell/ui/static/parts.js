@@ -18,6 +18,16 @@ export function Panel({ title, aside, children, id }) {
   </section>`;
 }
 
+// Drawn after what is above it, so that no frame has to hold everything.
+export function Later({ children }) {
+  const [due, setDue] = useState(false);
+  useEffect(() => {
+    const timer = setTimeout(() => setDue(true));
+    return () => clearTimeout(timer);
+  }, []);
+  return due && children;
+}
+
 // What the server answers to a question that is asked once; '' asks nothing, null is on its way.
 export function useAnswer(path) {
   const [answer, setAnswer] = useState(null);

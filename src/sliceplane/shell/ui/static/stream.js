@@ -201,7 +201,10 @@ export class Stream {
     if (this.due) return;
     this.due = requestAnimationFrame(() => {
       this.due = 0;
+      performance.mark('frame-began');
       this.changed({ ...this.state });
+      // Effects of this frame, and what they draw, come first.
+      setTimeout(() => performance.mark('page-drawn'));
     });
   }
 

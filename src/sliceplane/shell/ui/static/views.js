@@ -1,8 +1,8 @@
 // The views.  Each shows the parts and tables that the server made of the same answers that commands print.
-import { useEffect, useRef, useState } from './vendor/hooks.js';
-import { choose, clock, count, html, lasting, link, percent, place } from './base.js';
+import { useEffect, useMemo, useRef, useState } from './vendor/hooks.js';
+import { choose, clock, count, digits, html, lasting, link, percent, place } from './base.js';
 import { EndpointMap, Legend } from './map.js';
-import { Ago, Filter, Finding, Mark, Panel, Problem, Spark, State, Table, useAnswer, Waiting } from './parts.js';
+import { Ago, Filter, Finding, Later, Mark, Panel, Problem, Spark, State, Table, useAnswer, Waiting } from './parts.js';
 import { command, WhatIf } from './whatif.js';
 
 const go = (path, query) => { location.hash = link(path, query).slice(1); };
@@ -17,10 +17,10 @@ function Now({ state, stream }) {
   const { endpoints } = sums;
   return html`<h1 class="sr">Now</h1>
     <div class="sums">
-      <a href=${link(['services'])}><b>${sums.services.toLocaleString('en')}</b> Services</a>
-      <span><b>${endpoints.ready.toLocaleString('en')}</b> endpoints ready</span>
-      ${['not ready', 'terminating', 'stopped'].map((name) => endpoints[name] > 0 && html`<span><b>${endpoints[name].toLocaleString('en')}</b> <${State} state=${name} /></span>`)}
-      <a href=${link(['nodes'])}><b>${sums.nodes.toLocaleString('en')}</b> Nodes</a>
+      <a href=${link(['services'])}><b>${digits(sums.services)}</b> Services</a>
+      <span><b>${digits(endpoints.ready)}</b> endpoints ready</span>
+      ${['not ready', 'terminating', 'stopped'].map((name) => endpoints[name] > 0 && html`<span><b>${digits(endpoints[name])}</b> <${State} state=${name} /></span>`)}
+      <a href=${link(['nodes'])}><b>${digits(sums.nodes)}</b> Nodes</a>
       <a href=${link(['zones'])}><b>${sums.zones}</b> zones</a>
     </div>
     <div class="columns">
@@ -82,7 +82,7 @@ const Readiness = ({ ready, all }) => html`<span class=${`meter ${ready === all 
 function Services({ state }) {
   const table = state.tables.services;
   const filter = place().query.get('q') || '';
-  return html`<div class="bar"><h1>Services <span class="quiet">${table.length.toLocaleString('en')}</span></h1><${Filter} label="filter Services" /></div>
+  return html`<div class="bar"><h1>Services <span class="quiet">${digits(table.length)}</span></h1><${Filter} label="filter Services" /></div>
     ${state.parts.problem && html`<${Problem} text=${`findings: ${state.parts.problem}`} />`}
     <${Table} id="services" label="Services" table=${table} columns=${SERVICES} filter=${filter} onOpen=${(row) => go(['service', table.get('namespace', row), table.get('name', row)])} />`;
 }
@@ -111,7 +111,7 @@ function Service({ state, stream }) {
   const [namespace, name] = place().parts;
   const answer = explain?.answer;
   const { endpoints, slices } = state.tables;
-  const shares = trace?.answer && new Map(trace.answer.targets.map((target) => [target.address, target.share]));
+  const shares = useMemo(() => trace?.answer && new Map(trace.answer.targets.map((target) => [target.address, target.share])), [trace]);
   const filter = place().query.get('q') || '';
   return html`<div class="bar"><h1><span class="quiet"><bdi>${namespace}</bdi>/</span><bdi>${name}</bdi></h1>
       ${service && html`<span class="quiet">${service.type}</span> <bdi class="mono">${service.address}</bdi> ${service.ports.map((port) => html`<span class="mono quiet"><bdi>${port.name}</bdi> ${port.port}/${port.protocol}${port.target ? html` → <bdi>${port.target}</bdi>` : ''}</span> `)}`}
@@ -128,12 +128,14 @@ function Service({ state, stream }) {
     <${Panel} id="map" title="Endpoints by zone and node" aside=${html`<${Client} client=${client} clients=${clients} />`}>
       <${Legend} states=${sums.states} />
       ${client && html`<${Reach} trace=${trace} client=${client} />`}
-      <${EndpointMap} table=${endpoints} shares=${shares} />
+      <${EndpointMap} table=${endpoints} shares=${shares} ready=${sums.zones} />
     <//>
-    <div class="bar"><h2>${count(endpoints.length, 'endpoint')}</h2><${Filter} label="filter endpoints" /></div>
-    <${Table} id="endpoints" label="endpoints" table=${endpoints} columns=${ENDPOINTS} filter=${filter} />
-    <h2 class="spaced">${count(slices.length, 'slice')}</h2>
-    <${Table} id="slices" label="EndpointSlices" table=${slices} columns=${SLICES} scope="s" />`;
+    <${Later}>
+      <div class="bar"><h2>${count(endpoints.length, 'endpoint')}</h2><${Filter} label="filter endpoints" /></div>
+      <${Table} id="endpoints" label="endpoints" table=${endpoints} columns=${ENDPOINTS} filter=${filter} />
+      <h2 class="spaced">${count(slices.length, 'slice')}</h2>
+      <${Table} id="slices" label="EndpointSlices" table=${slices} columns=${SLICES} scope="s" />
+    <//>`;
 }
 
 // Right, fresh, true: three questions, never one light.
@@ -185,7 +187,7 @@ function Zones({ state }) {
         ${columns.map((zone) => { const share = shares[client][zone] || 0; return html`<td class=${`heat h${Math.ceil(share * 5)}${zone && zone === client ? ' own' : ''}`}>${percent(share)}</td>`; })}
         <td>${nodes[client]}</td></tr>`)}</tbody>
       <tfoot>
-        <tr><th scope="row">endpoints ready</th>${columns.map((zone) => html`<td>${(endpoints[zone] || 0).toLocaleString('en')}</td>`)}<td></td></tr>
+        <tr><th scope="row">endpoints ready</th>${columns.map((zone) => html`<td>${digits(endpoints[zone] || 0)}</td>`)}<td></td></tr>
         <tr><th scope="row">load of one (1 is even)</th>${columns.map((zone) => { const value = load[zone]; return html`<td>${value === undefined ? '–' : value > 1.2 ? html`<${Mark} kind="warning">${value.toFixed(2)}<//>` : value.toFixed(2)}</td>`; })}<td></td></tr>
       </tfoot>
     </table></div>
@@ -211,7 +213,7 @@ const NODES = [
 function Nodes({ state, stream }) {
   const { at, problem, findings, notLookedAt } = state.parts;
   const table = state.tables.nodes;
-  return html`<div class="bar"><h1>Nodes <span class="quiet">${table.length.toLocaleString('en')}</span></h1><${Filter} label="filter nodes" /> ${at && html`<span class="quiet">asked <${Ago} at=${at} stream=${stream} /></span>`}</div>
+  return html`<div class="bar"><h1>Nodes <span class="quiet">${digits(table.length)}</span></h1><${Filter} label="filter nodes" /> ${at && html`<span class="quiet">asked <${Ago} at=${at} stream=${stream} /></span>`}</div>
     ${problem && html`<${Problem} text=${problem} />`}
     ${findings.map((finding) => html`<${Finding} key=${finding.sentence} finding=${finding} open=${findings.length < 3} />`)}
     <${Table} id="nodes" label="nodes" table=${table} columns=${NODES} filter=${place().query.get('q') || ''} />

@@ -1,5 +1,5 @@
 // What would a change do to a Service: the words of the form are the command's, and so is the answer.
-import { choose, count, html, lasting, link, percent, place } from './base.js';
+import { choose, count, digits, html, lasting, link, percent, place } from './base.js';
 import { Mark, Problem, useAnswer, Waiting } from './parts.js';
 
 //: keys that have a field of their own
@@ -59,8 +59,8 @@ function Foreseen({ found }) {
     ['leaves its zone', percent(before.inside.leaving), percent(after.inside.leaving)],
     (before.inside.dropped || after.inside.dropped) && ['finds no endpoint', percent(before.inside.dropped), percent(after.inside.dropped)],
     ['greatest load', times(before.inside.greatestLoad), times(after.inside.greatestLoad)],
-    ['writes of slices', '', `${written.writes.toLocaleString('en')}${written.writes ? ` in ${lasting(written.seconds)}` : ''}`],
-    ['watch events', '', written.events.toLocaleString('en')],
+    ['writes of slices', '', `${digits(written.writes)}${written.writes ? ` in ${lasting(written.seconds)}` : ''}`],
+    ['watch events', '', digits(written.events)],
     ['bytes sent', '', written.writes ? `${size(written.bytes.protobuf)} (JSON ${size(written.bytes.json)})` : '0'],
   ].filter(Boolean);
   const both = (zone, name, text) => {

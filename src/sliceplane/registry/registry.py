@@ -27,7 +27,7 @@ from sliceplane.registry.attendance import Attendance
 from sliceplane.registry.authentication import bearer, impersonation, token_request
 from sliceplane.registry.authorization import reviews
 from sliceplane.registry.config import RegistryConfig
-from sliceplane.registry.core import Core, key_of
+from sliceplane.registry.core import Core
 from sliceplane.registry.kinds.namespace import RemainingObjects, remaining
 from sliceplane.registry.types import (
     Attributes,
@@ -158,11 +158,6 @@ class Registry:
     def perform(self, found: rehearsal.Extract, done: rehearsal.Rehearsed, target: Target, *, dry_run: bool) -> Outcome:
         """Stage what a rehearsal on *found* came to.  Raises ``rehearsal.Stale``, and its ``StatusError``."""
         return rehearsal.perform(self._core, found, done, target, dry_run=dry_run)
-
-    def stored_bytes(self, target: Target) -> int:
-        """The size of the newest version of the object that *target* names; 0 if there is none."""
-        record = self._core.store.latest(key_of(target))
-        return 0 if record is None else len(record.body)
 
     # Access
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from operator import attrgetter
 from typing import Final
@@ -24,7 +24,7 @@ from sliceplane.registry.types import Context, ListOptions, Outcome, Target, Use
 from sliceplane.shell.server.storage.committing import Durability
 from sliceplane.shell.transport.base import Verbs
 from sliceplane.store.hub import Hub
-from sliceplane.store.watcher import Item, Watcher
+from sliceplane.store.watcher import Watcher
 
 #: watches that ask for no end get one after this times a random 1..2, as over HTTP
 WATCH_S: Final = 1800.0
@@ -61,7 +61,9 @@ class InProcessClient(Verbs):
 
     async def get(self, resource: Resource, namespace: str, name: str) -> bytes:
         await self._committer.current()
-        return self._registry.get(self._context(), Target(resource=resource, namespace=namespace, name=name)).body
+        return self._registry.get(
+            Context(now=self._clock(), user=self._user), Target(resource=resource, namespace=namespace, name=name)
+        ).body
 
     async def list(
         self,
@@ -83,7 +85,7 @@ class InProcessClient(Verbs):
         else:
             await self._committer.current()
         target = Target(resource=selection.resource, namespace=selection.namespace)
-        outcome = self._registry.list(self._context(), target, options)
+        outcome = self._registry.list(Context(now=self._clock(), user=self._user), target, options)
         items = tuple(record.body for record in outcome.records)
         return ListPage(items, str(outcome.resource_version), outcome.continue_token, outcome.remaining)
 
@@ -104,15 +106,17 @@ class InProcessClient(Verbs):
             timeout_s=timeout_s,
         )
         target = Target(resource=selection.resource, namespace=selection.namespace)
-        plan = self._registry.watch_plan(self._context(), target, options)
+        plan = self._registry.watch_plan(Context(now=self._clock(), user=self._user), target, options)
         if plan.wait_for is not None:
             await self._wait_for(str(plan.wait_for))
         elif plan.newest:
             await self._committer.current()
         watcher = self._subscribe(plan)
+        messages = _messages(watcher)
         try:
-            yield _Stream(watcher)
+            yield messages
         finally:
+            await messages.aclose()
             self._watchers.pop(watcher.number, None)
             self._hub.unsubscribe(watcher)
 
@@ -132,7 +136,7 @@ class InProcessClient(Verbs):
         return watcher
 
     async def perform(self, write: Write) -> bytes:
-        step = step_of(self._registry, self._context(), write, self._options)
+        step = step_of(self._registry, Context(now=self._clock(), user=self._user), write, self._options)
         outcome: Outcome = await self._committer.write(step, attrgetter("revision"))
         return outcome.body
 
@@ -155,50 +159,24 @@ class InProcessClient(Verbs):
                 raise too_large_resource_version(wanted, self._hub.revision)
             await asyncio.sleep(0.05)
 
-    def _context(self) -> Context:
-        return Context(now=self._clock(), user=self._user)
 
-
-class _Stream:
+async def _messages(watcher: Watcher) -> AsyncGenerator[WatchMessage, None]:
     """The messages of one watch, for one reader."""
-
-    def __init__(self, watcher: Watcher) -> None:
-        self._watcher = watcher
-        self._wake = asyncio.Event()
-        self._taken: list[Item] = []
-        self._next = 0
-        self._ended = False
-        watcher.notify = self._wake.set
-
-    def __aiter__(self) -> AsyncIterator[WatchMessage]:
-        return self
-
-    async def __anext__(self) -> WatchMessage:
-        while self._next == len(self._taken):
-            if self._ended:
-                raise StopAsyncIteration
-            if not await self._fill():
-                self._ended = True
-                if self._watcher.error is None:
-                    raise StopAsyncIteration
-                return WatchMessage("ERROR", codec.encode(self._watcher.error.status()))
-        item = self._taken[self._next]
-        self._next += 1
-        return WatchMessage(item.type, item.data)
-
-    async def _fill(self) -> bool:
-        """Take what there is; wait if there is nothing yet.  False: there never will be."""
-        watcher = self._watcher
-        while True:
-            self._wake.clear()
-            self._taken = list(watcher.take())
-            self._next = 0
-            if self._taken:
-                return True
-            if watcher.pending:
-                # A selector passed over a page of the backlog: let others run before the next one.
-                await asyncio.sleep(0)
-            elif watcher.closed:
-                return False
-            else:
-                await self._wake.wait()
+    wake = asyncio.Event()
+    watcher.notify = wake.set
+    while True:
+        wake.clear()
+        items = watcher.take()
+        for item in items:
+            yield WatchMessage(item.type, item.data)
+        if items:
+            continue
+        if watcher.pending:
+            # A selector passed over a page of the backlog: let others run before the next one.
+            await asyncio.sleep(0)
+        elif watcher.closed:
+            break
+        else:
+            await wake.wait()
+    if watcher.error is not None:
+        yield WatchMessage("ERROR", codec.encode(watcher.error.status()))

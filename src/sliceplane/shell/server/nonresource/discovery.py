@@ -17,6 +17,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.requests import SUBRESOURCES, BodyKind
 from sliceplane.api.scheme import SERVED, Resource
 from sliceplane.shell.server.requests.negotiate import (
+    CONTENT_TYPES,
     JSON,
     MEDIA,
     PROTOBUF,
@@ -174,7 +175,7 @@ def _legacy(document: Document, representation: Representation) -> Response:
         # The envelope names a version, although the JSON of the core group has none.
         document = {"apiVersion": "v1", **document}
     body = render_bytes(encode(document), representation)
-    return Response(200, body, representation.content_type, (NO_CACHE, _VARY))
+    return Response(200, body, CONTENT_TYPES[representation.media], (NO_CACHE, _VARY))
 
 
 def _conditional(request: Request, body: bytes, etag: bytes, content_type: bytes) -> Response:

@@ -195,7 +195,7 @@ class HealthChecks:
 
 
 def _summary(endpoint: str, checks: dict[str, Check], query: Query) -> Response:
-    excluded = set(query.all("exclude"))
+    excluded = set(query.get("exclude", ()))
     lines = []
     healthy = True
     for name, check in checks.items():

@@ -44,16 +44,17 @@ from sliceplane.shell.server.nonresource.pages import (
 from sliceplane.shell.server.requests.auth import ANONYMOUS, authenticate, bearer_token
 from sliceplane.shell.server.requests.last_writes import LastWrites, NotedWrite
 from sliceplane.shell.server.requests.limits import InFlight, Limits, RequestPlace, TooMany
+from sliceplane.shell.server.requests.negotiate import CONTENT_TYPES
 from sliceplane.shell.server.requests.params import request_timeout_s
 from sliceplane.shell.server.requests.paths import ResourcePath, parse, resolve, verb_of
 from sliceplane.shell.server.requests.render import error_representation, render_status
 from sliceplane.shell.server.requests.request import Receive, Request, Send
 from sliceplane.shell.server.requests.resources import ResourceHandlers
 from sliceplane.shell.server.requests.response import (
+    DEPRECATIONS,
     NO_CACHE,
     NOSNIFF,
     Response,
-    deprecation,
     send_response,
     too_many_requests,
     warning_headers,
@@ -119,15 +120,6 @@ class _Exchange:
         #: ``None``: there is no audit log
         self.audit: AuditEntry | None = None
 
-    def settle(self, code: int, user: User | None) -> None:
-        """The answer is out, or its client is gone."""
-        if self.audit is None:
-            return
-        if user is None and self.error is not None:
-            self.audit.refused(self.error)
-        else:
-            self.audit.complete(code, self.error)
-
 
 class ApiServer:
     """The application.  One task for each request calls it; all state is in its services."""
@@ -164,15 +156,22 @@ class ApiServer:
         if services.audit is not None:
             exchange.audit = AuditEntry(services.audit, services.clock, request, exchange.audit_id)
         code = 200
+        aborted = False
         try:
             response = await self._respond(request, exchange, send)
             if response is not None:
                 now = services.clock()
                 code = await send_response(request, send, response, self.in_flight, now=now, audit_id=exchange.audit_id)
         except ConnectionAbortedError:
-            exchange.settle(code if exchange.streaming else 400, request.user)
+            aborted = True
+            code = code if exchange.streaming else 400
+        if exchange.audit is not None:
+            if request.user is None and exchange.error is not None:
+                exchange.audit.refused(exchange.error)
+            else:
+                exchange.audit.complete(code, exchange.error)
+        if aborted:
             return
-        exchange.settle(code, request.user)
         seconds = time.perf_counter() - exchange.started
         services.metrics.observe(exchange.key, code, seconds)
         if _log.writes("debug"):
@@ -246,7 +245,7 @@ class ApiServer:
             async with asyncio.timeout(request_timeout_s(request.query, limit_s)):
                 response = await services.resources.respond(request, route)
             if not reading and "dryRun" not in request.query:
-                write = NotedWrite(services.clock(), user.name, verb, agent_of(request))
+                write = NotedWrite(services.clock(), user.name, verb, request.header(b"user-agent"))
                 self._writes.note(wanted, request.created, write)
             return response
         finally:
@@ -381,6 +380,6 @@ def _status_response(request: Request, error: StatusError) -> Response:
         headers.append((b"retry-after", str(error.retry_after_s).encode()))
     path = parse(request.path)
     if path is not None and request.user not in (None, ANONYMOUS):
-        headers.extend(warning_headers(deprecation(path.group, path.version, path.plural)))
+        headers.extend(warning_headers(DEPRECATIONS.get((path.group, path.version, path.plural), ())))
     body = render_status(error, representation)
-    return Response(error.code, body, representation.content_type, tuple(headers))
+    return Response(error.code, body, CONTENT_TYPES[representation.media], tuple(headers))

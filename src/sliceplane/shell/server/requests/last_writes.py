@@ -49,14 +49,16 @@ class LastWrites:
     """Owned by the application."""
 
     def __init__(self) -> None:
-        self._by_object: OrderedDict[str, tuple[NotedWrite, ...]] = OrderedDict()
+        #: by resource, namespace and name
+        self._by_object: OrderedDict[tuple[str, str, str], tuple[NotedWrite, ...]] = OrderedDict()
 
     def note(self, wanted: Attributes, created: bytes, write: NotedWrite) -> None:
         """A request was done.  *created*: the object that it made, b"" for other verbs."""
         name = wanted.name or (_created.decode(created).metadata.name if created else "")
         if not name or wanted.resource in _UNTOLD:
             return
-        key = _key(f"{wanted.resource}.{wanted.group}" if wanted.group else wanted.resource, wanted.namespace, name)
+        resource = f"{wanted.resource}.{wanted.group}" if wanted.group else wanted.resource
+        key = (resource, wanted.namespace, name)
         last = (*self._by_object.pop(key, ()), write._replace(agent=write.agent[:_AGENT_CHARACTERS_MAX]))
         self._by_object[key] = last[-WRITES_PER_OBJECT_MAX:]
         if len(self._by_object) > OBJECTS_MAX:
@@ -68,9 +70,5 @@ class LastWrites:
         if not path.startswith(f"{PATH}/") or len(parts) != 3:
             return None
         resource, namespace, name = parts
-        writes = self._by_object.get(_key(resource, "" if namespace == "-" else namespace, name), ())
+        writes = self._by_object.get((resource, "" if namespace == "-" else namespace, name), ())
         return encode([write._asdict() for write in writes]) + b"\n"
-
-
-def _key(resource: str, namespace: str, name: str) -> str:
-    return f"{resource}/{namespace}/{name}"

@@ -22,7 +22,7 @@ YAML = "application/yaml"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 
 MEDIA: dict[str, Media] = {JSON: "json", YAML: "yaml", PROTOBUF: "protobuf"}
-_TYPES: dict[Media, str] = {media: name for name, media in MEDIA.items()}
+CONTENT_TYPES: dict[Media, bytes] = {media: name.encode() for name, media in MEDIA.items()}
 _FORMS = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
 _OBJECT_TYPES = f"{JSON}, {YAML}, {PROTOBUF}"
 _WATCH_TYPES = f"{JSON};stream=watch, {PROTOBUF};stream=watch"
@@ -50,10 +50,6 @@ class Representation:
     #: version of meta.k8s.io for Table and PartialObjectMetadata
     form_version: str = "v1"
     pretty: bool = False
-
-    @property
-    def content_type(self) -> bytes:
-        return _TYPES[self.media].encode()
 
     @property
     def watch_content_type(self) -> bytes:

@@ -130,7 +130,7 @@ def write_options(request: Request, kind: str, patch_type: PatchType | None = No
         errors.append(forbidden_field("force", "may not be specified for non-apply patch"))
     if manager:
         errors.extend(_check_manager(manager))
-    dry_run = query.all("dryRun")
+    dry_run = query.get("dryRun")
     if dry_run:
         errors.extend(check_dry_run(dry_run))
     validation = query.first("fieldValidation") or "Warn"
@@ -171,7 +171,7 @@ def delete_options_of_query(query: Query) -> DeleteOptions:
     if "orphanDependents" in query:
         raw["orphanDependents"] = query.flag("orphanDependents")
     if "dryRun" in query:
-        raw["dryRun"] = list(query.all("dryRun"))
+        raw["dryRun"] = query["dryRun"]
     preconditions = {name: query.first(name) for name in ("uid", "resourceVersion") if query.first(name)}
     if preconditions:
         raw["preconditions"] = preconditions

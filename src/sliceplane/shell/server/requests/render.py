@@ -46,11 +46,6 @@ def escape(body: bytes) -> bytes:
     return body
 
 
-def is_quick(representation: Representation) -> bool:
-    """Whether stored bytes are sent nearly as they are, however long."""
-    return representation.media == "json" and not representation.form and not representation.pretty
-
-
 def render_bytes(body: bytes, representation: Representation) -> bytes:
     """A compact JSON document in the representation's media type; the form is done already."""
     if representation.media == "json":

@@ -62,9 +62,6 @@ class Query(dict[str, list[str]]):
         """The first value, or ``None`` if it is absent or empty (upstream sees no difference)."""
         return self.first(name) or None
 
-    def all(self, name: str) -> tuple[str, ...]:
-        return tuple(self.get(name, ()))
-
     def flag(self, name: str) -> bool:
         """A boolean: absent, "false" and "0" are false, anything else (also "") is true
         (``staging/src/k8s.io/apimachinery/pkg/runtime/conversion.go``)."""

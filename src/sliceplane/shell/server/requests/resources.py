@@ -16,13 +16,14 @@ from sliceplane.api.errors import StatusError, too_large_body, too_large_resourc
 from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import REVIEWS
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
+from sliceplane.registry.core import key_of
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.rehearsal import is_known
 from sliceplane.registry.types import Context, Outcome, Target, WriteOptions
 from sliceplane.shell.server.heavy.jobs import HeavyWrite, Render
 from sliceplane.shell.server.heavy.service import STORED_SHARE, Heavy
 from sliceplane.shell.server.requests.lists import Lists
-from sliceplane.shell.server.requests.negotiate import Representation, negotiate
+from sliceplane.shell.server.requests.negotiate import CONTENT_TYPES, PLAIN_JSON, Representation, negotiate
 from sliceplane.shell.server.requests.params import (
     decode_delete_options,
     decode_object,
@@ -32,9 +33,9 @@ from sliceplane.shell.server.requests.params import (
     write_options,
 )
 from sliceplane.shell.server.requests.paths import Route
-from sliceplane.shell.server.requests.render import error_representation, is_quick, render_object
+from sliceplane.shell.server.requests.render import error_representation, escape, render_object
 from sliceplane.shell.server.requests.request import Request
-from sliceplane.shell.server.requests.response import NO_CACHE, Response, deprecation, warning_headers
+from sliceplane.shell.server.requests.response import DEPRECATIONS, NO_CACHE, Response, warning_headers
 from sliceplane.shell.server.requests.timers import Horizon
 from sliceplane.shell.server.storage.committing import Durability
 from sliceplane.store.mvcc import Store
@@ -85,9 +86,9 @@ class ResourceHandlers:
             case "list":
                 return await self._list(request, route.target, representation)
             case "create":
-                return await self._create(request, route.target, representation)
+                return await self._put_whole(request, route.target, representation, "create", "CreateOptions")
             case "update":
-                return await self._update(request, route.target, representation)
+                return await self._put_whole(request, route.target, representation, "update", "UpdateOptions")
             case "patch":
                 return await self._patch(request, route.target, representation)
             case "delete":
@@ -120,12 +121,6 @@ class ResourceHandlers:
         body = await self._lists.render(context, target, listed, representation, included)
         return _response(200, body, target, representation, self.age_told())
 
-    async def _create(self, request: Request, target: Target, representation: Representation) -> Response:
-        return await self._put_whole(request, target, representation, "create", "CreateOptions")
-
-    async def _update(self, request: Request, target: Target, representation: Representation) -> Response:
-        return await self._put_whole(request, target, representation, "update", "UpdateOptions")
-
     async def _put_whole(
         self,
         request: Request,
@@ -152,7 +147,8 @@ class ResourceHandlers:
                 request.created = outcome.body
             return outcome
 
-        return await self._written(request, target, representation, step)
+        outcome = await self._committer.write(step, _revision_of)
+        return await self._object(request, target, representation, outcome)
 
     async def _patch(self, request: Request, target: Target, representation: Representation) -> Response:
         kind = patch_type(request)
@@ -163,7 +159,8 @@ class ResourceHandlers:
             write = HeavyWrite(verb="patch", context=context, target=target, raw=patch, patch=kind, options=options)
             return await self._worked_out(request, representation, write)
         step = partial(self._registry.patch, context, target, kind, patch, options)
-        return await self._written(request, target, representation, step)
+        outcome = await self._committer.write(step, _revision_of)
+        return await self._object(request, target, representation, outcome)
 
     async def _delete(self, request: Request, target: Target, representation: Representation) -> Response:
         raw = await request.body()
@@ -175,12 +172,15 @@ class ResourceHandlers:
             return await self._worked_out(request, representation, write)
         options = decode_delete_options(request, raw, target.spoken)
         step = partial(self._registry.delete, context, target, options)
-        return await self._written(request, target, representation, step)
+        outcome = await self._committer.write(step, _revision_of)
+        return await self._object(request, target, representation, outcome)
 
     def _is_heavy(self, target: Target, raw: bytes) -> bool:
         """Whether a write is too much for the loop.  What needs the keys of tokens is done here, and has no business
         with so much: raises the 413 ``StatusError``."""
-        if len(raw) + self._registry.stored_bytes(target) // STORED_SHARE <= self._heavy.heavy_bytes:
+        stored = self._store.latest(key_of(target))
+        stored_bytes = 0 if stored is None else len(stored.body)
+        if len(raw) + stored_bytes // STORED_SHARE <= self._heavy.heavy_bytes:
             return False
         if not is_known(target.resource, target.subresource):
             raise too_large_body(self._heavy.heavy_bytes)
@@ -206,13 +206,6 @@ class ResourceHandlers:
         body = await self._lists.render(context, target, listed, Representation(representation.media), "Metadata")
         return _response(200, body, target, representation, ())
 
-    async def _written(
-        self, request: Request, target: Target, representation: Representation, step: Callable[[], Outcome]
-    ) -> Response:
-        # A client that gives up waiting does not undo the commit; the answer alone is lost.
-        outcome = await self._committer.write(step, _revision_of)
-        return await self._object(request, target, representation, outcome)
-
     def age_told(self) -> tuple[str, ...]:
         """A warning for who takes any version, if memory is old since storage is away."""
         age_s = self._committer.staleness_s
@@ -234,7 +227,10 @@ class ResourceHandlers:
         included = included_objects(request, representation)
         resource = target.spoken
         now = self.clock()
-        if is_quick(representation) or not self._heavy.is_heavy(len(outcome.body)):
+        if representation == PLAIN_JSON:
+            # Stored bytes are sent nearly as they are, however long.
+            body = escape(outcome.body) + b"\n"
+        elif not self._heavy.is_heavy(len(outcome.body)):
             body = render_object(outcome.body, resource, representation, now=now, include_object=included)
         else:
             job = Render(body=outcome.body, resource=resource, representation=representation, now=now, include=included)
@@ -294,6 +290,6 @@ def _response(
     code: int, body: bytes, target: Target, representation: Representation, warnings: tuple[str, ...]
 ) -> Response:
     spoken = target.spoken
-    texts = (*deprecation(spoken.group, spoken.version, spoken.plural), *warnings)
+    texts = (*DEPRECATIONS.get((spoken.group, spoken.version, spoken.plural), ()), *warnings)
     headers = (NO_CACHE, *warning_headers(texts)) if texts else (NO_CACHE,)
-    return Response(code, body, representation.content_type, headers)
+    return Response(code, body, CONTENT_TYPES[representation.media], headers)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from email.utils import formatdate
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from sliceplane.flowcontrol.types import uid_of
 from sliceplane.shell.server.requests.limits import InFlight, TooMany
@@ -26,14 +26,18 @@ TOTAL_CHARACTERS_MAX = 4096
 SHORTENED_CHARACTERS = 256
 #: Python's HTTP client gives up at 100 response headers in all
 WARNINGS_MAX = 80
-#: group, version and plural to the text
-_DEPRECATIONS = {
-    ("", "v1", "endpoints"): "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
+#: by group, version and plural: what every request for a deprecated resource is told, also if it fails
+DEPRECATIONS: dict[tuple[str, str, str], tuple[str, ...]] = {
+    ("", "v1", "endpoints"): ("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",),
     ("discovery.k8s.io", "v1beta1", "endpointslices"): (
-        "discovery.k8s.io/v1beta1 EndpointSlice is deprecated in v1.21+, unavailable in v1.25+; "
-        "use discovery.k8s.io/v1 EndpointSlice"
+        (
+            "discovery.k8s.io/v1beta1 EndpointSlice is deprecated in v1.21+, unavailable in v1.25+; "
+            "use discovery.k8s.io/v1 EndpointSlice"
+        ),
     ),
 }
+#: the ``Date`` header, formatted once a second
+_date = lru_cache(maxsize=2)(partial(formatdate, usegmt=True))
 GZIP_BYTES_MIN = 128 * 1024
 #: larger bodies go out in portions of this size, each when the client has taken the one before, and are counted
 PORTION_BYTES = 256 * 1024
@@ -59,14 +63,8 @@ def too_many_requests() -> Response:
     return text_response(429, "Too many requests, please try again later.", (retry,))
 
 
-@lru_cache(maxsize=2)
-def _date(second: int) -> bytes:
-    """The ``Date`` header, formatted once a second."""
-    return formatdate(second, usegmt=True).encode()
-
-
 def common_headers(now: float, audit_id: str) -> list[Header]:
-    return [(b"audit-id", audit_id.encode()), (b"date", _date(int(now)))]
+    return [(b"audit-id", audit_id.encode()), (b"date", _date(int(now)).encode())]
 
 
 @lru_cache(maxsize=64)
@@ -97,12 +95,6 @@ def _quoted(text: str) -> str:
     """The inside of an RFC 7230 quoted-string; control characters cannot be in a header."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return "".join(character if character.isprintable() else " " for character in escaped)
-
-
-def deprecation(group: str, version: str, plural: str) -> tuple[str, ...]:
-    """What every request for a deprecated resource is told, also if it fails."""
-    text = _DEPRECATIONS.get((group, version, plural))
-    return (text,) if text else ()
 
 
 async def send_response(

@@ -28,9 +28,9 @@ from sliceplane.shell.server.requests.paths import Route
 from sliceplane.shell.server.requests.request import Request, Send, StreamConnection
 from sliceplane.shell.server.requests.resources import ResourceHandlers, included_objects
 from sliceplane.shell.server.requests.response import (
+    DEPRECATIONS,
     NO_CACHE,
     common_headers,
-    deprecation,
     flow_headers,
     warning_headers,
 )
@@ -314,5 +314,5 @@ def _head(
     headers.append(NO_CACHE)
     headers.append((b"content-type", representation.watch_content_type))
     spoken = target.spoken
-    headers.extend(warning_headers(deprecation(spoken.group, spoken.version, spoken.plural)))
+    headers.extend(warning_headers(DEPRECATIONS.get((spoken.group, spoken.version, spoken.plural), ())))
     return {"type": "http.response.start", "status": 200, "headers": headers}

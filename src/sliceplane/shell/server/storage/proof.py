@@ -154,8 +154,7 @@ class AckedMark:
         path = cls.path_of(database)
         mark = cls(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         try:
-            mark.note(history, revision)
-            os.ftruncate(mark._descriptor, len(_encoded(history, revision, mark._file)))
+            os.ftruncate(mark._descriptor, mark.note(history, revision))
             mark.sync()
             folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -167,9 +166,11 @@ class AckedMark:
             raise
         return mark
 
-    def note(self, history: int, revision: int) -> None:
-        """*revision* of *history* is on disk, and will be told to clients.  Raises ``OSError``."""
-        os.pwrite(self._descriptor, _encoded(history, revision, self._file), 0)
+    def note(self, history: int, revision: int) -> int:
+        """*revision* of *history* is on disk, and will be told to clients.  Returns how long the mark is.  Raises
+        ``OSError``."""
+        content = f"{_NAME} 1 {history:016x} {revision:016x} {self._file}"
+        return os.pwrite(self._descriptor, f"{content} {crc32(content.encode()):08x}\n".encode(), 0)
 
     def sync(self) -> None:
         os.fsync(self._descriptor)
@@ -181,11 +182,6 @@ class AckedMark:
                 self.sync()
             os.close(self._descriptor)
             self._descriptor = -1
-
-
-def _encoded(history: int, revision: int, file: str) -> bytes:
-    content = f"{_NAME} 1 {history:016x} {revision:016x} {file}"
-    return f"{content} {crc32(content.encode()):08x}\n".encode()
 
 
 def _decoded(content: bytes, file: str) -> MarkContent:

@@ -6,16 +6,14 @@ bytes.  Escaping of ``<``, ``>`` and ``&`` is the server's business, not the sto
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from sliceplane.api.meta import Document, Object
 
 T = TypeVar("T", bound=Object)
-
-_encoder = msgspec.json.Encoder()
-_document_decoder = msgspec.json.Decoder(dict[str, Any])
 
 _decoders: dict[type[Object], msgspec.json.Decoder[Any]] = {}
 
@@ -26,14 +24,10 @@ class OwnJson(bytes):
     __slots__ = ()
 
 
-def encode(value: Any) -> bytes:
-    """Compact JSON of a document or a projection."""
-    return _encoder.encode(value)
-
-
-def decode_document(body: bytes) -> Document:
-    """Raises ``msgspec.DecodeError`` if *body* is not a JSON object."""
-    return _document_decoder.decode(body)
+#: compact JSON of a document or a projection
+encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
+#: raises ``msgspec.DecodeError`` for what is not a JSON object
+decode_document: Final[Callable[[bytes], Document]] = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def decode(body: bytes, kind: type[T]) -> T:

@@ -64,6 +64,9 @@ class Resource:
     #: what the fields of this version are found by: ``key``, with the version in it where that is not the hub
     schema_key: str = field(init=False, compare=False)
     storage_key: str = field(init=False, compare=False)
+    #: objects of another resource under other names, see ``documents.conversion``; an older version is none
+    is_view: bool = field(init=False, compare=False)
+    has_status: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         plural = self.plural or f"{self.kind.lower()}s"
@@ -75,6 +78,8 @@ class Resource:
             "key": key,
             "schema_key": key if self.hub is None else f"{plural}.{self.version}.{self.group}",
             "storage_key": self.storage or key,
+            "is_view": bool(self.storage) and self.storage != key,
+            "has_status": "status" in self.subresources,
         }
         for name, value in made.items():
             object.__setattr__(self, name, value)
@@ -82,15 +87,6 @@ class Resource:
     @property
     def list_kind(self) -> str:
         return f"{self.kind}List"
-
-    @property
-    def is_view(self) -> bool:
-        """Objects of another resource under other names, see ``documents.conversion``; an older version is none."""
-        return self.storage_key != self.key
-
-    @property
-    def has_status(self) -> bool:
-        return "status" in self.subresources
 
     @property
     def path_prefix(self) -> str:
@@ -407,23 +403,18 @@ SERVED: tuple[Resource, ...] = (*RESOURCES, *REVIEWS)
 OPTIONAL_RESOURCES: tuple[Resource, ...] = (EndpointSlicesV1beta1,)
 
 _ALL = (*SERVED, *OPTIONAL_RESOURCES)
-_BY_PATH = {(r.group, r.version, r.plural): r for r in _ALL}
+#: the resource of a URL, served or not, by group, version and plural
+BY_PATH: Final = {(r.group, r.version, r.plural): r for r in _ALL}
 _BY_KIND = {(r.api_version, r.kind): r for r in _ALL}
 _BY_KEY = {r.schema_key: r for r in _ALL}
-
-
-def by_path(group: str, version: str, plural: str) -> Resource | None:
-    """The resource of a URL, served or not, or ``None``."""
-    return _BY_PATH.get((group, version, plural))
 
 
 def by_kind(api_version: str, kind: str) -> Resource | None:
     return _BY_KIND.get((api_version, kind))
 
 
-def by_key(key: str) -> Resource | None:
-    """The resource by its ``schema_key``: ``plural.group``, or ``plural.version.group`` for an older version."""
-    return _BY_KEY.get(key)
+#: the resource by its ``schema_key`` (``plural.group``, or ``plural.version.group`` for an older version), or ``None``
+by_key: Final = _BY_KEY.get
 
 
 def by_storage_key(storage_key: str) -> Resource:

@@ -49,11 +49,7 @@ def stage(
     for quota in charged:
         core.put(ResourceQuotas, quota)
     kind.admission.claim(core, document, ctx.now)
-    return stored(core.put(kind.resource, document), code, warnings)
-
-
-def stored(record: Record, code: int = 200, warnings: tuple[str, ...] = ()) -> Outcome:
-    """The object just staged."""
+    record = core.put(kind.resource, document)
     return Outcome(code=code, body=record.body, revision=record.revision, warnings=warnings)
 
 

@@ -76,7 +76,8 @@ def _marked(core: Core, resource: Resource, record: Record, document: Document, 
         return _staying(options, answers.unchanged(core, record))
     if options.dry_run:
         return _staying(options, answers.unwritten(resource, document))
-    return _staying(options, answers.stored(core.put(resource, document)))
+    record = core.put(resource, document)
+    return _staying(options, Outcome(code=200, body=record.body, revision=record.revision))
 
 
 def _staying(options: DeleteOptions, outcome: Outcome) -> Outcome:

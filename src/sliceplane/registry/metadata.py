@@ -98,24 +98,20 @@ def prepare_update(resource: Resource, new: Document, old: Document) -> None:
             metadata[name] = before[name]
     metadata["resourceVersion"] = before["resourceVersion"]
     metadata.pop("generation", None)
-    generation = before.get("generation", 0) + _generation_step(resource, new, old)
+    if resource.generation == "none":
+        step = False
+    elif resource.generation == "content":
+        step = _counted(new) != _counted(old)
+    else:
+        step = new.get(resource.generation, {}) != old.get(resource.generation, {})
+    generation = before.get("generation", 0) + step
     if generation:
         metadata["generation"] = generation
 
 
-def _generation_step(resource: Resource, new: Document, old: Document) -> int:
-    if resource.generation == "none":
-        return 0
-    if resource.generation != "content":
-        return int(new.get(resource.generation, {}) != old.get(resource.generation, {}))
-    return int(
-        outside_metadata(new) != outside_metadata(old)
-        or new["metadata"].get("labels", {}) != old["metadata"].get("labels", {})
-    )
-
-
-def outside_metadata(document: Document) -> Document:
-    return {name: value for name, value in document.items() if name not in ("kind", "apiVersion", "metadata")}
+def _counted(document: Document) -> Document:
+    """All but what the server writes, and but metadata that is no label."""
+    return {**document, "kind": "", "apiVersion": "", "metadata": document["metadata"].get("labels", {})}
 
 
 def mark_deleted(metadata: Document, now: float, grace_s: int | None) -> None:

@@ -39,21 +39,18 @@ class Target:
     #: the older version that the request spoke of, where ``resource`` is the stored one (see ``versions``)
     via: Resource | None = None
 
+    #: the version that the client reads and writes
+    spoken: Resource = field(init=False, compare=False, repr=False)
+    #: whether the client reads and writes another form than the stored one
+    converted: bool = field(init=False, compare=False, repr=False)
+
     def __post_init__(self) -> None:
         older = self.resource
         if older.hub is not None:
             object.__setattr__(self, "resource", older.hub)
             object.__setattr__(self, "via", older)
-
-    @property
-    def spoken(self) -> Resource:
-        """The version that the client reads and writes."""
-        return self.via or self.resource
-
-    @property
-    def converted(self) -> bool:
-        """Whether the client reads and writes another form than the stored one."""
-        return self.via is not None or self.resource.is_view
+        object.__setattr__(self, "spoken", self.via or self.resource)
+        object.__setattr__(self, "converted", self.via is not None or self.resource.is_view)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ O(log history + result), owned_by O(result log result), compact O(dropped).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
@@ -47,7 +48,7 @@ class Store:
         self.revision = revision
         #: the oldest revision that can be listed, and watched from
         self.compacted = compacted
-        self._shelves: dict[str, Shelf] = {}
+        self._shelves = defaultdict[str, Shelf](Shelf)
         self._staging = Staging(revision)
         #: uid of an owner -> keys of the durable records that name it
         self._owned: dict[str, set[Key]] = {}
@@ -73,7 +74,7 @@ class Store:
             if event.revision <= compacted:
                 assert event.type is EventType.ADDED, f"{event.type} at {event.revision}, compacted at {compacted}"
                 key = event.record.key
-                self._shelf(key.resource).load(event.record)
+                self._shelves[key.resource].load(event.record)
                 for uid in event.record.owners:
                     self._owned.setdefault(uid, set()).add(key)
             else:
@@ -255,15 +256,9 @@ class Store:
         if revision < self.compacted:
             raise Compacted(revision, self.compacted)
 
-    def _shelf(self, resource: str) -> Shelf:
-        shelf = self._shelves.get(resource)
-        if shelf is None:
-            shelf = self._shelves[resource] = Shelf()
-        return shelf
-
     def _publish(self, event: StoreEvent) -> None:
         assert event.revision > self.revision, f"event {event.revision} comes after {self.revision}"
-        self._shelf(event.record.key.resource).apply(event)
+        self._shelves[event.record.key.resource].apply(event)
         self.revision = event.revision
         key = event.record.key
         for uid in event.previous.owners if event.previous is not None else ():

@@ -37,10 +37,6 @@ class MalformedElement(ValueError):
     """A spelling that cannot be read; the text says why."""
 
 
-def field(name: str) -> str:
-    return f"f:{name}"
-
-
 def key(pairs: list[tuple[str, Any]]) -> str:
     """The element of a list by its *pairs* of key and value."""
     return f"k:{_encode(dict(sorted(pairs))).decode()}"

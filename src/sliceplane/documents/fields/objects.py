@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from sliceplane.api.meta import Document
-from sliceplane.documents.fields import elements, sets
+from sliceplane.documents.fields import sets
 from sliceplane.documents.fields.sets import SELF, FieldSet
 from sliceplane.documents.fields.shape import (
     KeyedShape,
@@ -43,10 +43,10 @@ def _below(shape: Shape, value: Any) -> FieldSet:
                     continue
                 node = sets.node_of(isinstance(inner, Leaf) or member == {}, _below(inner, member))
                 if node is not None:
-                    made[elements.field(name)] = node
+                    made[f"f:{name}"] = node
         case MapShape():
             for name, member in value.items():
-                made[elements.field(name)] = _member(shape.item, member)
+                made[f"f:{name}"] = _member(shape.item, member)
         case KeyedShape() | SetShape():
             item: Shape = shape.item if isinstance(shape, KeyedShape) else Leaf()
             for element, same in by_element(shape, value).items():
@@ -128,7 +128,7 @@ def remove(shape: Shape, value: Any, fields: FieldSet) -> Any:
     if isinstance(shape, StructShape | MapShape):
         made: Document = {}
         for name, member in value.items():
-            node = fields.get(elements.field(name))
+            node = fields.get(f"f:{name}")
             if node is None:
                 made[name] = member
             elif not sets.is_member(node):

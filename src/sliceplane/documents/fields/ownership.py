@@ -91,8 +91,8 @@ def updated(managers: Managers, change: FieldsChange, write: OwnedWrite) -> Mana
     """The managers after an update that made *change*; the argument itself if no manager gains or loses anything."""
     if not (managers or change.modified or change.removed):
         return _first(change.added, write)
-    gained = sets.without(sets.union(change.modified, change.added), write.reset)
-    lost = sets.without(change.removed, write.reset)
+    gained = sets.difference(sets.union(change.modified, change.added), write.reset, whole=True)
+    lost = sets.difference(change.removed, write.reset, whole=True)
     if not gained and not lost:
         return managers
     taken = sets.union(gained, lost)
@@ -127,7 +127,7 @@ def _first(added: FieldSet, write: OwnedWrite) -> Managers:
 @lru_cache(_REMEMBERED)
 def _own(added: bytes, reset: bytes) -> FieldSet:
     """What a creator owns of the set *added* where *reset* is not for it to write; in the order of the wire."""
-    return sets.ordered(sets.difference(sets.without(decode(added), decode(reset)), UNOWNED))
+    return sets.ordered(sets.difference(sets.difference(decode(added), decode(reset), whole=True), UNOWNED))
 
 
 def _capped(managers: Managers) -> Managers:
@@ -171,15 +171,15 @@ def applied(
 ) -> Applied:
     """Apply *config* to *live*.  Raises ``Conflicts``."""
     merged: Document = merge(shape, live, config)
-    fields = sets.without(set_of(shape, config), write.reset)
+    fields = sets.difference(set_of(shape, config), write.reset, whole=True)
     last = managers.get(write.who)
     after = dict(managers)
     after[write.who] = ManagerEntry(fields, write.api_version, last.time if last else "")
     if last is not None and last.fields:
         merged = _pruned(shape, merged, after, last.fields)
     change = compare(shape, live, merged)
-    gained = sets.without(sets.union(change.modified, change.added), write.reset)
-    lost = sets.without(change.removed, write.reset)
+    gained = sets.difference(sets.union(change.modified, change.added), write.reset, whole=True)
+    lost = sets.difference(change.removed, write.reset, whole=True)
     conflicts: list[Conflict] = []
     for who, entry in managers.items():
         if who == write.who:

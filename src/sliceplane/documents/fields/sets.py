@@ -117,17 +117,9 @@ def _gather(into: FieldSet, more: FieldSet) -> None:
         _gather(mine, theirs)
 
 
-def difference(left: FieldSet, right: FieldSet) -> FieldSet:
-    """Members of *left* that are not members of *right*; what is below a member of *right* stays."""
-    return _reduced(left, right, whole=False)
-
-
-def without(left: FieldSet, right: FieldSet) -> FieldSet:
-    """Members of *left* that are neither members of *right* nor below one."""
-    return _reduced(left, right, whole=True)
-
-
-def _reduced(left: FieldSet, right: FieldSet, *, whole: bool) -> FieldSet:
+def difference(left: FieldSet, right: FieldSet, *, whole: bool = False) -> FieldSet:
+    """Members of *left* that are not members of *right*.  What is below a member of *right* stays, unless that goes as
+    a *whole*."""
     if not right or not left:
         return left
     made = left
@@ -139,7 +131,7 @@ def _reduced(left: FieldSet, right: FieldSet, *, whole: bool) -> FieldSet:
         if whole and taken:
             node = None
         else:
-            below = _reduced(mine, theirs, whole=whole)
+            below = difference(mine, theirs, whole=whole)
             if not taken or not is_member(mine):
                 # Membership stays as it is; a node that is left with "." alone is a leaf.
                 node = below if below is mine else _tidy(below)
@@ -184,7 +176,7 @@ def renamed(fields: FieldSet, names: dict[str, str]) -> FieldSet:
     """The same members under other names of top-level fields."""
     if not names:
         return fields
-    return {elements.field(names.get(element[2:], element[2:])): node for element, node in fields.items()}
+    return {f"f:{names.get(element[2:], element[2:])}": node for element, node in fields.items()}
 
 
 def ordered(fields: FieldSet) -> FieldSet:

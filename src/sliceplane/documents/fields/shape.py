@@ -20,7 +20,6 @@ from typing import Any, Final
 
 from sliceplane.api.meta import Document
 from sliceplane.documents.fields import elements
-from sliceplane.documents.fields.elements import field
 from sliceplane.documents.fields.sets import EMPTY, SELF, FieldSet
 from sliceplane.documents.schema.model import SchemaField, Struct, Type, lookup
 from sliceplane.documents.schema.model import struct as definition
@@ -212,21 +211,11 @@ def member_shape(shape: Shape, element: str) -> Shape | None:
     return None
 
 
-#: shapes whose pieces have names
-_NAMED = (StructShape, MapShape)
-
-
 @dataclass(frozen=True, slots=True)
 class FieldsChange:
     added: FieldSet
     modified: FieldSet
     removed: FieldSet
-
-
-def compare(shape: StructShape, old: Document, new: Document) -> FieldsChange:
-    change = FieldsChange({}, {}, {})
-    _pieces(shape, old, new, change)
-    return change
 
 
 def whole(shape: Shape, value: Any) -> FieldSet:
@@ -241,13 +230,13 @@ def whole(shape: Shape, value: Any) -> FieldSet:
             for name, member in value.items():
                 below = shape.fields.get(name)
                 if below is not None:
-                    made[field(name)] = EMPTY if below is LEAF else whole(below, member)
+                    made[f"f:{name}"] = EMPTY if below is LEAF else whole(below, member)
             for name in shape.plain:
                 if name not in value:
-                    made[field(name)] = whole(shape.fields[name], {})
+                    made[f"f:{name}"] = whole(shape.fields[name], {})
         case MapShape():
             for name, member in value.items():
-                made[field(name)] = EMPTY if shape.item is LEAF else whole(shape.item, member)
+                made[f"f:{name}"] = EMPTY if shape.item is LEAF else whole(shape.item, member)
         case KeyedShape() | SetShape():
             item: Shape = shape.item if isinstance(shape, KeyedShape) else Leaf()
             for element, same in by_element(shape, value).items():
@@ -255,8 +244,9 @@ def whole(shape: Shape, value: Any) -> FieldSet:
     return made if len(made) > 1 else {}
 
 
-def _pieces(shape: StructShape | MapShape, old: Document, new: Document, change: FieldsChange) -> None:
-    """Compare members of structs and maps."""
+def compare(shape: StructShape | MapShape, old: Document, new: Document) -> FieldsChange:
+    """Member by member of a struct or a map."""
+    change = FieldsChange({}, {}, {})
     fields = shape.fields if isinstance(shape, StructShape) else None
     plain = shape.plain if isinstance(shape, StructShape) else {}
     for name, after in new.items():
@@ -266,14 +256,15 @@ def _pieces(shape: StructShape | MapShape, old: Document, new: Document, change:
         below = shape.item if isinstance(shape, MapShape) else shape.fields.get(name)
         if below is None:
             continue
-        _part(below, field(name), plain.get(name) if before is None else before, after, change)
+        _part(below, f"f:{name}", plain.get(name) if before is None else before, after, change)
     for name, before in old.items():
         if name in new:
             continue
         if fields is not None and name not in fields:
             continue
         below = shape.item if isinstance(shape, MapShape) else shape.fields[name]
-        _part(below, field(name), before, plain.get(name), change)
+        _part(below, f"f:{name}", before, plain.get(name), change)
+    return change
 
 
 def _part(shape: Shape, element: str, before: Any, after: Any, change: FieldsChange) -> None:
@@ -286,11 +277,10 @@ def _part(shape: Shape, element: str, before: Any, after: Any, change: FieldsCha
         if before != after:
             change.modified[element] = {}
     else:
-        inner = FieldsChange({}, {}, {})
-        if isinstance(shape, _NAMED):
-            _pieces(shape, before, after, inner)
+        if isinstance(shape, StructShape | MapShape):
+            inner = compare(shape, before, after)
         else:
-            _elements(shape, before, after, inner)
+            inner = _elements(shape, before, after)
         for into, found in (
             (change.added, inner.added),
             (change.modified, inner.modified),
@@ -300,12 +290,13 @@ def _part(shape: Shape, element: str, before: Any, after: Any, change: FieldsCha
                 into[element] = found
 
 
-def _elements(shape: KeyedShape | SetShape, old: list[Any], new: list[Any], change: FieldsChange) -> None:
+def _elements(shape: KeyedShape | SetShape, old: list[Any], new: list[Any]) -> FieldsChange:
     """Compare lists element by element.  An element that one side has twice is compared as a whole."""
+    change = FieldsChange({}, {}, {})
     item: Shape = shape.item if isinstance(shape, KeyedShape) else Leaf()
     before = by_element(shape, old)
     after = by_element(shape, new)
-    for element in (*before, *(element for element in after if element not in before)):
+    for element in {**before, **after}:
         was = before.get(element, [])
         now = after.get(element, [])
         if len(was) < 2 and len(now) < 2:
@@ -322,3 +313,4 @@ def _elements(shape: KeyedShape | SetShape, old: list[Any], new: list[Any], chan
             if was:
                 _part(item, element, was[0], None, change)
             change.added[element] = {}
+    return change

@@ -21,20 +21,16 @@ _UNSERVED: Final = ("persistentvolumeclaims",)
 COUNTED: Final = tuple(kind.resource for kind in KINDS if kind.quota.counted)
 
 
-def count_name(resource: Resource) -> str:
-    return COUNT_PREFIX + resource.key
-
-
 def usage(resource: Resource, projection: Object) -> dict[str, int]:
     """What one object costs; names without cost are left out.  *projection* is that of its kind."""
-    return {count_name(resource): 1, **kind_of(resource).quota.usage(projection)}
+    return {COUNT_PREFIX + resource.key: 1, **kind_of(resource).quota.usage(projection)}
 
 
 def _countable() -> dict[str, str]:
     names = dict.fromkeys(_UNSERVED, "")
     for kind in KINDS:
         if kind.quota.counted:
-            names[count_name(kind.resource)] = kind.resource.key
+            names[COUNT_PREFIX + kind.resource.key] = kind.resource.key
             names.update(dict.fromkeys(kind.quota.names, kind.resource.key))
     return names
 

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from sliceplane.api.gates import GATES, Gates, spec_at
-from sliceplane.api.scheme import Resource, by_path
+from sliceplane.api.scheme import BY_PATH, Resource
 from sliceplane.kit.metrics import Count, Labels, Metrics
 from sliceplane.shell.process.pages import expose
 from sliceplane.shell.server.requests.paths import ResourcePath
@@ -139,7 +139,7 @@ def resource_key(
     shown = _VERBS.get(verb, _OTHER)
     if verb == "patch" and content_type.startswith(_APPLY):
         shown = "APPLY"
-    resource = by_path(path.group, path.version, path.plural)
+    resource = BY_PATH.get((path.group, path.version, path.plural))
     if resource is None or resource not in served:
         return RequestKey(shown)
     subresource = path.subresource if path.subresource in resource.subresources else ""

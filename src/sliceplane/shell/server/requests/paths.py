@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sliceplane.api.errors import StatusError, bad_request, method_not_allowed, show, unknown_resource
 from sliceplane.api.requests import SUBRESOURCES
-from sliceplane.api.scheme import SERVED, Namespaces, Pods, Resource, by_path
+from sliceplane.api.scheme import BY_PATH, SERVED, Namespaces, Pods, Resource
 from sliceplane.registry.types import Target
 
 _METHOD_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
@@ -110,7 +110,7 @@ def resolve(path: ResourcePath, verb: str, served: Collection[Resource] = SERVED
 
     Raises the 404 or 405 ``StatusError``.
     """
-    resource = by_path(path.group, path.version, path.plural)
+    resource = BY_PATH.get((path.group, path.version, path.plural))
     if resource is None or resource not in served or path.overlong or (path.namespace and not resource.namespaced):
         raise unknown_resource()
     if path.name and resource.namespaced and not path.namespace:

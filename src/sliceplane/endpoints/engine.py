@@ -9,14 +9,16 @@ Cost of a Pod's change: its labels, plus one address for each Service that selec
 
 from __future__ import annotations
 
-from sliceplane.api.core import Endpoints, Pod, Service
+from typing import Final
+
+from sliceplane.api.core import Endpoints, Service
 from sliceplane.api.errors import StatusError
 from sliceplane.api.own_writes import Unseen
 from sliceplane.endpoints.service import EndpointsState
 from sliceplane.endpoints.shape import EndpointsShape, endpoints_shape
 from sliceplane.endpoints.subsets import Capacity
 from sliceplane.endpoints.writes import EndpointsPlan
-from sliceplane.slices.pod_routes import PodRoutes, Touched
+from sliceplane.slices.pod_routes import PodRoutes
 from sliceplane.slices.succession import SelectorChanges
 
 
@@ -33,11 +35,9 @@ class EndpointsEngine:
         self._states: dict[str, EndpointsState] = {}
         self._unseen = Unseen()
         self._routes: PodRoutes[EndpointsState] = PodRoutes()
+        self.on_pod: Final = self._routes.on_pod
 
     # -- events -----------------------------------------------------------------------------------------
-
-    def on_pod(self, old: Pod | None, new: Pod | None) -> Touched:
-        return self._routes.on_pod(old, new)
 
     def on_service(self, new: Service) -> str:
         # KEP-0752 asks for the label.  Upstream leaves it out, as nothing would take it away with the selector.
@@ -108,17 +108,14 @@ class EndpointsEngine:
     def finish(self, key: str, plan: EndpointsPlan, answer: bytes, error: StatusError | None, now: float) -> None:
         state = self._states[key]
         assert plan.write is not None, f"{key}: a plan without a write was performed"
-        if error is None:
-            state.succeeded(plan.write, answer, now)
-        else:
-            state.failed(plan.write, error)
-        state.ended(well=error is None)
+        state.finish(plan.write, answer, error, now)
         self._drop_if_empty(state)
 
     def deadline(self, key: str) -> float | None:
-        """When *key* has to be planned again although nothing happens."""
+        """When *key* has to be planned again although nothing happens: an own write that the cache never showed is
+        given up."""
         state = self._states.get(key)
-        return None if state is None else state.deadline()
+        return None if state is None else state.own.deadline()
 
     # -- helpers ----------------------------------------------------------------------------------------
 

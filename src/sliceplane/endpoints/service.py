@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Final
 
@@ -48,7 +49,7 @@ class EndpointsState:
 
     def __init__(self, key: str, capacity: Capacity, changes: SelectorChanges, unseen: Unseen) -> None:
         self.key: Final = key
-        self._own: OwnWrites[_Version] = OwnWrites(key, unseen, attrgetter("meta"))
+        self.own: Final[OwnWrites[_Version]] = OwnWrites(key, unseen, attrgetter("meta"))
         self._capacity = capacity
         self._changes = changes
         self.shape: EndpointsShape | None = None
@@ -60,11 +61,11 @@ class EndpointsState:
     @property
     def empty(self) -> bool:
         """Nothing is left to know: no Service, no object, no write under way."""
-        return self.shape is None and not self._own
+        return self.shape is None and not self.own
 
     @property
     def _version(self) -> _Version | None:
-        return self._own.objects.get(self.key.partition("/")[2])
+        return self.own.objects.get(self.key.partition("/")[2])
 
     @property
     def _known(self) -> ObjectMeta | None:
@@ -78,7 +79,7 @@ class EndpointsState:
         if self.shape is None or shape is None or self.shape.uid != shape.uid:
             self._trigger.restart()
         self.shape = shape
-        self.condemned = shape is None and (self._known is not None or self._own.in_flight)
+        self.condemned = shape is None and (self._known is not None or self.own.in_flight)
         active = shape is not None and shape.active
         self.members = EndpointsMembers(shape, pods, self.members) if shape is not None and active else None
 
@@ -101,7 +102,7 @@ class EndpointsState:
     def on_endpoints(self, observed: Endpoints) -> bool:
         """The object is there.  False: that tells nothing new."""
         meta = observed.metadata
-        shown = self._own.on_shown(meta, lambda: _Version(meta, None, observed))
+        shown = self.own.on_shown(meta, partial(_Version, meta, None, observed))
         version = self._version
         if shown is Shown.ECHO and version is not None:
             version.observed = observed
@@ -110,9 +111,9 @@ class EndpointsState:
 
     def on_endpoints_gone(self, uid: str) -> bool:
         """The cache lost the object.  False: that was known."""
-        if not self._own.on_gone(self.key.partition("/")[2], uid):
+        if not self.own.on_gone(self.key.partition("/")[2], uid):
             return False
-        self.condemned = self.condemned and self._own.in_flight
+        self.condemned = self.condemned and self.own.in_flight
         return True
 
     @property
@@ -124,12 +125,12 @@ class EndpointsState:
 
     def plan(self, now: float) -> EndpointsPlan:
         """The write that is due; ``in_flight`` until its end is told, if there is one."""
-        assert not self._own.in_flight, f"{self.key} has a write under way"
-        self._own.give_up(now)
-        if self._own.wait_once():
+        assert not self.own.in_flight, f"{self.key} has a write under way"
+        self.own.give_up(now)
+        if self.own.wait_once():
             return EndpointsPlan(stale=True)
         write = self._write()
-        self._own.in_flight = write is not None
+        self.own.in_flight = write is not None
         if write is None:
             self._trigger.written()
         return EndpointsPlan(write)
@@ -165,12 +166,9 @@ class EndpointsState:
             version.digest = writes.digest_of_subsets(version.observed.subsets)
         return version.digest
 
-    def deadline(self) -> float | None:
-        """When an own write that the cache never showed is given up."""
-        return self._own.deadline()
-
-    def succeeded(self, write: EndpointsWrite, answer: bytes, now: float) -> None:
-        """The server performed *write* and answered with the object (anything, for a delete)."""
+    def finish(self, write: EndpointsWrite, answer: bytes, error: StatusError | None, now: float) -> None:
+        """The server performed *write* and answered with the object (anything, for a delete), or refused it, or that
+        is not known."""
 
         def read(body: bytes) -> _Version:
             meta = decode(body, Object).metadata
@@ -179,17 +177,12 @@ class EndpointsState:
                 version.digest = write.digest  # the cache was faster
             return _Version(meta, write.digest, None)
 
-        if self._own.succeeded(write, answer, read, now) and write.verb == "delete":
+        if error is not None:
+            self.own.failed(write, error)
+        elif self.own.succeeded(write, answer, read, now) and write.verb == "delete":
             self.condemned = False
-
-    def failed(self, write: EndpointsWrite, error: StatusError) -> None:
-        """*write* was refused, or its end is not known."""
-        self._own.failed(write, error)
-
-    def ended(self, *, well: bool) -> None:
-        """No write is under way any more."""
-        self._own.ended()
-        if well:
+        self.own.ended()
+        if error is None:
             self._trigger.written()
 
     def check(self) -> None:
@@ -198,8 +191,8 @@ class EndpointsState:
         active = self.shape is not None and self.shape.active
         assert (self.members is not None) == active, f"{self.key}: members of a Service that is {self.shape}"
         assert not (self.condemned and self.shape is not None), f"{self.key} is condemned although it has a Service"
-        self._own.check()
-        for version in self._own.objects.values():
+        self.own.check()
+        for version in self.own.objects.values():
             if version.digest is not None and version.observed is not None:
                 digest = writes.digest_of_subsets(version.observed.subsets)
                 assert digest == version.digest, f"{self.key}: {version.meta.resource_version} says something else"

@@ -270,11 +270,7 @@ class SliceEngine:
     ) -> None:
         """*answers* are those to the first writes of *plan*; *error* is the next one's, if one failed."""
         service = self._services[key]
-        for write, answer in zip(plan.writes, answers, strict=False):
-            service.succeeded(write, answer, now)
-        if error is not None:
-            service.failed(plan.writes[len(answers)], error)
-        service.ended(well=error is None)
+        service.finish(plan, answers, error, now)
         self._drop_if_empty(service)
 
     def deadline(self, key: str) -> float | None:

@@ -1,7 +1,7 @@
 """One service: its members, their endpoints in each address type, its slices, and the plan of a sync.
 
-Events change state at once and cost what they change.  ``plan`` reads it; ``succeeded`` and ``failed`` tell how the
-plan's writes went.  Between the two calls events may come in as they like, even those that the plan's own writes
+Events change state at once and cost what they change.  ``plan`` reads it; ``finish`` tells how the plan's writes
+went.  Between the two calls events may come in as they like, even those that the plan's own writes
 cause: the state holds only what the server is *known* to hold (``SlicePacker``).
 
 What the server holds is the newer of what the cache shows and what it answered to our own writes
@@ -10,7 +10,8 @@ What the server holds is the newer of what the cache shows and what it answered 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -195,7 +196,7 @@ class ServiceState:
         meta = observed.metadata
         if meta.deletion_timestamp is not None:
             return self.on_slice_gone(meta.name, meta.uid)
-        if self._own.on_shown(meta, lambda: self._read(observed)) is not Shown.NEW:
+        if self._own.on_shown(meta, partial(self._read, observed)) is not Shown.NEW:
             return False
         self._file(meta.name)
         return True
@@ -283,10 +284,12 @@ class ServiceState:
         unknown = members.may_be_missed and self._asks_namespace(shape, now)
         if not guard.doubts(len(members.doubted), members.ready, now, storm=storm, unknown=unknown):
             members.believe(tuple(members.doubted))
+        # As the Service says; else its Namespace, as far as that was read; else the flag.
+        said = shape.holds if shape.holds is not None else self._spaces.get(shape.namespace, (None, 0.0))[0]
         losses = Losses(
             ready=members.ready,
             missed=len(members.missed),
-            asks=self._is_to_hold(shape),
+            asks=self._holds if said is None else said,
             released_at=shape.released_at,
             storm=storm,
         )
@@ -296,11 +299,6 @@ class ServiceState:
         self._guard_at = guard.deadline(now)
         news, guard.news = guard.news, []
         return tuple(Notice(reason in _WARNINGS, reason, text) for reason, text in news)
-
-    def _is_to_hold(self, shape: ServiceShape) -> bool:
-        """As the Service says; else its Namespace, as far as that was read; else the flag."""
-        said = shape.holds if shape.holds is not None else self._spaces.get(shape.namespace, (None, 0.0))[0]
-        return self._holds if said is None else said
 
     def _asks_namespace(self, shape: ServiceShape, now: float) -> bool:
         if shape.holds is not None:
@@ -447,18 +445,23 @@ class ServiceState:
         waiting = self._hold_until if self._held and self.slices else None
         return min((due for due in (self._own.deadline(), waiting, self._guard_at) if due is not None), default=None)
 
-    def succeeded(self, write: SliceWrite, answer: bytes, now: float) -> None:
-        """The server performed *write* and answered with the object (anything, for a delete)."""
+    def finish(self, plan: SlicePlan, answers: Sequence[bytes], error: StatusError | None, now: float) -> None:
+        """*answers* are those to the first writes of *plan* (the object; anything, for a delete); *error* is the next
+        one's, if one was refused or its end is not known: later ones were not tried."""
+        for write, answer in zip(plan.writes, answers, strict=False):
+            name = self._own.succeeded(write, answer, partial(_written, write), now)
+            if name:
+                self._file(name)
+        if error is not None:
+            self._failed(plan.writes[len(answers)], error)
+        self._own.ended()
+        self._writing = {}
+        if error is None:
+            self._trigger.written()
+            self._creates_last = False
 
-        def read(body: bytes) -> Stored:
-            return Stored(decode(body, Object).metadata, write.address_type, write.ports, write.content)
-
-        name = self._own.succeeded(write, answer, read, now)
-        if name:
-            self._file(name)
-
-    def failed(self, write: SliceWrite, error: StatusError) -> None:
-        """*write* was refused, or its end is not known; later writes of the plan were not tried."""
+    def _failed(self, write: SliceWrite, error: StatusError) -> None:
+        self._again = False  # the retry has its own time
         self._creates_last |= write.verb == "create"
         if self._own.failed(write, error):
             self._file(write.name)
@@ -466,15 +469,6 @@ class ServiceState:
             family = next(listed for listed in self._order if listed == write.address_type)
             self._order.remove(family)
             self._order.append(family)
-
-    def ended(self, *, well: bool) -> None:
-        """No write of the plan is under way any more."""
-        self._own.ended()
-        self._writing = {}
-        self._again &= well  # after a failure the retry has its own time
-        if well:
-            self._trigger.written()
-            self._creates_last = False
 
     # -- invariants -------------------------------------------------------------------------------------
 
@@ -488,3 +482,7 @@ class ServiceState:
         expected = {name for name, stored in self.slices.items() if self._packer_for(stored) is not None}
         assert set(self._doomed) == set(self.slices) - expected or self.members is None, f"doomed of {self.key}"
         assert owned == expected, f"packers of {self.key} hold {sorted(owned)}, should {sorted(expected)}"
+
+
+def _written(write: SliceWrite, answer: bytes) -> Stored:
+    return Stored(decode(answer, Object).metadata, write.address_type, write.ports, write.content)

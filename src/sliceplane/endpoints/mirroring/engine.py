@@ -130,11 +130,7 @@ class MirrorEngine:
     ) -> None:
         """*answers* are those to the first writes of *plan*; *error* is the next one's, if one failed."""
         state = self._states[key]
-        for write, answer in zip(plan.writes, answers, strict=False):
-            state.succeeded(write, answer, now)
-        if error is not None:
-            state.failed(plan.writes[len(answers)], error)
-        state.ended()
+        state.finish(plan, answers, error, now)
         self._count(state)
         self._drop_if_empty(state)
 

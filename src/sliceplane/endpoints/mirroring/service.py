@@ -9,6 +9,7 @@ controller's are there, type by type, or until it is clear that none are made: t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -212,13 +213,12 @@ class MirrorState:
                 made.append(create_slice(meta.namespace, meta.name, wanted, group))
         return (*made, *updates, *last, *(PlannedWrite.delete(known.metadata) for known in left))
 
-    def succeeded(self, write: PlannedWrite, answer: bytes, now: float) -> None:
-        self._own.succeeded(write, answer, lambda body: decode(body, EndpointSlice), now)
-
-    def failed(self, write: PlannedWrite, error: StatusError) -> None:
-        self._own.failed(write, error)
-
-    def ended(self) -> None:
+    def finish(self, plan: MirrorPlan, answers: Sequence[bytes], error: StatusError | None, now: float) -> None:
+        """*answers* are those to the first writes of *plan*; *error* is the next one's, if one failed."""
+        for write, answer in zip(plan.writes, answers, strict=False):
+            self._own.succeeded(write, answer, lambda body: decode(body, EndpointSlice), now)
+        if error is not None:
+            self._own.failed(plan.writes[len(answers)], error)
         self._own.ended()
 
     def deadline(self) -> float | None:

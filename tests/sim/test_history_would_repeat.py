@@ -16,6 +16,7 @@ from tests.sim import test_history_endpointslice as slices
 from tests.sim import test_selector_life as selectors
 
 from sliceplane.api.discovery import ANNOTATION_OVER_CAPACITY
+from sliceplane.api.own_writes import OwnWrites
 from sliceplane.endpoints.engine import EndpointsEngine
 from sliceplane.endpoints.mirroring.engine import MirrorEngine
 from sliceplane.endpoints.mirroring.service import MirrorState
@@ -75,7 +76,7 @@ def a_conflict_is_the_end(patch: Patch) -> None:
 
 def the_cache_alone_is_believed(patch: Patch) -> None:
     """Answers to own writes are thrown away."""
-    patch.setattr(ServiceState, "succeeded", lambda self, write, answer, now: None)
+    patch.setattr(OwnWrites, "succeeded", lambda self, write, answer, read, now: "")
 
 
 def a_full_object_is_not_looked_at(patch: Patch) -> None:
@@ -149,12 +150,12 @@ def a_restart_begins_with_nothing(patch: Patch) -> None:
 
 
 def own_creates_are_forgotten(patch: Patch) -> None:
-    succeeded = ServiceState.succeeded
-    patch.setattr(
-        ServiceState,
-        "succeeded",
-        lambda self, write, answer, now: None if write.verb == "create" else succeeded(self, write, answer, now),
-    )
+    succeeded = OwnWrites.succeeded
+
+    def forget(self: Any, write: Any, answer: bytes, read: Any, now: float) -> str:
+        return "" if write.verb == "create" else succeeded(self, write, answer, read, now)
+
+    patch.setattr(OwnWrites, "succeeded", forget)
 
 
 def a_hundred_ports_are_the_limit(patch: Patch) -> None:

@@ -81,7 +81,22 @@ class Elements:
     def write_changes(self, draft: ElementsDraft, now: float) -> None:
         """What is marked, and what was kept long enough."""
         for element in sorted(self._marked):
-            self._change(draft, element)
+            container, key = element
+            claims = self._claims.get(element)
+            before = (self._held[element],) if element in self._held else None
+            after = None if claims is None else (claims[0][1],)
+            if before == after:
+                continue
+            match before, after:
+                case ((DnatTarget() as target,), (NftVerdict(),)):
+                    draft.kept[element] = target
+                case ((value,), _):
+                    draft.deletions[home(container, value)].append(key)
+            if element in self._kept and (after is None or isinstance(after[0], DnatTarget)):
+                self._drop_kept(draft, element)
+            if after is not None:
+                draft.additions[home(container, after[0])].append((key, after[0]))
+            draft.held[element] = after
         self._marked = set()
         if self.kept_until:
             for element in sorted(element for element, at in self.kept_until.items() if at <= now):
@@ -112,24 +127,6 @@ class Elements:
             yield home(container, value), (key, value)
         for (_, key), target in self._kept.items():
             yield SINGLE_ENDPOINTS.name, (key, target)
-
-    def _change(self, draft: ElementsDraft, element: ElementId) -> None:
-        container, key = element
-        claims = self._claims.get(element)
-        before = (self._held[element],) if element in self._held else None
-        after = None if claims is None else (claims[0][1],)
-        if before == after:
-            return
-        match before, after:
-            case ((DnatTarget() as target,), (NftVerdict(),)):
-                draft.kept[element] = target
-            case ((value,), _):
-                draft.deletions[home(container, value)].append(key)
-        if element in self._kept and (after is None or isinstance(after[0], DnatTarget)):
-            self._drop_kept(draft, element)
-        if after is not None:
-            draft.additions[home(container, after[0])].append((key, after[0]))
-        draft.held[element] = after
 
     def _drop_kept(self, draft: ElementsDraft, element: ElementId) -> None:
         draft.deletions[SINGLE_ENDPOINTS.name].append(element[1])

@@ -111,11 +111,6 @@ class TableDraft(ElementsDraft):
     removed: list[Command] = field(default_factory=list)
     chains: dict[str, HeldTargets | HeldRules | None] = field(default_factory=dict)
 
-    def commands(self) -> tuple[Command, ...]:
-        deletions = [DeleteElements(name, tuple(self.deletions[name])) for name in sorted(self.deletions)]
-        additions = [AddElements(name, tuple(self.additions[name])) for name in sorted(self.additions)]
-        return (*self.made, *deletions, *additions, *self.rules, *self.removed)
-
 
 class NftRules:
     """See the module.  A ``proxy.ruleset.Ruleset``."""
@@ -190,7 +185,9 @@ class NftRules:
         self._memory = {}
         draft = self._full(memory) if self.needs_full else self._changes(now)
         self.needs_full = False  # from here on it says what the next one shall be
-        commands = draft.commands()
+        deletions = [DeleteElements(name, tuple(draft.deletions[name])) for name in sorted(draft.deletions)]
+        additions = [AddElements(name, tuple(draft.additions[name])) for name in sorted(draft.additions)]
+        commands: tuple[Command, ...] = (*draft.made, *deletions, *additions, *draft.rules, *draft.removed)
         if not commands:
             return None
         if not draft.full:

@@ -67,6 +67,7 @@ PROBLEM_LENGTH_MAX: Final = 200
 #: resource and reading
 Place = tuple[str, str]
 FOLLOWED: Final[tuple[Resource, ...]] = (EndpointSlices, Services)
+_PLURALS: Final = {resource.key: resource.plural for resource in FOLLOWED}
 
 
 class Held(NamedTuple):
@@ -149,9 +150,10 @@ class Progress:
                 uid = "" if change.new is None else subject.metadata.uid
                 self._owner = OwnerReference(api_version="v1", kind="Node", name=self._node, uid=uid) if uid else None
             return
-        place = _place(change.resource, reading)
-        if place is None:
+        plural = _PLURALS.get(change.resource)
+        if plural is None:
             return
+        place = (plural, reading)
         self._digests.setdefault(place, Digest()).on_change(change.old, change.new)
         if isinstance(change.new, EndpointSlice):
             asked = (change.new.metadata.annotations or {}).get(ANNOTATION_REPORT, "")
@@ -162,17 +164,18 @@ class Progress:
 
     def on_mark(self, resource: str, reading: str, mark: Mark | None) -> None:
         """The model was told of everything of *resource* (its key) up to *mark*; ``None``: it begins to read it."""
-        place = _place(resource, reading)
-        if place is not None:
+        plural = _PLURALS.get(resource)
+        if plural is not None:
+            place = (plural, reading)
             digest = self._digests.setdefault(place, Digest())
             self._seen[place] = Held(0 if mark is None else mark.revision, digest.text)
 
     def on_dropped(self, resource: str, reading: str) -> None:
         """It is read no more."""
-        place = _place(resource, reading)
-        if place is not None:
-            self._digests.pop(place, None)
-            self._seen.pop(place, None)
+        plural = _PLURALS.get(resource)
+        if plural is not None:
+            self._digests.pop((plural, reading), None)
+            self._seen.pop((plural, reading), None)
 
     def on_taken(self, family: Family) -> None:
         """A transaction begins; it carries everything seen so far."""
@@ -270,10 +273,6 @@ class Progress:
     def check(self) -> None:
         for digest in self._digests.values():
             digest.check()
-
-
-def _place(resource: str, reading: str) -> Place | None:
-    return next(((followed.plural, reading) for followed in FOLLOWED if followed.key == resource), None)
 
 
 def _least(held: dict[Place, Held]) -> int:

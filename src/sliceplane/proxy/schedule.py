@@ -92,14 +92,18 @@ class Schedule:
         self._wanted_at = None
 
     def on_success(self, now: float) -> None:
-        self._finish(now)
+        assert self._running, "no write runs"
+        self._running = False
+        self._not_before = now + self._min_period_s
         self._running_since = None
         self._last_success = now
         self._failures = 0
 
     def on_failure(self, now: float) -> None:
         """The running write failed; another is due when the back-off says, or with the next change."""
-        self._finish(now)
+        assert self._running, "no write runs"
+        self._running = False
+        self._not_before = now + self._min_period_s
         waiting = [since for since in (self._running_since, self._waiting_since) if since is not None]
         self._waiting_since = min(waiting, default=now)
         self._running_since = None
@@ -118,11 +122,6 @@ class Schedule:
         if self._running_since is None or self._waiting_since is None:
             return self._waiting_since if self._running_since is None else self._running_since
         return min(self._running_since, self._waiting_since)
-
-    def _finish(self, now: float) -> None:
-        assert self._running, "no write runs"
-        self._running = False
-        self._not_before = now + self._min_period_s
 
 
 #: more ports make a Service large; what fewer may ask for is bounded (``bounds``)

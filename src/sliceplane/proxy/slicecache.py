@@ -130,7 +130,10 @@ class SliceCache:
         slices = self._slices.get(service, {})
         merged: dict[ServicePortName, _Merge] = {}
         ordered = sorted(map(slices.__getitem__, keys), key=attrgetter("age"))
-        most = _most_of_each_port(ordered)
+        # How many endpoints each port may have, so that all of them are within the bound.
+        most = TARGETS_MAX
+        if sum(len(held.ports) * len(held.endpoints) for held in ordered) > TARGETS_MAX:
+            most = share(TARGETS_MAX, len({(port.name, port.protocol) for held in ordered for port in held.ports}))
         for held in ordered:
             for port in held.ports:
                 number = port.port or 0
@@ -194,13 +197,6 @@ class SliceCache:
 
 #: "ip:port" -> the endpoint that counts so far, what its slice says of it, and the slice
 _Merge = dict[str, tuple[NodeEndpoint, SliceEndpoint, str]]
-
-
-def _most_of_each_port(slices: list[HeldSlice]) -> int:
-    """How many endpoints each port of a Service may have, so that all of them are within the bound."""
-    if sum(len(held.ports) * len(held.endpoints) for held in slices) <= TARGETS_MAX:
-        return TARGETS_MAX
-    return share(TARGETS_MAX, len({(port.name, port.protocol) for held in slices for port in held.ports}))
 
 
 def _same_pod(first: SliceEndpoint, other: SliceEndpoint) -> bool:

@@ -213,7 +213,12 @@ class ServiceTracker:
         if found is None:
             found = self._slices.endpoints(key) if ports else {}
         states = self._states(ports, found)
-        self._note_unserved(key)
+        if not (self._claims.refusals(key) or key in self._excess):
+            self.unserved.discard(key)
+            self.newly_unserved.discard(key)
+        elif key not in self.unserved:
+            self.unserved.add(key)
+            self.newly_unserved.add(key)
         asked_at = self._health_ports.get(key, 0)
         complete = key not in self.portions.behind
         if not asked_at:
@@ -225,14 +230,6 @@ class ServiceTracker:
             if endpoint.ready and endpoint.is_local
         }
         return ServiceChange(key, states, asked_at, len(ready), complete)
-
-    def _note_unserved(self, key: ServiceKey) -> None:
-        if not (self._claims.refusals(key) or key in self._excess):
-            self.unserved.discard(key)
-            self.newly_unserved.discard(key)
-        elif key not in self.unserved:
-            self.unserved.add(key)
-            self.newly_unserved.add(key)
 
     def take_unserved(self) -> tuple[ServiceKey, ...]:
         """Those of them that are new since the last call, sorted."""

@@ -165,7 +165,31 @@ class NodeProxy:
             self._claims.on_node(change)
             self._wake_all()
             return
-        self._tell_model(change, selection, now)
+        match change.old, change.new:
+            case (Service() | None as old, Service() | None as new):
+                self.metrics.on_service_change()
+                for plane in self._planes:
+                    plane.on_service(old, new, now)
+                self._claims.look()
+            case (EndpointSlice() | None as old_slice, EndpointSlice() | None as new_slice):
+                if self._union is None:
+                    self._on_slice(old_slice, new_slice, now)
+                else:
+                    difference = self._union.on_change(selection, old_slice, new_slice)
+                    if difference is not None:
+                        self._on_slice(*difference, now)
+            case (Endpoints() | None as old_endpoints, Endpoints() | None as new_endpoints):
+                for before, after in differences(old_endpoints, new_endpoints):
+                    self._on_slice(before, after, now)
+            case (Node() | None, Node() | None as node):
+                self._on_node(node, now)
+            case (ServiceCIDR() | None as old_range, ServiceCIDR() | None as new_range):
+                subject = new_range or old_range
+                assert subject is not None, "an event has an old or a new object"
+                for plane in self._planes:
+                    plane.on_service_cidr(subject.metadata.name, new_range, now)
+            case _:
+                raise AssertionError(f"a change of {change.resource}, which is not watched")
         # Last, so that a change which the model could not take is missing in the digest.
         self.progress.on_change(change, self._reading(change.resource, selection), now)
         if self.progress.asked:
@@ -181,33 +205,6 @@ class NodeProxy:
         """Everything of *resource* (its key) in *selection* was told up to *mark*; ``None``: it is read from now on."""
         if selection != ALL_NODES:
             self.progress.on_mark(resource, self._reading(resource, selection), mark)
-
-    def _tell_model(self, change: Change[Object], selection: str, now: float) -> None:
-        match change.old, change.new:
-            case (Service() | None as old, Service() | None as new):
-                self.metrics.on_service_change()
-                for plane in self._planes:
-                    plane.on_service(old, new, now)
-                self._claims.look()
-            case (EndpointSlice() | None as old_slice, EndpointSlice() | None as new_slice):
-                if self._union is not None:
-                    difference = self._union.on_change(selection, old_slice, new_slice)
-                    if difference is None:
-                        return
-                    old_slice, new_slice = difference
-                self._on_slice(old_slice, new_slice, now)
-            case (Endpoints() | None as old_endpoints, Endpoints() | None as new_endpoints):
-                for before, after in differences(old_endpoints, new_endpoints):
-                    self._on_slice(before, after, now)
-            case (Node() | None, Node() | None as node):
-                self._on_node(node, now)
-            case (ServiceCIDR() | None as old_range, ServiceCIDR() | None as new_range):
-                subject = new_range or old_range
-                assert subject is not None, "an event has an old or a new object"
-                for plane in self._planes:
-                    plane.on_service_cidr(subject.metadata.name, new_range, now)
-            case _:
-                raise AssertionError(f"a change of {change.resource}, which is not watched")
 
     def _on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None, now: float) -> None:
         self.metrics.on_endpoint_change()

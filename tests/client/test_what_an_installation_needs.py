@@ -71,7 +71,7 @@ def test_the_proxy_needs_its_extra_only() -> None:
     hidden = (
         "import sys\n"
         "for name in ('uvicorn', 'uvloop', 'httptools', 'cryptography', 'jsonpatch'): sys.modules[name] = None\n"
-        "import sliceplane.shell.node.node_proxy, sliceplane.shell.node.embedded, sliceplane.shell.node.healthz\n"
+        "import sliceplane.shell.node.node_proxy, sliceplane.shell.node.setup, sliceplane.shell.node.healthz\n"
         "from sliceplane.cli.entry import main\n"
         "main()"
     )

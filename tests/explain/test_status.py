@@ -17,7 +17,7 @@ from sliceplane.explain.question import ExplainQuestion
 from sliceplane.explain.scrape import samples
 from sliceplane.explain.status import Part, PlaneStatus, ReadPage, StatusFacts
 from sliceplane.explain.status_parts import status
-from sliceplane.explain.status_text import as_text
+from sliceplane.explain.text import status_as_text
 
 METRICS = """\
 # HELP workqueue_depth Keys that wait for a worker.
@@ -79,7 +79,7 @@ def renew(world: World, namespace: str, name: str, age: float) -> None:
 def test_a_healthy_cluster_is_one_screen_of_80_columns() -> None:
     found = look(cluster())
     assert found.state == "well"
-    assert as_text(found, 80).splitlines() == [
+    assert status_as_text(found, 80).splitlines() == [
         "  servers      https://10.0.0.1:6443 v1.36.2: ready, 2 checks",
         "  storage      9 objects, 2.5 MB, revision 812",
         "  controllers  those of EndpointSlices run within the server",
@@ -198,7 +198,7 @@ def test_what_may_not_be_read_is_said_and_is_not_well() -> None:
     assert [part.name for part in found.parts if part.state == "unknown"] == [
         "storage", "controllers", "queues", "nodes", "consumers",
     ]  # fmt: skip
-    text = as_text(found, 80)
+    text = status_as_text(found, 80)
     assert "? nodes        not looked at" in text
     assert "nodes (no right to list nodes)" in text
     assert "leases.coordination.k8s.io" in text
@@ -208,7 +208,7 @@ def test_without_services_nobody_can_tell() -> None:
     world = cluster()
     world.refuse.add("services")
     assert look(world).state == "unknown"
-    assert "? Services     not looked at" in as_text(look(world), 80)
+    assert "? Services     not looked at" in status_as_text(look(world), 80)
 
 
 def test_the_worst_findings_come_last_and_are_counted() -> None:
@@ -220,7 +220,7 @@ def test_the_worst_findings_come_last_and_are_counted() -> None:
         )
     found = look(world)
     assert (found.state, len(found.findings), found.more >= 3) == ("attention", 5, True)
-    lines = as_text(found, 80).splitlines()
+    lines = status_as_text(found, 80).splitlines()
     assert max(map(len, lines)) <= 80
     assert f"and {found.more} more: sliceplane lint" in lines[-1]
 

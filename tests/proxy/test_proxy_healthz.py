@@ -9,8 +9,7 @@ import aiohttp
 import pytest
 
 from sliceplane.proxy.schedule import Freshness
-from sliceplane.shell.node.health import ProxyHealth
-from sliceplane.shell.node.healthz import health_pages, metrics_pages
+from sliceplane.shell.node.healthz import ProxyHealth, health_pages, metrics_pages
 from sliceplane.shell.node.metrics import ProxyMetrics
 from sliceplane.shell.process.pages import serve_pages
 

@@ -17,10 +17,9 @@ from tests.sim import test_selector_life as selectors
 
 from sliceplane.api.discovery import ANNOTATION_OVER_CAPACITY
 from sliceplane.api.own_writes import OwnWrites
-from sliceplane.endpoints.engine import EndpointsEngine
+from sliceplane.endpoints.engine import EndpointsEngine, EndpointsState
 from sliceplane.endpoints.mirroring.engine import MirrorEngine
 from sliceplane.endpoints.mirroring.service import MirrorState
-from sliceplane.endpoints.service import EndpointsState
 from sliceplane.informer.cache import Cache
 from sliceplane.informer.reflector import Reflector
 from sliceplane.registry.kinds import endpoints

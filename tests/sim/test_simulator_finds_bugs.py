@@ -16,9 +16,9 @@ from sliceplane.controllers.emulation import strategy
 from sliceplane.controllers.emulation.addresses import PodAddresses
 from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.ownership import OwnershipGraph
+from sliceplane.endpoints.engine import EndpointsState
 from sliceplane.endpoints.mirroring import service as mirroring
 from sliceplane.endpoints.mirroring.desired import Mirror
-from sliceplane.endpoints.service import EndpointsState
 from sliceplane.informer import doubt
 from sliceplane.informer.cache import Cache, Mark
 from sliceplane.informer.reflector import Reflector

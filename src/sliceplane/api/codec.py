@@ -18,6 +18,7 @@ from sliceplane.api.meta import Document, Object
 
 T = TypeVar("T", bound=Object)
 
+#: by projection, made when it is first read
 _decoders: dict[type[Object], msgspec.json.Decoder[Any]] = {}
 
 
@@ -31,6 +32,8 @@ class OwnJson(bytes):
 encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 #: raises ``msgspec.DecodeError`` for what is not a JSON object
 decode_document: Final[Callable[[bytes], Document]] = msgspec.json.Decoder(dict[str, Any]).decode
+#: an independent copy of plain JSON data: dictionaries and lists are new at every depth
+copy_of: Final[Callable[[Any], Any]] = msgspec.to_builtins
 
 
 def decode(body: bytes, kind: type[T]) -> T:

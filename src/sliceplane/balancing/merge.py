@@ -25,7 +25,7 @@ from sliceplane.api.discovery import EndpointPort, EndpointSlice, SliceEndpoint
 from sliceplane.api.service_rules import PROTOCOL_DEFAULT, is_port
 from sliceplane.balancing.model import Endpoint
 from sliceplane.kit.ip import FAMILIES, Family
-from sliceplane.proxy.addresses import canonical_of
+from sliceplane.proxy.model import canonical_of
 
 
 @dataclass(slots=True, eq=False)

@@ -42,8 +42,8 @@ def command(*, namespace: str, output: Form, **flags: Any) -> None:
 
         return await read_status(client, namespace, time.time)
 
-    from sliceplane.explain.status_text import as_text
+    from sliceplane.explain.text import status_as_text
 
     status = ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER)
-    show(rendered(output, status.as_document, lambda: as_text(status, screen_width())), exit_code=NO_ANSWER)
+    show(rendered(output, status.as_document, lambda: status_as_text(status, screen_width())), exit_code=NO_ANSWER)
     raise SystemExit(_EXIT_CODES[status.state])

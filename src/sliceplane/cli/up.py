@@ -95,7 +95,7 @@ def command(
         )
         parts: list[PlaneService] = [ControllerService(controllers, elect=elect, settings=recorded)]
         if proxy:
-            from sliceplane.shell.node.embedded import ProxyService
+            from sliceplane.shell.node.setup import ProxyService
 
             settings = None if proxy_config is None else _proxy_settings(proxy_config, gates)
             named = settings.hostname_override if settings is not None else ""

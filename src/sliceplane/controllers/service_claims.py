@@ -20,11 +20,10 @@ from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Selecti
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.informer.cache import Change
 from sliceplane.kit.ip import FAMILIES, Family, networks
-from sliceplane.proxy.addresses import canonical_of
 from sliceplane.proxy.bounds import Excess
 from sliceplane.proxy.claims import AddressClaims
 from sliceplane.proxy.grounds import Ground
-from sliceplane.proxy.model import API_SERVICE, ServedPort, ServiceKey
+from sliceplane.proxy.model import API_SERVICE, ServedPort, ServiceKey, canonical_of
 from sliceplane.proxy.servicemap import read
 from sliceplane.proxy.tracker import node_ground
 

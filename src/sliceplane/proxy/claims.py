@@ -31,9 +31,8 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from sliceplane.proxy.addresses import special
 from sliceplane.proxy.grounds import Ground, Grounds
-from sliceplane.proxy.model import ServedPort, ServiceKey
+from sliceplane.proxy.model import ServedPort, ServiceKey, special
 
 #: an address, a protocol and a port; of node ports the address is ""
 Place = tuple[str, str, int]

@@ -18,8 +18,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from sliceplane.kit.ip import Family
-from sliceplane.proxy.addresses import canonical_of
-from sliceplane.proxy.model import NodeEndpoint, ServedPort
+from sliceplane.proxy.model import NodeEndpoint, ServedPort, canonical_of
 
 #: an address and a port
 Place = tuple[str, int]

@@ -19,7 +19,7 @@ from sliceplane.api.discovery import (
 )
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.kit.ip import FAMILIES, Family
-from sliceplane.proxy.addresses import canonical_of
+from sliceplane.proxy.model import canonical_of
 
 _READY = EndpointConditions(ready=True, serving=True, terminating=False)
 _NOT_READY = EndpointConditions(ready=False, serving=False, terminating=False)

@@ -21,10 +21,9 @@ from typing import Any, Generic, TypeVar
 from sliceplane.api.core import Node, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import Family, networks
-from sliceplane.proxy.addresses import canonical_of
 from sliceplane.proxy.aftermath import Aftermath
 from sliceplane.proxy.grounds import Ground
-from sliceplane.proxy.model import ServiceKey
+from sliceplane.proxy.model import ServiceKey, canonical_of
 from sliceplane.proxy.ruleset import Ruleset, RulesTransaction
 from sliceplane.proxy.schedule import Schedule
 from sliceplane.proxy.surroundings import (

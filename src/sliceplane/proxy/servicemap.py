@@ -17,9 +17,8 @@ from sliceplane.api.service_rules import (
     is_port,
 )
 from sliceplane.kit.ip import Family, networks
-from sliceplane.proxy.addresses import canonical_of, ordinary_of
 from sliceplane.proxy.bounds import DESTINATIONS_MAX, PORTS_MAX, READ_MAX, SOURCES_MAX, Excess, share
-from sliceplane.proxy.model import ServedPort, ServiceKey, ServicePortName
+from sliceplane.proxy.model import ServedPort, ServiceKey, ServicePortName, canonical_of, ordinary_of
 
 #: names become parts of the names of chains, of comments and of lines in logs.  An API server's own rule is narrower
 #: (RFC 1123); what is beyond this could be read as another name, or as more than a name

@@ -34,9 +34,8 @@ from typing import NamedTuple
 from sliceplane.api.discovery import HINTS_MAX, LABEL_SERVICE_NAME, EndpointPort, EndpointSlice, SliceEndpoint
 from sliceplane.api.service_rules import PROTOCOL_DEFAULT, is_port
 from sliceplane.kit.ip import Family
-from sliceplane.proxy.addresses import ordinary_of
 from sliceplane.proxy.bounds import TARGETS_MAX, share
-from sliceplane.proxy.model import NodeEndpoint, ServiceKey, ServicePortName
+from sliceplane.proxy.model import NodeEndpoint, ServiceKey, ServicePortName, ordinary_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, LABEL_ZONE, EndpointSlice
 from sliceplane.kit.ip import Family, networks
 from sliceplane.kit.times import parse_time
-from sliceplane.proxy.addresses import canonical_of
 from sliceplane.proxy.bounds import Excess
 from sliceplane.proxy.claims import AddressClaims
 from sliceplane.proxy.conntrack import Expected
@@ -36,6 +35,7 @@ from sliceplane.proxy.model import (
     ServiceChange,
     ServiceKey,
     ServicePortName,
+    canonical_of,
     categorize,
 )
 from sliceplane.proxy.schedule import PORTION, Portions

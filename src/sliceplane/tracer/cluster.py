@@ -9,8 +9,7 @@ from functools import cached_property
 
 from sliceplane.api.core import Node, Pod, Service, ServiceCIDR
 from sliceplane.kit.ip import Family, networks
-from sliceplane.proxy.addresses import canonical_of
-from sliceplane.proxy.model import ServedPort, ServiceKey
+from sliceplane.proxy.model import ServedPort, ServiceKey, canonical_of
 from sliceplane.proxy.servicemap import service_ports, why_not_served
 from sliceplane.tracer.question import family_of
 

@@ -17,8 +17,7 @@ from sliceplane.api.selectors import parse_labels
 from sliceplane.nft.contents import contents_of
 from sliceplane.nft.table import nft_plane
 from sliceplane.nft.trace import Trail, trails
-from sliceplane.proxy.addresses import canonical_of
-from sliceplane.proxy.model import API_SERVICE, ServiceKey
+from sliceplane.proxy.model import API_SERVICE, ServiceKey, canonical_of
 from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.proxy.selections import common_selector, own_selectors, reads_slices
 from sliceplane.proxy.surroundings import RulesConfig

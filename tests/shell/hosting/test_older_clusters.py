@@ -21,7 +21,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.shell.hosting.catalogue import default_controllers
 from sliceplane.shell.hosting.informers import CannotRead, check_readable
 from sliceplane.shell.hosting.standalone import reconcile_once
-from sliceplane.shell.node.health import health_document
+from sliceplane.shell.node.healthz import health_document
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.node_proxy import NodeProxy
 from sliceplane.shell.node.render import objects_from

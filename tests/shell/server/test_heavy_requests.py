@@ -19,7 +19,7 @@ from sliceplane.kit.metrics import Metrics
 from sliceplane.shell.server.heavy.jobs import HeavyJob
 from sliceplane.shell.server.heavy.pool import Inline, Pool, WorkerDied
 from sliceplane.shell.server.heavy.service import ATTEMPTS_MAX, Heavy, HeavyTurns
-from sliceplane.shell.server.monitoring.steps import HELD_S, LoopSteps
+from sliceplane.shell.server.monitoring.metrics import HELD_S, LoopSteps
 from sliceplane.shell.server.requests.limits import TooMany
 from sliceplane.shell.server.requests.lists import Pace
 
@@ -233,7 +233,7 @@ async def test_of_many_long_works_one_slice_runs_in_a_turn_of_the_loop() -> None
 
 
 async def test_who_held_the_loop_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sliceplane.shell.server.monitoring import steps as steps_module
+    from sliceplane.shell.server.monitoring import metrics as steps_module
 
     told: list[dict[str, object]] = []
     monkeypatch.setattr(

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
+from sliceplane.api.codec import copy_of
 from sliceplane.api.errors import StatusError, bad_request, invalid, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.documents.schema import accepts, first_mismatch, lookup, unknown_fields
@@ -28,18 +29,11 @@ if TYPE_CHECKING:
     import jsonpatch
 
 
-T = TypeVar("T")
 OPERATIONS_MAX: Final = 10_000
 COPIED_BYTES_MAX: Final = 3 * 1024 * 1024
 #: elements of lists that make room for others or close a gap, in all operations together
 SHIFTED_MAX: Final = 1 << 28
 _GO_MAP: Final = "map[string]interface {}"
-
-
-def copy_of(value: T) -> T:
-    """An independent copy of plain JSON data: dictionaries and lists are new at every depth."""
-    copied: T = msgspec.to_builtins(value)
-    return copied
 
 
 def go_text(value: Any) -> str:

@@ -25,9 +25,10 @@ from typing import Any, Final
 
 import msgspec
 
+from sliceplane.api.codec import copy_of
 from sliceplane.api.errors import StatusError, bad_request
 from sliceplane.api.meta import Document
-from sliceplane.documents.patch.json_and_merge import copy_of, go_text
+from sliceplane.documents.patch.json_and_merge import go_text
 from sliceplane.documents.schema import SchemaField, Type, lookup, struct
 
 PATCH: Final = "$patch"

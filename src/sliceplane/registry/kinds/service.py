@@ -1,7 +1,7 @@
 """Service: what it is given, what may be said of it, and what becomes of both when its type changes.
 
 The rules of one version of a Service are in ``registry.validation.services`` (``load_balancers`` for what only those
-have), those of a change in ``registry.validation.service_update``.  Addresses and node ports come from
+have), those of a change in ``registry.admission.service_update``.  Addresses and node ports come from
 ``registry.admission.services``; what an update keeps of them is in ``registry.admission.service_update``.
 """
 
@@ -41,13 +41,12 @@ from sliceplane.documents.table.columns import (
     texts,
 )
 from sliceplane.kit.names import is_domain_qualified
-from sliceplane.registry.admission.service_update import carry_over
+from sliceplane.registry.admission.service_update import carry_over, validate_service_update
 from sliceplane.registry.config import DENY_SERVICE_EXTERNAL_IPS
 from sliceplane.registry.kinds import kind
 from sliceplane.registry.types import Target
 from sliceplane.registry.validation.addresses import range_spelling, spelling
 from sliceplane.registry.validation.load_balancers import validate_service_status
-from sliceplane.registry.validation.service_update import validate_service_update
 from sliceplane.registry.validation.services import (
     ANNOTATION_TOPOLOGY_HINTS,
     ANNOTATION_TOPOLOGY_MODE,

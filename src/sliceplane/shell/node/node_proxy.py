@@ -43,7 +43,7 @@ from sliceplane.proxy.selections import ALL, Union, common_selector, own_selecto
 from sliceplane.proxy.surroundings import PRIMARY, RulesConfig
 from sliceplane.shell.node.claims import ALL_NODES, ProxyClaims
 from sliceplane.shell.node.consequences import FAILED, Consequences, FlowForgetter
-from sliceplane.shell.node.health import ProxyHealth
+from sliceplane.shell.node.healthz import ProxyHealth
 from sliceplane.shell.node.inputs import COMMON, Changes, Inputs
 from sliceplane.shell.node.kernel.backend import AnyBackend, KernelError, look
 from sliceplane.shell.node.kernel.netns import Listen, listening_in

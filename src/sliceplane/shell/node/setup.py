@@ -1,9 +1,14 @@
-"""From settings to a node proxy that runs: for ``sliceplane proxy`` and for the one inside a plane."""
+"""From settings to a node proxy that runs: for ``sliceplane proxy`` and for the one inside a plane.
+
+The latter (``sliceplane up --proxy``) is a service of the plane's process: it follows the plane through an in-process
+client and writes the same rules as ``sliceplane proxy`` would; like it, it leaves them when it stops.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -15,19 +20,22 @@ from sliceplane.proxy.surroundings import RulesConfig
 from sliceplane.recorder.recorder import Recorder
 from sliceplane.shell.node.drain_hook import DrainHook
 from sliceplane.shell.node.healthz import health_pages, look_pages, metrics_pages
-from sliceplane.shell.node.kernel.backend import AnyBackend
+from sliceplane.shell.node.kernel.backend import AnyBackend, KernelError
 from sliceplane.shell.node.kernel.conntrack import Conntrack
 from sliceplane.shell.node.kernel.modes import backend_of, present
 from sliceplane.shell.node.kernel.netns import listening_in
-from sliceplane.shell.node.kernel.sysctls import adjust_oom_score, tune_conntrack
+from sliceplane.shell.node.kernel.sysctls import SysctlError, adjust_oom_score, tune_conntrack
 from sliceplane.shell.node.node_proxy import NodeProxy, available_families
 from sliceplane.shell.node.recording import ProxyRecord, recording
 from sliceplane.shell.node.report import report_progress
 from sliceplane.shell.node.timing import PROBE_TIMEOUT_S, ProxyTiming
 from sliceplane.shell.process.flight import FlightConfig
 from sliceplane.shell.process.interfaces import addresses_of
-from sliceplane.shell.process.pages import serve_pages
+from sliceplane.shell.process.pages import PageError, serve_pages
+from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.transport.base import Client
+from sliceplane.shell.transport.reflect import loop_clock
+from sliceplane.shell.transport.service import ServiceContext
 
 
 def rules_of(settings: ProxySettings) -> RulesConfig:
@@ -138,3 +146,43 @@ async def running_proxy(
 
 def _problems(proxy: NodeProxy) -> str:
     return "; ".join(proxy.health().reasons)
+
+
+class ProxyService:
+    """A ``shell.transport.service.PlaneService``.  *netns* "": the namespace that the plane itself is in."""
+
+    name = "proxy"
+
+    def __init__(
+        self, node: str, netns: str = "", gates: Gates | None = None, settings: ProxySettings | None = None
+    ) -> None:
+        """*settings* ``None``: no pages, and what belongs to the whole machine is left as it is."""
+        self._node = node
+        self._netns = netns
+        self._gates = gates or Gates()
+        self._settings = settings or ProxySettings()
+        self._running = AsyncExitStack()
+
+    async def start(self, context: ServiceContext) -> None:
+        """Raises ``StartError`` where the kernel's rules cannot be written; nothing is then left behind."""
+        proxy_runs = running_proxy(
+            self._node,
+            self._settings,
+            context.client(f"system:node-proxy:{self._node}", "sliceplane"),
+            netns=self._netns,
+            gates=self._gates,
+            clock=loop_clock(context.clock()),
+            rng=Rng(int.from_bytes(os.urandom(8), "big")),
+            recorder=None if context.flight is None else context.flight.recorder,
+        )
+        try:
+            proxy, _ = await self._running.enter_async_context(proxy_runs)
+        except (KernelError, SysctlError, PageError) as error:
+            raise StartError(f"--proxy: {error}") from error
+        context.add_check("proxy", lambda: "; ".join(proxy.health().reasons))
+
+    async def drain(self) -> None:
+        """The node keeps its proxy to the end."""
+
+    async def stop(self) -> None:
+        await self._running.aclose()

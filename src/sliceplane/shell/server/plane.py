@@ -40,8 +40,7 @@ from sliceplane.shell.server.datadir import DataDir
 from sliceplane.shell.server.heavy.service import Heavy
 from sliceplane.shell.server.inprocess import InProcessClient
 from sliceplane.shell.server.keys.pki import Pki
-from sliceplane.shell.server.monitoring.metrics import ServerMetrics
-from sliceplane.shell.server.monitoring.steps import LoopSteps
+from sliceplane.shell.server.monitoring.metrics import LoopSteps, ServerMetrics
 from sliceplane.shell.server.nonresource.discovery import Discovery
 from sliceplane.shell.server.nonresource.pages import HealthChecks, IssuerPages
 from sliceplane.shell.server.requests.app import ApiServer, Services

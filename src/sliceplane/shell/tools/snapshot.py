@@ -113,7 +113,7 @@ def restore(path: Path, data_dir: str, *, bump: int = REVISIONS_BEYOND) -> Snaps
 
 def _make_database(folder: DataDir, database: Path, reader: SnapshotReader, revision: int) -> int:
     """The number of its objects.  Raises what the back end raises."""
-    from sliceplane.shell.server.storage.proof import AckedMark
+    from sliceplane.shell.server.storage.rows import AckedMark
     from sliceplane.shell.server.storage.sqlite import SqliteBackend
 
     part = folder.restoring

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.server.storage import proof, rows
+from sliceplane.shell.server.storage import rows
 from sliceplane.shell.server.storage.committing import StorageError
-from sliceplane.shell.server.storage.proof import AckedMark
+from sliceplane.shell.server.storage.rows import AckedMark
 from sliceplane.shell.server.storage.sqlite import SqliteBackend
 from sliceplane.store.backend import REVISIONS_BEYOND, OutcomeUnknown
 from sliceplane.store.mvcc import Store
@@ -215,7 +215,7 @@ def test_the_log_itself_proves_what_a_late_mark_does_not_know(life: Life, tmp_pa
 
 def test_a_body_proves_nothing(life: Life, tmp_path: Path) -> None:
     """Who may write an object could otherwise keep the server from starting."""
-    forged = proof.Tally(999, 999, 999, 999).encode(1)
+    forged = rows.Tally(999, 999, 999, 999).encode(1)
     life.put("forged", forged)
     life.commit()
     assert forged.encode() in life.files()[LOG]

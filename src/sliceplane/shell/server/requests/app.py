@@ -31,8 +31,7 @@ from sliceplane.shell.process.flight import FlightRecorder
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.server.audit.log import AuditEntry, AuditLog
 from sliceplane.shell.server.audit.loggable import agent_of, error_of, has_secret_body, uri_of, without_frames
-from sliceplane.shell.server.monitoring.metrics import RequestKey, ServerMetrics, page_key, resource_key
-from sliceplane.shell.server.monitoring.steps import LoopSteps
+from sliceplane.shell.server.monitoring.metrics import LoopSteps, RequestKey, ServerMetrics, page_key, resource_key
 from sliceplane.shell.server.nonresource.discovery import Discovery
 from sliceplane.shell.server.nonresource.pages import (
     HealthChecks,

@@ -31,9 +31,9 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sliceplane.shell.server.storage import proof, rows, sqlite_file
+from sliceplane.shell.server.storage import rows, sqlite_file
 from sliceplane.shell.server.storage.committing import StorageError
-from sliceplane.shell.server.storage.proof import AckedMark
+from sliceplane.shell.server.storage.rows import AckedMark
 from sliceplane.shell.server.storage.sqlite_file import code_of, log_of, reason_of
 from sliceplane.store.backend import REVISIONS_BEYOND, Loaded, OutcomeUnknown, StoredRow, WriteFailed, chain
 from sliceplane.store.types import StoreEvent
@@ -122,7 +122,7 @@ class SqliteBackend:
             encoded = [rows.encode(event) for event in events]
             after = self._tally.with_rows(encoded, events[-1].revision)
             self._connection.executemany(rows.INSERT, encoded)
-            self._connection.execute(proof.SET_TALLY, (after.encode(self._history_number),))
+            self._connection.execute(rows.SET_TALLY, (after.encode(self._history_number),))
         self._tally = after
         # A mark that cannot be written is an older one, which is true as well.
         with contextlib.suppress(OSError):
@@ -252,9 +252,9 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _drop(connection: sqlite3.Connection, before: proof.Tally, compacted: int, revision: int) -> proof.Tally:
+def _drop(connection: sqlite3.Connection, before: rows.Tally, compacted: int, revision: int) -> rows.Tally:
     """Compact to *revision*, which may be beyond the newest, in a transaction of the caller's; the tally after it."""
-    after = proof.Tally(max(before.revision, revision), before.rows, before.total, before.revision)
+    after = rows.Tally(max(before.revision, revision), before.rows, before.total, before.revision)
     for what in (_DROP_SUPERSEDED, _DROP_DELETED):
         span = (compacted, revision)
         after = after.without(
@@ -262,7 +262,7 @@ def _drop(connection: sqlite3.Connection, before: proof.Tally, compacted: int, r
         )
         connection.execute(f"DELETE FROM {what}", span)
     connection.execute(sqlite_file.SET_META, rows.meta("compacted", revision))
-    connection.execute(proof.SET_TALLY, (after.encode(sqlite_file.meta(connection, "history")),))
+    connection.execute(rows.SET_TALLY, (after.encode(sqlite_file.meta(connection, "history")),))
     return after
 
 
@@ -270,6 +270,6 @@ def _go_beyond(connection: sqlite3.Connection, known: int) -> None:
     """Have the history go on where no client can have been, and forget what was before.  Raises ``sqlite3.Error``."""
     connection.execute("BEGIN IMMEDIATE")
     stored = sqlite_file.read_tally(connection)
-    sqlite_file.check_rows(stored, sqlite_file.newest(connection), *connection.execute(proof.COUNT_ROWS).fetchone())
+    sqlite_file.check_rows(stored, sqlite_file.newest(connection), *connection.execute(rows.COUNT_ROWS).fetchone())
     _drop(connection, stored, sqlite_file.meta(connection, "compacted"), known + REVISIONS_BEYOND)
     connection.execute("COMMIT")

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sliceplane.shell.server.storage import proof, rows
+from sliceplane.shell.server.storage import rows
 from sliceplane.shell.server.storage.committing import StorageError
-from sliceplane.shell.server.storage.proof import AckedMark, BadMark, MarkContent, Tally
+from sliceplane.shell.server.storage.rows import AckedMark, BadMark, MarkContent, Tally
 
 SCHEMA: Final = 2
 #: without a tally and a mark
@@ -37,7 +37,7 @@ _CHECKPOINT_PAGES: Final = 2000
 _CREATE: Final = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID",
     rows.CREATE,
-    proof.CREATE_TALLY,
+    rows.CREATE_TALLY,
 )
 SET_META: Final = "INSERT OR REPLACE INTO meta VALUES (?, ?, ?)"
 _NEWEST: Final = "SELECT max(value, coalesce((SELECT max(revision) FROM history), 0)) FROM meta WHERE key = 'compacted'"
@@ -129,10 +129,10 @@ def _compared(path: Path, connection: sqlite3.Connection) -> Found:
     stored = read_tally(connection)
     if _size(log_of(path)):
         # It may be put together of two moments, and the log is copied into it when it is opened for writing.
-        check_rows(stored, revision, *connection.execute(proof.COUNT_ROWS).fetchone())
+        check_rows(stored, revision, *connection.execute(rows.COUNT_ROWS).fetchone())
     if marked is not None and marked.history != history:
         raise _refused(path, f"{AckedMark.path_of(path).name} is of another database")
-    proved = proof.proved(log_of(path), history) if _size(log_of(path)) else 0
+    proved = rows.proved(log_of(path), history) if _size(log_of(path)) else 0
     return _judged(path, revision, marked, proved)
 
 
@@ -236,7 +236,7 @@ def _create(connection: sqlite3.Connection) -> None:
     history = _new_history()
     facts = (rows.meta("schema", SCHEMA), rows.meta("compacted", 1), rows.meta("history", history))
     connection.executemany(SET_META, facts)
-    connection.execute(proof.SET_TALLY, (Tally(1, 0, 0, 1).encode(history),))
+    connection.execute(rows.SET_TALLY, (Tally(1, 0, 0, 1).encode(history),))
 
 
 def _bring_up(path: Path, connection: sqlite3.Connection) -> None:
@@ -244,9 +244,9 @@ def _bring_up(path: Path, connection: sqlite3.Connection) -> None:
     history = _new_history()
     revision = newest(connection)
     AckedMark.begin(path, history, revision).close()
-    connection.execute(proof.CREATE_TALLY)
-    count, total = connection.execute(proof.COUNT_ROWS).fetchone()
-    connection.execute(proof.SET_TALLY, (Tally(revision, count, total, revision).encode(history),))
+    connection.execute(rows.CREATE_TALLY)
+    count, total = connection.execute(rows.COUNT_ROWS).fetchone()
+    connection.execute(rows.SET_TALLY, (Tally(revision, count, total, revision).encode(history),))
     connection.executemany(SET_META, (rows.meta("schema", SCHEMA), rows.meta("history", history)))
 
 
@@ -262,9 +262,9 @@ def newest(connection: sqlite3.Connection) -> int:
 
 def read_tally(connection: sqlite3.Connection) -> Tally:
     """Raises ``sqlite3.Error``."""
-    row = connection.execute(proof.GET_TALLY).fetchone()
+    row = connection.execute(rows.GET_TALLY).fetchone()
     try:
-        return proof.decode_tally("" if row is None else str(row[0]), meta(connection, "history"))
+        return rows.decode_tally("" if row is None else str(row[0]), meta(connection, "history"))
     except ValueError as error:
         raise damaged(str(error)) from error
 

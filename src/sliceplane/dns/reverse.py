@@ -1,0 +1,96 @@
+"""Which names an address has: the index of reverse lookups.
+
+A cluster IP has its Service's name.  An endpoint has the names of the best class that it has one in: hosts of headless
+Services by their hostname, before those by dashed address, before those below Services with a cluster IP; all of that
+class in order, ``NAMES_MAX`` at most.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from typing import Final
+
+from sliceplane.dns.service import HostChange, NamedService, label_of
+from sliceplane.kit.ip import Network
+from sliceplane.proxy.usable import Locality
+
+NAMES_MAX: Final = 16
+_NOWHERE: Final = Locality()
+_Entry = tuple[NamedService, HostChange]
+
+
+class Reverse:
+    """Owned by ``dns.view``."""
+
+    def __init__(self, cidrs: Iterable[Network]) -> None:
+        self._cidrs = tuple(cidrs)
+        self._services: dict[bytes, tuple[NamedService, ...]] = {}
+        #: nearly always one
+        self._hosts: dict[bytes, tuple[_Entry, ...]] = {}
+
+    def on_cluster_addresses(self, named: NamedService, *, present: bool) -> None:
+        """Those of the Service as it is now come, or go."""
+        for packed in [item for items in named.cluster_addresses().values() for item in items]:
+            others = tuple(other for other in self._services.get(packed, ()) if other is not named)
+            left = (*others, named) if present else others
+            if left:
+                self._services[packed] = left
+            else:
+                self._services.pop(packed, None)
+
+    def on_hosts(self, named: NamedService, changes: Iterable[HostChange]) -> None:
+        for change in changes:
+            packed = change.host.packed
+            known = self._hosts.get(packed, ())
+            if change.present:
+                self._hosts[packed] = (*known, (named, change))
+                continue
+            gone = (named, change._replace(present=True))
+            left = tuple(entry for entry in known if entry != gone)
+            if left:
+                self._hosts[packed] = left
+            else:
+                del self._hosts[packed]
+
+    def names(self, packed: bytes) -> list[bytes]:
+        """Without the zone."""
+        services = sorted(named.relative for named in self._services.get(packed, ()))
+        if services:
+            return services[:NAMES_MAX]
+        classes: dict[int, set[bytes]] = {}
+        for named, change in self._hosts.get(packed, ()):
+            if named.kind in ("headless", "cluster"):
+                rank = 2 if named.kind == "cluster" else 0 if change.host.endpoint.hostname else 1
+                classes.setdefault(rank, set()).add(label_of(change.label) + named.relative)
+        return sorted(classes[min(classes)])[:NAMES_MAX] if classes else []
+
+    def place_of(self, packed: bytes) -> Locality:
+        """Where the endpoint with this address is."""
+        for _, change in self._hosts.get(packed, ()):
+            endpoint = change.host.endpoint
+            if endpoint.zone or endpoint.node:
+                return Locality(node=endpoint.node, zone=endpoint.zone)
+        return _NOWHERE
+
+    def is_ours(self, packed: bytes) -> bool:
+        address = ipaddress.ip_address(packed)
+        return any(address in network for network in self._cidrs)
+
+    def check(self) -> None:
+        for packed, entries in self._hosts.items():
+            for named, change in entries:
+                assert change.host in named.hosts.get(change.label, ()), f"{packed!r} leads to {change}, which is gone"
+
+
+def reversed_address(labels: tuple[bytes, ...]) -> bytes | None:
+    """The address whose reversed name these lower-cased labels are (RFC 1035 section 3.5, RFC 3596 section 2.5)."""
+    parts = [label.decode("ascii", "replace") for label in reversed(labels[:-2])]
+    try:
+        if labels[-2] == b"in-addr" and len(parts) == 4:
+            return ipaddress.IPv4Address(".".join(parts)).packed
+        if labels[-2] == b"ip6" and len(parts) == 32 and all(len(part) == 1 for part in parts):
+            return bytes.fromhex("".join(parts))
+    except ValueError:
+        pass
+    return None

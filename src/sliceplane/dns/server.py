@@ -1,0 +1,445 @@
+"""Queries in, answers out: what a name server says to whom, over the zone that ``dns.view`` holds.
+
+A question of the usual shape (one question, RD or not, an OPT without options or none) for a name that was asked before
+is answered from the bytes made then; ``apply`` drops those of the Services that it touched in the same step, so that no
+answer is older than the view.  Every other question takes the slow way, which gives the same bytes.
+
+Before the first lists are complete every name of ours is SERVFAIL, never NXDOMAIN: clients would remember that.  While
+the API server is away answers go on, and say that they may be old (RFC 8914, 3).
+
+Names that are not ours are forwarded for clients that may have that, and refused to all others: a resolver that is open
+to everyone is a weapon (RFC 5358).  Owned by one shell.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from typing import Final, Literal, NamedTuple
+
+import dns.exception
+import dns.message
+import dns.name
+import dns.rrset
+import msgspec
+
+from sliceplane.api.meta import Object
+from sliceplane.dns import wire
+from sliceplane.dns.limits import RateLimit
+from sliceplane.dns.places import NOWHERE
+from sliceplane.dns.records import pointer_to, soa
+from sliceplane.dns.view import DnsView, Found, ZoneConfig
+from sliceplane.dns.wire import DnsQuestion, Malformed
+from sliceplane.informer.cache import Change
+from sliceplane.kit.ip import Network
+from sliceplane.kit.metrics import Count, Metrics
+from sliceplane.proxy.usable import Locality
+
+Transport = Literal["udp", "tcp"]
+#: names of ours that lead to each other, one after the other (CoreDNS: 10)
+ALIASES_MAX: Final = 8
+#: clients whose rights are kept
+_CLIENTS_MAX: Final = 10_000
+#: who may have names of others: this machine, private networks (RFC 1918, 4193, 6598), links
+PRIVATE: Final[tuple[Network, ...]] = tuple(
+    ipaddress.ip_network(text)
+    for text in (
+        "127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16",
+        "::1/128", "fc00::/7", "fe80::/10",
+    )
+)  # fmt: skip
+#: octets 2 to 12 of a query of the usual shape: its flags, and whether an OPT is the last of it
+_SHAPES: Final = {
+    wire.header(0, flags, 1, more=with_opt)[2:]: (flags, bool(with_opt))
+    for flags in (0, wire.RD, wire.RD | wire.AD, wire.RD | wire.CD, wire.RD | wire.AD | wire.CD)
+    for with_opt in (0, 1)
+}
+_OPT_HEAD: Final = b"\0\0\x29"
+#: what follows the payload of an OPT without options: version 0, with DO or without
+_OPT_TAILS: Final = {b"\0\0\0\0\0\0": False, b"\0\0\x80\0\0\0": True}
+_CLASS_IN: Final = b"\0\1"
+
+
+class AnswerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``forwards``: names that are not ours are sent on.  ``allow``: who gets answers at all, everyone if empty.
+    ``recursion``: who gets names of others; Pods and nodes that we know of do, too.  ``shared_resolvers``: caches that
+    ask for many clients, and get every endpoint.  ``rate``: answers of one name a second to a network; 0: no limit."""
+
+    forwards: bool = False
+    allow: tuple[Network, ...] = ()
+    recursion: tuple[Network, ...] = PRIVATE
+    shared_resolvers: tuple[Network, ...] = ()
+    rate: float = 0.0
+
+
+class Forward(NamedTuple):
+    """A question for the forwarder.  ``alias``: the question that the client asked, and the CNAME records that lead
+    from it to this one's name; ``completed`` makes one answer of all."""
+
+    question: DnsQuestion
+    client: str
+    transport: Transport
+    alias: tuple[DnsQuestion, tuple[tuple[bytes, bytes], ...]] | None = None
+
+
+class _Client(NamedTuple):
+    packed: bytes
+    allowed: bool
+    recursion: bool
+    shared: bool
+
+
+class NameServer:
+    """See the module."""
+
+    def __init__(self, zone: ZoneConfig, config: AnswerConfig) -> None:
+        self.view: Final = DnsView(zone)
+        self._config = config
+        #: by lower-cased name, then by the octets of the type: what was found there, and where the zone begins
+        self._made: dict[bytes, dict[bytes, Found]] = {}
+        self._clients: dict[str, _Client] = {}
+        self._limit = RateLimit(config.rate) if config.rate else None
+        self._turn = 0
+        self.synced = False
+        self._stale = False
+        self._opts = {do: wire.opt(do=do) for do in (False, True)}
+        self.metrics = Metrics()
+        self.metrics.include(self.view.metrics.families)
+        self.requests: dict[tuple[str, bool, bytes], int] = {}
+        self.responses: dict[tuple[bool, int], int] = {}
+        self._do_requests: Count = self.metrics.counter("coredns_dns_do_requests_total", "Queries with the bit DO.")
+        self.metrics.computed(
+            "counter", "coredns_dns_requests_total", "Queries.", self._requests,
+            "server", "zone", "view", "proto", "family", "type",
+        )  # fmt: skip
+        self.metrics.computed(
+            "counter", "coredns_dns_responses_total", "Answers.", self._responses,
+            "server", "zone", "view", "rcode", "plugin",
+        )  # fmt: skip
+        self.limited = self.metrics.counters(
+            "sliceplane_dns_limited_total", "Answers that the rate limit kept back, or sent as truncated.", "outcome"
+        )
+
+    # -- changes -----------------------------------------------------------------------------------------
+
+    def apply(self, changes: Iterable[Change[Object]], now: float) -> None:
+        for named in self.view.apply(changes, now):
+            for name in named.asked:
+                self._made.pop(name, None)
+            named.asked.clear()
+        if self._clients:
+            self._clients.clear()
+
+    def on_synced(self) -> None:
+        """Every list is complete."""
+        self.synced = True
+
+    def on_stale(self, *, stale: bool) -> None:
+        """The API server has not been heard of for long, or it is again."""
+        if stale != self._stale:
+            self._stale = stale
+            ede = wire.EDE_STALE if stale else None
+            self._opts = {do: wire.opt(do=do, ede=ede) for do in (False, True)}
+
+    # -- questions ---------------------------------------------------------------------------------------
+
+    def answer(self, packet: bytes, client: str, transport: Transport, now: float) -> bytes | Forward | None:
+        """``None``: none is sent.  *client*: its address."""
+        shape = _SHAPES.get(packet[2:12])
+        if shape is None or not self.synced:
+            return self.answer_slowly(packet, client, transport, now)
+        flags, with_opt = shape
+        end = len(packet) - 15 if with_opt else len(packet) - 4
+        made = self._made.get(packet[12:end].lower())
+        if made is None:
+            return self.answer_slowly(packet, client, transport, now)
+        kind = packet[end : end + 2]
+        found = made.get(kind)
+        if found is None or packet[end + 2 : end + 4] != _CLASS_IN:
+            return self.answer_slowly(packet, client, transport, now)
+        limit = wire.PLAIN_BYTES
+        opt = b""
+        do = False
+        if with_opt:
+            tail = _OPT_TAILS.get(packet[-6:])
+            if tail is None or packet[-11:-8] != _OPT_HEAD:
+                return self.answer_slowly(packet, client, transport, now)
+            do = tail
+            opt = self._opts[do]
+            limit = min(max(int.from_bytes(packet[-8:-6], "big"), limit), wire.PAYLOAD_BYTES)
+        if transport != "udp":
+            limit = wire.TCP_BYTES
+        rights = self._clients.get(client) or self._client(client)
+        if not rights.allowed:
+            return self.answer_slowly(packet, client, transport, now)
+        self._count(transport, rights, kind, do=do)
+        name = packet[12:end]
+        if self._limit is not None and transport == "udp" and (verdict := self._limited(rights, name, now)):
+            return self._short(packet[:2], flags, packet[12 : end + 4], opt) if verdict == "truncated" else None
+        return self._composed(packet[:2], flags, packet[12 : end + 4], found, limit=limit, opt=opt, rights=rights)
+
+    def answer_slowly(self, packet: bytes, client: str, transport: Transport, now: float) -> bytes | Forward | None:
+        question = wire.read_query(packet)
+        if not isinstance(question, DnsQuestion):
+            if question is not None:
+                self._count_response(question.rcode)
+            return question.answer if isinstance(question, Malformed) else None
+        rights = self._clients.get(client) or self._client(client)
+        do = question.edns is not None and question.edns.do
+        self._count(transport, rights, question.type.to_bytes(2, "big"), do=do)
+        ra = self._config.forwards and rights.recursion
+        if not rights.allowed:
+            return self._error(question, wire.REFUSED, ede=wire.EDE_PROHIBITED)
+        if question.cls != wire.IN or question.type in (wire.AXFR, wire.IXFR):
+            return self._error(question, wire.REFUSED, ra=ra)
+        key = question.name.lower()
+        labels = wire.labels_of(key)
+        if not self.synced and (self.view.zone_of(labels) is not None or labels[-1:] == (b"arpa",)):
+            return self._error(question, wire.SERVFAIL, ra=ra, ede=wire.EDE_NOT_READY, text="no list of Services yet")
+        place = NOWHERE if rights.shared else self._place(client)
+        found = self.view.find(labels, question.type, place)
+        if found is None:
+            return self._not_ours(question, client, transport, rights)
+        if self._limit is not None and transport == "udp" and (verdict := self._limited(rights, question.name, now)):
+            opt = b"" if question.edns is None else self._opts[do]
+            number = question.id.to_bytes(2, "big")
+            return self._short(number, question.flags, question.wire, opt) if verdict == "truncated" else None
+        if found.alias and question.type not in (wire.CNAME, wire.ANY):
+            return self._followed(question, found, client, transport, rights)
+        named = found.service
+        if named is not None and found.rcode == wire.NOERROR and not self.view.is_narrowed(named):
+            self._made.setdefault(key, {})[question.type.to_bytes(2, "big")] = found
+            named.asked.add(key)
+        opt = b"" if question.edns is None else self._opts[do]
+        number = question.id.to_bytes(2, "big")
+        limit = question.payload_of(transport)
+        return self._composed(number, question.flags, question.wire, found, limit=limit, opt=opt, rights=rights)
+
+    def _place(self, client: str) -> Locality:
+        own = self.view.config.place
+        return self.view.places.of_node(own) if own else self.view.places.of(client)
+
+    def _client(self, client: str) -> _Client:
+        address = ipaddress.ip_address(client.partition("%")[0])
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        config = self._config
+        own = address.is_loopback
+        rights = _Client(
+            address.packed,
+            own or not config.allow or any(address in network for network in config.allow),
+            any(address in network for network in config.recursion) or self.view.places.is_in_cluster(address.packed),
+            any(address in network for network in config.shared_resolvers),
+        )
+        if len(self._clients) >= _CLIENTS_MAX:
+            self._clients.clear()
+        self._clients[client] = rights
+        return rights
+
+    def _limited(self, rights: _Client, name: bytes, now: float) -> str:
+        """ "": it may be answered."""
+        assert self._limit is not None, "a limit is asked"
+        verdict = self._limit.verdict(rights.packed, name.lower(), now)
+        if verdict:
+            self.limited.of(verdict).value += 1
+        return verdict
+
+    # -- answers -----------------------------------------------------------------------------------------
+
+    def _composed(
+        self, number: bytes, flags: int, question: bytes, found: Found, *, limit: int, opt: bytes, rights: _Client
+    ) -> bytes:
+        flags = wire.QR | wire.AA | flags & (wire.RD | wire.CD) | found.rcode
+        if self._config.forwards and rights.recursion:
+            flags |= wire.RA
+        room = limit - wire.HEADER_BYTES - len(question) - len(opt)
+        more = 1 if opt else 0
+        records = found.records
+        if records is None:
+            zone = pointer_to(len(question) - 4 - len(found.zone))
+            body = self._soa(zone, found)
+            counts = (1, 1, 0) if found.is_soa else (1, 0, 1)
+        else:
+            self._turn += 1
+            count, body = records.window(self._turn, room)
+            counts = (1, count, 0)
+            if count < len(records):
+                flags |= wire.TC
+            elif found.extras:
+                parts = [body]
+                room -= len(body)
+                for extra in found.extras:
+                    if len(extra) > room:
+                        break
+                    room -= len(extra)
+                    parts.append(extra)
+                    more += 1
+                body = b"".join(parts)
+        self._count_response(found.rcode)
+        head = (flags << 64 | counts[0] << 48 | counts[1] << 32 | counts[2] << 16 | more).to_bytes(10, "big")
+        return b"".join((number, head, question, body, opt))
+
+    def _soa(self, zone: bytes, found: Found) -> bytes:
+        ttl_s = self.view.config.ttl_s
+        if found.is_soa:
+            return soa(zone, self.view.serial, ttl_s, ttl_s)
+        return soa(zone, self.view.serial, found.keep_s, found.keep_s)
+
+    def _short(self, number: bytes, flags: int, question: bytes, opt: bytes) -> bytes:
+        """Nothing but TC: whoever really asked comes again over TCP."""
+        head = wire.header(0, wire.reply_flags(flags) | wire.AA | wire.TC, 1, more=1 if opt else 0)
+        return number + head[2:] + question + opt
+
+    def _error(
+        self, question: DnsQuestion, rcode: int, *, ra: bool = False, ede: int | None = None, text: str = ""
+    ) -> bytes:
+        self._count_response(rcode, ours=False)
+        return wire.error(question, rcode, ra=ra, ede=ede, text=text)
+
+    def _not_ours(self, question: DnsQuestion, client: str, transport: Transport, rights: _Client) -> bytes | Forward:
+        if not self._config.forwards:
+            unknown = self.view.unknown_address(wire.labels_of(question.name.lower()))
+            if unknown is not None:
+                opt = b"" if question.edns is None else self._opts[question.edns.do]
+                limit = question.payload_of(transport)
+                number = question.id.to_bytes(2, "big")
+                return self._composed(
+                    number, question.flags, question.wire, unknown, limit=limit, opt=opt, rights=rights
+                )
+            why = "not a name of this cluster"
+            return self._error(question, wire.REFUSED, ede=wire.EDE_NOT_AUTHORITATIVE, text=why)
+        if not rights.recursion:
+            return self._error(question, wire.REFUSED, ede=wire.EDE_PROHIBITED, text="names of others are not for you")
+        if not question.flags & wire.RD:
+            return self._error(question, wire.REFUSED, ra=True, ede=wire.EDE_NOT_AUTHORITATIVE)
+        return Forward(question, client, transport)
+
+    # -- aliases -----------------------------------------------------------------------------------------
+
+    def _followed(
+        self, question: DnsQuestion, found: Found, client: str, transport: Transport, rights: _Client
+    ) -> bytes | Forward:
+        """The records of ExternalName Services, and then those of the name that they lead to."""
+        aliases: list[tuple[bytes, bytes]] = []
+        owner = question.name
+        place = NOWHERE if rights.shared else self._place(client)
+        last: Found | None = found
+        while last is not None and last.alias:
+            if len(aliases) == ALIASES_MAX:
+                return self._error(question, wire.SERVFAIL, text="a chain of externalNames has no end")
+            aliases.append((owner, last.alias))
+            owner = last.alias
+            last = self.view.find(wire.labels_of(owner.lower()), question.type, place)
+        if last is None and self._config.forwards and rights.recursion and question.flags & wire.RD:
+            further = question._replace(name=owner)
+            return Forward(further, client, transport, (question, tuple(aliases)))
+        return self._chain(question, tuple(aliases), last, rights, question.payload_of(transport))
+
+    def _chain(
+        self,
+        question: DnsQuestion,
+        aliases: tuple[tuple[bytes, bytes], ...],
+        last: Found | None,
+        rights: _Client,
+        limit: int,
+    ) -> bytes:
+        ttl_s = self.view.config.ttl_s
+        records = [wire.encode_record(owner, wire.CNAME, ttl_s, target) for owner, target in aliases]
+        records[0] = pointer_to(0) + records[0][len(question.name) :]
+        authority: list[bytes] = []
+        if last is not None and last.records is not None:
+            end = aliases[-1][1]
+            records += [end + record[2:] for record in last.records.records()]
+        elif last is not None:
+            authority = [self._soa(last.zone, last)]
+        rcode = wire.NOERROR if last is None else last.rcode
+        flags = wire.reply_flags(question.flags) | wire.AA | rcode
+        if self._config.forwards and rights.recursion:
+            flags |= wire.RA
+        self._count_response(rcode)
+        return _assembled(question, flags, records, authority, limit=limit, opts=self._opts)
+
+    def completed(self, forward: Forward, reply: bytes) -> bytes:
+        """The answer for the client, of the forwarder's: the same, or with the names before it."""
+        if forward.alias is None:
+            return reply
+        question, aliases = forward.alias
+        limit = question.payload_of(forward.transport)
+        ttl_s = self.view.config.ttl_s
+        records = [wire.encode_record(owner, wire.CNAME, ttl_s, target) for owner, target in aliases]
+        flags = wire.reply_flags(question.flags) | wire.RA
+        try:
+            parsed = dns.message.from_wire(reply, ignore_trailing=True)
+        except dns.exception.DNSException:
+            return self._error(question, wire.SERVFAIL, ra=True, ede=wire.EDE_NO_REACHABLE_AUTHORITY)
+        authority: list[bytes] = []
+        for section, into in ((parsed.answer, records), (parsed.authority, authority)):
+            for rrset in section:
+                owner = rrset.name.to_wire() or wire.ROOT
+                into += [
+                    wire.encode_record(owner, int(rrset.rdtype), rrset.ttl, data.to_wire() or b"") for data in rrset
+                ]
+        rcode = int(parsed.rcode()) & 15
+        flags |= rcode | (wire.TC if parsed.flags & wire.TC else 0)
+        self._count_response(rcode, ours=False)
+        return _assembled(question, flags, records, authority, limit=limit, opts=self._opts)
+
+    # -- figures -----------------------------------------------------------------------------------------
+
+    def _count(self, transport: Transport, rights: _Client, kind: bytes, *, do: bool) -> None:
+        key = (transport, len(rights.packed) == 4, kind)
+        self.requests[key] = self.requests.get(key, 0) + 1
+        if do:
+            self._do_requests.value += 1
+
+    def _count_response(self, rcode: int, *, ours: bool = True) -> None:
+        key = (ours, rcode)
+        self.responses[key] = self.responses.get(key, 0) + 1
+
+    def _requests(self) -> list[tuple[tuple[str, ...], float]]:
+        counts: dict[tuple[str, ...], float] = {}
+        for (transport, four, kind), count in sorted(self.requests.items()):
+            number = int.from_bytes(kind, "big")
+            labels = ("dns://", ".", "", transport, "1" if four else "2", wire.TYPE_NAMES.get(number, "other"))
+            counts[labels] = counts.get(labels, 0) + count
+        return list(counts.items())
+
+    def _responses(self) -> list[tuple[tuple[str, ...], float]]:
+        zone = self.view.config.domains[0] + "."
+        return [
+            (
+                (
+                    "dns://",
+                    zone if ours else ".",
+                    "",
+                    wire.RCODE_NAMES.get(rcode, str(rcode)),
+                    "kubernetes" if ours else "forward",
+                ),
+                count,
+            )
+            for (ours, rcode), count in sorted(self.responses.items())
+        ]
+
+
+def _assembled(
+    question: DnsQuestion,
+    flags: int,
+    records: list[bytes],
+    authority: list[bytes],
+    *,
+    limit: int,
+    opts: dict[bool, bytes],
+) -> bytes:
+    """Records in order, as many as fit."""
+    opt = b"" if question.edns is None else opts[question.edns.do]
+    room = limit - wire.HEADER_BYTES - len(question.wire) - len(opt)
+    taken: list[bytes] = []
+    for record in records:
+        if len(record) > room:
+            flags |= wire.TC
+            break
+        room -= len(record)
+        taken.append(record)
+    last = [record for record in authority if len(record) <= room][:1] if not flags & wire.TC else []
+    head = wire.header(question.id, flags, 1, len(taken), authority=len(last), more=1 if opt else 0)
+    return b"".join((head, question.wire, *taken, *last, opt))

@@ -1,0 +1,472 @@
+"""A cluster's Services and EndpointSlices as a zone: changes in, records of a name out.
+
+``apply`` costs what changed.  A name is looked up through its Service, so there is no table of names to keep: what is
+below a Service follows from its hosts and ports, and what is above from the Namespaces that there are.
+
+Rules: the Kubernetes DNS specification 1.1.0, and beyond it what clients of CoreDNS lean on (docs/dns.md has the
+table).  Negative answers may be kept for 1 s where an object may come to be at the name, and for 30 s where no record
+can ever be (the search lists of resolvers make most of those).
+
+Owned by one ``dns.server``.  Never: forwards, or looks at how a question was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from sliceplane.api.core import Namespace, Node, Service
+from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, LABEL_SERVICE_NAME, EndpointSlice
+from sliceplane.api.meta import Object
+from sliceplane.balancing.model import Endpoint
+from sliceplane.dns.places import NOWHERE, Places
+from sliceplane.dns.records import RecordSet, encoded
+from sliceplane.dns.reverse import Reverse, reversed_address
+from sliceplane.dns.service import NamedService, SrvTarget, alias_of, label_of
+from sliceplane.dns.wire import (
+    AAAA,
+    ANY,
+    CNAME,
+    HINFO,
+    LABEL_MAX,
+    NOERROR,
+    NS,
+    NXDOMAIN,
+    PTR,
+    SOA,
+    SRV,
+    TXT,
+    A,
+    labels_of,
+    name_of,
+)
+from sliceplane.informer.cache import Change
+from sliceplane.kit.ip import Family, Network, parse_lenient
+from sliceplane.kit.metrics import Metrics, exponential_buckets
+from sliceplane.kit.times import parse_time
+from sliceplane.proxy.usable import Locality
+
+SPECIFICATION: Final = b"1.1.0"
+TTL_S: Final = 5
+#: how long a client may keep that there is nothing: where there may soon be something, and where there never is
+NEGATIVE_TTL_S: Final = 1
+NEVER_TTL_S: Final = 30
+_REVERSE_ZONES: Final = {b"in-addr": name_of("in-addr.arpa"), b"ip6": name_of("ip6.arpa")}
+_FAMILY_OF: Final[dict[int, Family]] = {A: "IPv4", AAAA: "IPv6"}
+_SIZE_OF: Final = {A: 4, AAAA: 16}
+_HINFO: Final = b"\x07RFC8482\0"
+#: as upstream has them for this indicator of sig-scalability
+_PROGRAMMING_BUCKETS: Final = exponential_buckets(0.001, 2, 20)
+
+PodNames = Literal["disabled", "insecure"]
+
+
+class ZoneConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``domains``: names of zones, each with the whole cluster.  ``addresses``: of the server, for ``ns.dns``.
+    ``namespaces``: all if empty.  ``reverse_cidrs``: names of their addresses are ours, also where there is none.
+    ``place``: of all clients, where the server is a node's own."""
+
+    domains: tuple[str, ...] = ("cluster.local",)
+    ttl_s: int = TTL_S
+    pods: PodNames = "disabled"
+    namespaces: tuple[str, ...] = ()
+    reverse_cidrs: tuple[Network, ...] = ()
+    addresses: tuple[str, ...] = ()
+    zone_answers: bool = True
+    client_zones: tuple[tuple[Network, str], ...] = ()
+    place: str = ""
+
+
+class Found(NamedTuple):
+    """What there is at a name.  ``extras``: whole records for the additional section.  ``keep_s``: if negative.
+    ``is_soa``: the zone's SOA record is the answer.  ``alias``: the name that its one record leads to.  ``why``: for a
+    person."""
+
+    zone: bytes
+    rcode: int = NOERROR
+    records: RecordSet | None = None
+    extras: tuple[bytes, ...] = ()
+    keep_s: int = NEGATIVE_TTL_S
+    is_soa: bool = False
+    alias: bytes = b""
+    service: NamedService | None = None
+    why: str = ""
+
+
+class DnsView:
+    """See the module."""
+
+    def __init__(self, config: ZoneConfig) -> None:
+        self.config: Final = config
+        self.zones: Final = tuple(name_of(domain).lower() for domain in config.domains)
+        self._zone_labels: Final = tuple((zone, labels_of(zone)) for zone in self.zones)
+        self.reverse: Final = Reverse(config.reverse_cidrs)
+        self.places: Final = Places(config.client_zones, self.reverse.place_of)
+        self._services: dict[bytes, NamedService] = {}
+        self._namespaces: dict[str, bool] = {}
+        self._services_in: dict[str, int] = {}
+        #: of the SOA: seconds since the epoch of the last change
+        self.serial = 0
+        self.metrics = Metrics()
+        self._programmed = self.metrics.histograms(
+            "coredns_kubernetes_dns_programming_duration_seconds",
+            "From the change of a Pod or Service until its name leads there.", _PROGRAMMING_BUCKETS, "service_kind",
+        )  # fmt: skip
+        self.narrowed = self.metrics.counters(
+            "sliceplane_dns_zone_answers_total",
+            "Answers of headless Services with hints, by what became of these.", "outcome",
+        )  # fmt: skip
+        self.metrics.computed("gauge", "sliceplane_dns_records", "Names by kind.", self._counts, "kind")
+
+    # -- changes -----------------------------------------------------------------------------------------
+
+    def apply(self, changes: Iterable[Change[Object]], now: float) -> set[NamedService]:
+        """All of them at once; what they touched."""
+        touched: set[NamedService] = set()
+        for change in changes:
+            self.serial = int(now)
+            subject = change.object
+            match subject:
+                case Service():
+                    touched |= self._on_service(subject, present=change.new is not None)
+                case EndpointSlice():
+                    touched |= self._on_slice(change, now)
+                case Namespace():
+                    self._namespaces.pop(subject.metadata.name, None)
+                    if change.new is not None:
+                        self._namespaces[subject.metadata.name] = True
+                case Node():
+                    self.places.on_node(subject.metadata.name, None if change.new is None else subject)
+                case _:
+                    raise AssertionError(f"no names come of {change.resource}")
+        for named in touched:
+            if named.is_empty:
+                self._services.pop(named.relative, None)
+        return touched
+
+    def _on_service(self, service: Service, *, present: bool) -> set[NamedService]:
+        named = self._named(service.metadata.namespace, service.metadata.name)
+        if named is None:
+            return set()
+        self.reverse.on_cluster_addresses(named, present=False)
+        was = named.service is not None
+        named.on_service(service if present else None)
+        self.reverse.on_cluster_addresses(named, present=True)
+        count = self._services_in.get(named.namespace, 0) + present - was
+        if count:
+            self._services_in[named.namespace] = count
+        else:
+            self._services_in.pop(named.namespace, None)
+        return {named}
+
+    def _on_slice(self, change: Change[Object], now: float) -> set[NamedService]:
+        old, new = change.typed(EndpointSlice)
+        key = change.object.metadata.key
+        touched: set[NamedService] = set()
+        before = None if old is None else self._service_of(old)
+        after = None if new is None else self._service_of(new)
+        if before is not None and before is not after:
+            self.reverse.on_hosts(before, before.on_slice(key, None))
+            touched.add(before)
+        if after is not None and new is not None:
+            changes = after.on_slice(key, new)
+            self.reverse.on_hosts(after, changes)
+            touched.add(after)
+            if changes and old is not None:
+                self._observe(after, new, now)
+        return touched
+
+    def _observe(self, named: NamedService, new: EndpointSlice, now: float) -> None:
+        triggered = (new.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME, "")
+        if triggered and named.kind == "headless" and named.service is not None:
+            kind = "headless_with_selector" if named.service.spec.selector else "headless_without_selector"
+            try:
+                self._programmed.of(kind).observe(max(0.0, now - parse_time(triggered)))
+            except ValueError:
+                return
+
+    def _service_of(self, subject: EndpointSlice) -> NamedService | None:
+        name = (subject.metadata.labels or {}).get(LABEL_SERVICE_NAME, "")
+        return self._named(subject.metadata.namespace, name) if name else None
+
+    def _named(self, namespace: str, name: str) -> NamedService | None:
+        """``None``: it can have no name of ours."""
+        if self.config.namespaces and namespace not in self.config.namespaces:
+            return None
+        if not (0 < len(name.encode()) <= LABEL_MAX and 0 < len(namespace.encode()) <= LABEL_MAX):
+            return None
+        made = NamedService(namespace, name)
+        return self._services.setdefault(made.relative, made)
+
+    def _counts(self) -> list[tuple[tuple[str], float]]:
+        services = [named for named in self._services.values() if named.exists]
+        hosts = sum(len(named.hosts) for named in services)
+        return [(("host",), hosts), (("service",), len(services))]
+
+    # -- questions ---------------------------------------------------------------------------------------
+
+    def has_namespace(self, name: str) -> bool:
+        return name in self._namespaces or name in self._services_in
+
+    def zone_of(self, labels: tuple[bytes, ...]) -> bytes | None:
+        """The one of ours that a name is in, the longest; labels are lower-cased."""
+        held = [zone for zone, of in self._zone_labels if labels[-len(of) :] == of]
+        return max(held, key=len, default=None)
+
+    def find(self, labels: tuple[bytes, ...], kind: int, place: Locality = NOWHERE) -> Found | None:
+        """What there is of *kind* at the name of these labels, lower-cased; ``None``: the name is not ours."""
+        zone = self.zone_of(labels)
+        if zone is not None:
+            return self._in_zone(zone, labels[: len(labels) - len(labels_of(zone))], kind, place)
+        if len(labels) > 2 and labels[-1] == b"arpa" and labels[-2] in _REVERSE_ZONES:
+            return self._reversed(labels, kind)
+        return None
+
+    def _in_zone(self, zone: bytes, labels: tuple[bytes, ...], kind: int, place: Locality) -> Found:
+        match labels:
+            case ():
+                return self._apex(zone, kind)
+            case (b"dns-version",):
+                text = bytes((len(SPECIFICATION),)) + SPECIFICATION
+                return self._data(zone, kind, {TXT: [text]}, "the version of the specification")
+            case (b"ns", b"dns"):
+                return self._data(zone, kind, self._own_addresses(), "this server's address")
+            case (b"dns",) | (b"svc",) | (b"pod",):
+                return Found(zone, why="names are below it, and no record at it")
+            case (*_, b"svc"):
+                return self._below_svc(zone, labels[:-1], kind, place)
+            case (*_, b"pod"):
+                return self._pod(zone, labels[:-1], kind)
+        return Found(zone, NXDOMAIN, keep_s=NEVER_TTL_S, why="directly below a zone there are only svc, pod and dns")
+
+    def _apex(self, zone: bytes, kind: int) -> Found:
+        server = b"\2ns\3dns" + zone
+        if kind == SOA:
+            return Found(zone, is_soa=True, why="the zone itself")
+        if kind == NS:
+            own = self._own_addresses()
+            glue = [RecordSet(of, self.config.ttl_s, data, _SIZE_OF[of]) for of, data in own.items() if data]
+            extras = tuple(server + record[2:] for records in glue for record in records.records())
+            return Found(zone, records=encoded(NS, self.config.ttl_s, [server]), extras=extras, why="this server")
+        return self._data(zone, kind, {}, "the zone itself")
+
+    def _own_addresses(self) -> dict[int, list[bytes]]:
+        packed = [address.packed for text in self.config.addresses if (address := parse_lenient(text)) is not None]
+        return {of: [item for item in packed if len(item) == size] for of, size in _SIZE_OF.items()}
+
+    def _data(self, zone: bytes, kind: int, data: dict[int, list[bytes]], why: str) -> Found:
+        """At a name that exists."""
+        if kind == ANY:
+            return Found(
+                zone, records=encoded(HINFO, self.config.ttl_s, [_HINFO]), why="ANY is not answered (RFC 8482)"
+            )
+        held = data.get(kind)
+        if not held:
+            return Found(zone, why=f"{why}: it exists, and has no record of this type")
+        if kind in _SIZE_OF:
+            return Found(zone, records=RecordSet(kind, self.config.ttl_s, held, _SIZE_OF[kind]), why=why)
+        return Found(zone, records=encoded(kind, self.config.ttl_s, held), why=why)
+
+    # -- Services ----------------------------------------------------------------------------------------
+
+    def _below_svc(self, zone: bytes, labels: tuple[bytes, ...], kind: int, place: Locality) -> Found:
+        namespace = labels[-1].decode("ascii", "replace")
+        if len(labels) == 1:
+            if self.has_namespace(namespace):
+                return self._data(zone, kind, {}, f"the Namespace {namespace}")
+            return Found(zone, NXDOMAIN, why=f"there is no Namespace {namespace}")
+        above = labels[:-2]
+        named = self._services.get(label_of(labels[-2]) + label_of(labels[-1]) + b"\3svc")
+        if not _can_be(above):
+            return Found(zone, NXDOMAIN, keep_s=NEVER_TTL_S, service=named, why="no record has such a name")
+        of = f"the Service {namespace}/{labels[-2].decode('ascii', 'replace')}"
+        if named is None or named.service is None:
+            missing = of if self.has_namespace(namespace) else f"the Namespace {namespace}"
+            return Found(zone, NXDOMAIN, service=named, why=f"{missing} does not exist")
+        if not named.exists:
+            return Found(zone, NXDOMAIN, service=named, why=f"{of} is headless and has no endpoint that is ready")
+        return self._of_service(zone, named, above, kind, place=place, of=of)._replace(service=named)
+
+    def _of_service(
+        self, zone: bytes, named: NamedService, above: tuple[bytes, ...], kind: int, *, place: Locality, of: str
+    ) -> Found:
+        assert named.service is not None, "looked at before"
+        if named.kind == "external":
+            alias = alias_of(named.service)
+            if above:
+                return Found(zone, NXDOMAIN, why=f"{of} is of the type ExternalName: nothing is below it")
+            if alias is None or kind == ANY:
+                return self._data(zone, kind, {}, f"{of}, whose externalName {named.service.spec.external_name!r}")
+            return Found(
+                zone, records=encoded(CNAME, self.config.ttl_s, [alias]), alias=alias, why=f"{of}: its externalName"
+            )
+        match above:
+            case ():
+                return self._at_service(zone, named, kind, place, of)
+            case (label,) if label.startswith(b"_") and label[1:].decode("ascii", "replace") in named.protocols():
+                return self._data(zone, kind, {}, "names of ports are below it")
+            case (b"_zone",) if named.kind == "headless":
+                return self._data(zone, kind, {}, "names of zones are below it")
+            case (label,):
+                return self._host(zone, named, label, kind, of)
+            case (port, protocol) if port.startswith(b"_") and protocol.startswith(b"_") and protocol != b"_zone":
+                wanted = (port[1:].decode("ascii", "replace"), protocol[1:].decode("ascii", "replace"))
+                targets = named.srv(*wanted, near=self._near(named, place)) if all(wanted) else []
+                if not targets:
+                    return Found(zone, NXDOMAIN, why=f"{of} has no {wanted[1]} port {wanted[0]}")
+                return self._srv(zone, named, targets, kind, of)
+            case (*words, b"_zone") if named.kind == "headless":
+                return self._of_zone(zone, named, tuple(words), kind, of)
+        return Found(zone, NXDOMAIN, why=f"{of} exists, and has no such host or port")
+
+    def _at_service(self, zone: bytes, named: NamedService, kind: int, place: Locality, of: str) -> Found:
+        if kind == SRV:
+            return self._srv(zone, named, named.srv(None, None, near=self._near(named, place)), kind, of)
+        if kind not in _FAMILY_OF:
+            return self._data(zone, kind, {}, of)
+        family = _FAMILY_OF[kind]
+        if named.kind == "cluster":
+            return self._data(zone, kind, {kind: named.cluster_addresses()[family]}, f"{of}: its cluster IPs")
+        if not self.is_narrowed(named) or place == NOWHERE:
+            return self._data(zone, kind, {kind: named.addresses[family]}, f"{of}: its ready endpoints")
+        choice = named.near(place)
+        outcome = "all"
+        if choice.hints is not None and choice.narrowed:
+            outcome = "node" if choice.hints.node == "honoured" else "zone"
+        self.narrowed.of(outcome).value += 1
+        near = _packed(named, choice.endpoints, kind)
+        return self._data(
+            zone, kind, {kind: near}, f"{of}: its ready endpoints for a client in {place.zone or '?'} ({outcome})"
+        )
+
+    def is_narrowed(self, named: NamedService) -> bool:
+        """Whether what is found there depends on the client's place."""
+        return self.config.zone_answers and named.is_narrowed
+
+    def _near(self, named: NamedService, place: Locality) -> tuple[Endpoint, ...] | None:
+        if not self.is_narrowed(named) or place == NOWHERE:
+            return None
+        choice = named.near(place)
+        return choice.endpoints if choice.narrowed else None
+
+    def _host(self, zone: bytes, named: NamedService, label: bytes, kind: int, of: str) -> Found:
+        hosts = named.hosts.get(label)
+        if not hosts:
+            return Found(zone, NXDOMAIN, why=f"{of} has no ready endpoint of this name")
+        if kind == SRV:
+            return self._srv(zone, named, named.srv(None, None, label), kind, of)
+        data = {
+            of_kind: sorted({host.packed for host in hosts if len(host.packed) == size})
+            for of_kind, size in _SIZE_OF.items()
+        }
+        return self._data(zone, kind, data, f"{of}: this endpoint")
+
+    def _srv(self, zone: bytes, named: NamedService, targets: list[SrvTarget], kind: int, of: str) -> Found:
+        """RFC 2782: the target's name is not compressed; its addresses come along."""
+        if kind != SRV or not targets:
+            return self._data(zone, kind, {}, f"{of}: a port")
+        suffix = named.relative + zone
+        data = []
+        names: dict[bytes, None] = {}
+        for target in targets:
+            name = (label_of(target.label) if target.label else b"") + suffix
+            names[target.label] = None
+            data.append(
+                target.priority.to_bytes(2, "big")
+                + target.weight.to_bytes(2, "big")
+                + target.port.to_bytes(2, "big")
+                + name
+            )
+        extras: list[bytes] = []
+        for label in names:
+            owner = (label_of(label) if label else b"") + suffix
+            packed = (
+                sorted({host.packed for host in named.hosts.get(label, ())}, key=lambda item: (len(item), item))
+                if label
+                else [item for items in named.cluster_addresses().values() for item in items]
+            )
+            for address in packed:
+                of_kind = A if len(address) == 4 else AAAA
+                extras.append(owner + RecordSet(of_kind, self.config.ttl_s, [address], len(address)).records()[0][2:])
+        return Found(zone, records=encoded(SRV, self.config.ttl_s, data), extras=tuple(extras), why=f"{of}: its ports")
+
+    def _of_zone(self, zone: bytes, named: NamedService, words: tuple[bytes, ...], kind: int, of: str) -> Found:
+        """``ZONE.pin._zone.SERVICE``: the endpoints of a zone, by where they are; ``prefer``: all, if it has none
+        (coredns/coredns#8388)."""
+        if not words or words[-1] not in (b"pin", b"prefer"):
+            return Found(zone, NXDOMAIN, why="below _zone there are pin and prefer")
+        wanted = b".".join(words[:-1]).decode("ascii", "replace")
+        if not wanted:
+            return self._data(zone, kind, {}, "names of zones are below it")
+        endpoints = named.in_zone(wanted)
+        if not endpoints and words[-1] == b"prefer":
+            endpoints = named.endpoints()
+        if kind == SRV:
+            chosen = set(endpoints)
+            inside = (
+                [target for target in named.srv(None, None, near=endpoints) if target.priority == 0] if chosen else []
+            )
+            weight = max(1, 100 // max(1, len(inside)))
+            return self._srv(zone, named, [target._replace(weight=weight) for target in inside], kind, of)
+        data = {of_kind: _packed(named, endpoints, of_kind) for of_kind in _SIZE_OF}
+        return self._data(zone, kind, data, f"{of}: its ready endpoints in the zone {wanted}")
+
+    # -- the rest ----------------------------------------------------------------------------------------
+
+    def _pod(self, zone: bytes, labels: tuple[bytes, ...], kind: int) -> Found:
+        """``10-0-0-7.NAMESPACE.pod``: no part of the specification; a name that repeats the address that it is."""
+        namespace = labels[-1].decode("ascii", "replace")
+        if self.config.pods == "disabled" or len(labels) > 2 or not self.has_namespace(namespace):
+            keep_s = NEVER_TTL_S if self.config.pods == "disabled" or len(labels) > 2 else NEGATIVE_TTL_S
+            return Found(
+                zone,
+                NXDOMAIN,
+                keep_s=keep_s,
+                why="names of Pods are not served (--pods), or the Namespace is not there",
+            )
+        if len(labels) == 1:
+            return self._data(zone, kind, {}, f"the Namespace {namespace}")
+        text = labels[0].decode("ascii", "replace")
+        address = parse_lenient(text.replace("-", ".")) or parse_lenient(text.replace("-", ":"))
+        if address is None:
+            return Found(zone, NXDOMAIN, keep_s=NEVER_TTL_S, why="no address with dashes")
+        return self._data(
+            zone, kind, {A if address.version == 4 else AAAA: [address.packed]}, "the address that it names"
+        )
+
+    def _reversed(self, labels: tuple[bytes, ...], kind: int) -> Found | None:
+        zone = _REVERSE_ZONES[labels[-2]]
+        packed = reversed_address(labels)
+        if packed is None:
+            return None
+        names = self.reverse.names(packed)
+        if names:
+            return self._data(
+                zone, kind, {PTR: [name + self.zones[0] for name in names]}, "the best names of this address"
+            )
+        return self.unknown_address(labels) if self.reverse.is_ours(packed) else None
+
+    def unknown_address(self, labels: tuple[bytes, ...]) -> Found | None:
+        """What is said of a reversed name that leads nowhere; ``None``: these labels are none."""
+        if len(labels) < 2 or labels[-1] != b"arpa" or labels[-2] not in _REVERSE_ZONES:
+            return None
+        zone = _REVERSE_ZONES[labels[-2]]
+        return Found(zone, NXDOMAIN, why="no Service and no ready endpoint has this address")
+
+
+def _packed(named: NamedService, endpoints: Iterable[Endpoint], kind: int) -> list[bytes]:
+    chosen = set(endpoints)
+    size = _SIZE_OF[kind]
+    hosts = [host for label in named.hosts for host in named.hosts[label]]
+    return sorted({host.packed for host in hosts if len(host.packed) == size and host.endpoint in chosen})
+
+
+def _can_be(above: tuple[bytes, ...]) -> bool:
+    """Whether a Service may come to have a name with these labels before its own."""
+    if len(above) <= 1:
+        return True
+    if above[-1] == b"_zone":
+        return True
+    return len(above) == 2 and all(label.startswith(b"_") for label in above)

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.dns.world import NOW, ZONE, Cluster, endpoint, headless, service, slice_of
 
-from sliceplane.dns.server import AnswerConfig, Forward, NameServer
+from sliceplane.dns.clients import AnswerConfig
+from sliceplane.dns.server import Forward, NameServer
 from sliceplane.dns.view import ZoneConfig
 from sliceplane.dns.wire import name_of
 

@@ -14,7 +14,8 @@ from sliceplane.api import codec
 from sliceplane.api.core import Namespace, Node, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_ZONE, EndpointSlice
 from sliceplane.api.meta import Object
-from sliceplane.dns.server import AnswerConfig, NameServer
+from sliceplane.dns.clients import AnswerConfig
+from sliceplane.dns.server import NameServer
 from sliceplane.dns.view import ZoneConfig
 from sliceplane.informer.cache import Change
 

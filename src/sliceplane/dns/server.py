@@ -13,7 +13,6 @@ to everyone is a weapon (RFC 5358).  Owned by one shell.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
@@ -21,33 +20,23 @@ import dns.exception
 import dns.message
 import dns.name
 import dns.rrset
-import msgspec
 
 from sliceplane.api.meta import Object
 from sliceplane.dns import wire
-from sliceplane.dns.limits import RateLimit
+from sliceplane.dns.clients import AnswerConfig, ClientRights, Clients, RateLimit
 from sliceplane.dns.places import NOWHERE
 from sliceplane.dns.records import pointer_to, soa
 from sliceplane.dns.view import DnsView, Found, ZoneConfig
 from sliceplane.dns.wire import DnsQuestion, Malformed
 from sliceplane.informer.cache import Change
-from sliceplane.kit.ip import Network
 from sliceplane.kit.metrics import Count, Metrics
 from sliceplane.proxy.usable import Locality
 
 Transport = Literal["udp", "tcp"]
 #: names of ours that lead to each other, one after the other (CoreDNS: 10)
 ALIASES_MAX: Final = 8
-#: clients whose rights are kept
-_CLIENTS_MAX: Final = 10_000
-#: who may have names of others: this machine, private networks (RFC 1918, 4193, 6598), links
-PRIVATE: Final[tuple[Network, ...]] = tuple(
-    ipaddress.ip_network(text)
-    for text in (
-        "127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16",
-        "::1/128", "fc00::/7", "fe80::/10",
-    )
-)  # fmt: skip
+#: names that there are not, between two changes: more are looked up each time
+_MISSING_MAX: Final = 4096
 #: octets 2 to 12 of a query of the usual shape: its flags, and whether an OPT is the last of it
 _SHAPES: Final = {
     wire.header(0, flags, 1, more=with_opt)[2:]: (flags, bool(with_opt))
@@ -60,18 +49,6 @@ _OPT_TAILS: Final = {b"\0\0\0\0\0\0": False, b"\0\0\x80\0\0\0": True}
 _CLASS_IN: Final = b"\0\1"
 
 
-class AnswerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """``forwards``: names that are not ours are sent on.  ``allow``: who gets answers at all, everyone if empty.
-    ``recursion``: who gets names of others; Pods and nodes that we know of do, too.  ``shared_resolvers``: caches that
-    ask for many clients, and get every endpoint.  ``rate``: answers of one name a second to a network; 0: no limit."""
-
-    forwards: bool = False
-    allow: tuple[Network, ...] = ()
-    recursion: tuple[Network, ...] = PRIVATE
-    shared_resolvers: tuple[Network, ...] = ()
-    rate: float = 0.0
-
-
 class Forward(NamedTuple):
     """A question for the forwarder.  ``alias``: the question that the client asked, and the CNAME records that lead
     from it to this one's name; ``completed`` makes one answer of all."""
@@ -82,13 +59,6 @@ class Forward(NamedTuple):
     alias: tuple[DnsQuestion, tuple[tuple[bytes, bytes], ...]] | None = None
 
 
-class _Client(NamedTuple):
-    packed: bytes
-    allowed: bool
-    recursion: bool
-    shared: bool
-
-
 class NameServer:
     """See the module."""
 
@@ -97,8 +67,9 @@ class NameServer:
         self._config = config
         #: by lower-cased name, then by the octets of the type: what was found there, and where the zone begins
         self._made: dict[bytes, dict[bytes, Found]] = {}
-        self._clients: dict[str, _Client] = {}
+        self._clients = Clients(config, self.view.places.is_in_cluster)
         self._limit = RateLimit(config.rate) if config.rate else None
+        self._missing: set[bytes] = set()
         self._turn = 0
         self.synced = False
         self._stale = False
@@ -127,8 +98,10 @@ class NameServer:
             for name in named.asked:
                 self._made.pop(name, None)
             named.asked.clear()
-        if self._clients:
-            self._clients.clear()
+        for name in self._missing:
+            self._made.pop(name, None)
+        self._missing.clear()
+        self._clients.known.clear()
 
     def on_synced(self) -> None:
         """Every list is complete."""
@@ -169,7 +142,7 @@ class NameServer:
             limit = min(max(int.from_bytes(packet[-8:-6], "big"), limit), wire.PAYLOAD_BYTES)
         if transport != "udp":
             limit = wire.TCP_BYTES
-        rights = self._clients.get(client) or self._client(client)
+        rights = self._clients.known.get(client) or self._clients.of(client)
         if not rights.allowed:
             return self.answer_slowly(packet, client, transport, now)
         self._count(transport, rights, kind, do=do)
@@ -184,7 +157,7 @@ class NameServer:
             if question is not None:
                 self._count_response(question.rcode)
             return question.answer if isinstance(question, Malformed) else None
-        rights = self._clients.get(client) or self._client(client)
+        rights = self._clients.of(client)
         do = question.edns is not None and question.edns.do
         self._count(transport, rights, question.type.to_bytes(2, "big"), do=do)
         ra = self._config.forwards and rights.recursion
@@ -206,37 +179,32 @@ class NameServer:
             return self._short(number, question.flags, question.wire, opt) if verdict == "truncated" else None
         if found.alias and question.type not in (wire.CNAME, wire.ANY):
             return self._followed(question, found, client, transport, rights)
-        named = found.service
-        if named is not None and found.rcode == wire.NOERROR and not self.view.is_narrowed(named):
-            self._made.setdefault(key, {})[question.type.to_bytes(2, "big")] = found
-            named.asked.add(key)
+        self._keep(key, question.type, found)
         opt = b"" if question.edns is None else self._opts[do]
         number = question.id.to_bytes(2, "big")
         limit = question.payload_of(transport)
         return self._composed(number, question.flags, question.wire, found, limit=limit, opt=opt, rights=rights)
 
+    def _keep(self, name: bytes, kind: int, found: Found) -> None:
+        """For the quick way: what a Service has until it changes, what there is not until anything changes."""
+        named = found.service
+        if kind not in wire.TYPE_NAMES or b"\5_zone" in name:  # a client could make up any number of them
+            return
+        if found.rcode == wire.NXDOMAIN:
+            if len(self._missing) >= _MISSING_MAX:
+                return
+            self._missing.add(name)
+        elif named is None or self.view.is_narrowed(named):
+            return
+        else:
+            named.asked.add(name)
+        self._made.setdefault(name, {})[kind.to_bytes(2, "big")] = found
+
     def _place(self, client: str) -> Locality:
         own = self.view.config.place
         return self.view.places.of_node(own) if own else self.view.places.of(client)
 
-    def _client(self, client: str) -> _Client:
-        address = ipaddress.ip_address(client.partition("%")[0])
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        config = self._config
-        own = address.is_loopback
-        rights = _Client(
-            address.packed,
-            own or not config.allow or any(address in network for network in config.allow),
-            any(address in network for network in config.recursion) or self.view.places.is_in_cluster(address.packed),
-            any(address in network for network in config.shared_resolvers),
-        )
-        if len(self._clients) >= _CLIENTS_MAX:
-            self._clients.clear()
-        self._clients[client] = rights
-        return rights
-
-    def _limited(self, rights: _Client, name: bytes, now: float) -> str:
+    def _limited(self, rights: ClientRights, name: bytes, now: float) -> str:
         """ "": it may be answered."""
         assert self._limit is not None, "a limit is asked"
         verdict = self._limit.verdict(rights.packed, name.lower(), now)
@@ -247,7 +215,7 @@ class NameServer:
     # -- answers -----------------------------------------------------------------------------------------
 
     def _composed(
-        self, number: bytes, flags: int, question: bytes, found: Found, *, limit: int, opt: bytes, rights: _Client
+        self, number: bytes, flags: int, question: bytes, found: Found, *, limit: int, opt: bytes, rights: ClientRights
     ) -> bytes:
         flags = wire.QR | wire.AA | flags & (wire.RD | wire.CD) | found.rcode
         if self._config.forwards and rights.recursion:
@@ -296,7 +264,9 @@ class NameServer:
         self._count_response(rcode, ours=False)
         return wire.error(question, rcode, ra=ra, ede=ede, text=text)
 
-    def _not_ours(self, question: DnsQuestion, client: str, transport: Transport, rights: _Client) -> bytes | Forward:
+    def _not_ours(
+        self, question: DnsQuestion, client: str, transport: Transport, rights: ClientRights
+    ) -> bytes | Forward:
         if not self._config.forwards:
             unknown = self.view.unknown_address(wire.labels_of(question.name.lower()))
             if unknown is not None:
@@ -317,7 +287,7 @@ class NameServer:
     # -- aliases -----------------------------------------------------------------------------------------
 
     def _followed(
-        self, question: DnsQuestion, found: Found, client: str, transport: Transport, rights: _Client
+        self, question: DnsQuestion, found: Found, client: str, transport: Transport, rights: ClientRights
     ) -> bytes | Forward:
         """The records of ExternalName Services, and then those of the name that they lead to."""
         aliases: list[tuple[bytes, bytes]] = []
@@ -340,7 +310,7 @@ class NameServer:
         question: DnsQuestion,
         aliases: tuple[tuple[bytes, bytes], ...],
         last: Found | None,
-        rights: _Client,
+        rights: ClientRights,
         limit: int,
     ) -> bytes:
         ttl_s = self.view.config.ttl_s
@@ -386,7 +356,7 @@ class NameServer:
 
     # -- figures -----------------------------------------------------------------------------------------
 
-    def _count(self, transport: Transport, rights: _Client, kind: bytes, *, do: bool) -> None:
+    def _count(self, transport: Transport, rights: ClientRights, kind: bytes, *, do: bool) -> None:
         key = (transport, len(rights.packed) == 4, kind)
         self.requests[key] = self.requests.get(key, 0) + 1
         if do:

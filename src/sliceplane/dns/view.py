@@ -3,9 +3,9 @@
 ``apply`` costs what changed.  A name is looked up through its Service, so there is no table of names to keep: what is
 below a Service follows from its hosts and ports, and what is above from the Namespaces that there are.
 
-Rules: the Kubernetes DNS specification 1.1.0, and beyond it what clients of CoreDNS lean on (docs/dns.md has the
-table).  Negative answers may be kept for 1 s where an object may come to be at the name, and for 30 s where no record
-can ever be (the search lists of resolvers make most of those).
+Rules: the Kubernetes DNS specification 1.1.0, and beyond it what clients of CoreDNS lean on.  Negative answers may be
+kept for 1 s where an object may come to be at the name, and for 30 s where no record can ever be (the search lists of
+resolvers make most of those).
 
 Owned by one ``dns.server``.  Never: forwards, or looks at how a question was sent.
 """

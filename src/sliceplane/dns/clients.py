@@ -50,7 +50,7 @@ class ClientRights(NamedTuple):
     shared: bool
 
 
-class Clients:
+class DnsClients:
     """Rights by address, as text; those of the clients that asked last are kept.  *is_in_cluster*: of a Pod or node."""
 
     def __init__(self, config: AnswerConfig, is_in_cluster: Callable[[bytes], bool]) -> None:

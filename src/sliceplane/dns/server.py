@@ -23,10 +23,10 @@ import dns.rrset
 
 from sliceplane.api.meta import Object
 from sliceplane.dns import wire
-from sliceplane.dns.clients import AnswerConfig, ClientRights, Clients, RateLimit
+from sliceplane.dns.clients import AnswerConfig, ClientRights, DnsClients, RateLimit
 from sliceplane.dns.places import NOWHERE
 from sliceplane.dns.records import pointer_to, soa
-from sliceplane.dns.view import DnsView, Found, ZoneConfig
+from sliceplane.dns.view import DnsView, FoundName, ZoneConfig
 from sliceplane.dns.wire import DnsQuestion, Malformed
 from sliceplane.informer.cache import Change
 from sliceplane.kit.metrics import Count, Metrics
@@ -66,8 +66,8 @@ class NameServer:
         self.view: Final = DnsView(zone)
         self._config = config
         #: by lower-cased name, then by the octets of the type: what was found there, and where the zone begins
-        self._made: dict[bytes, dict[bytes, Found]] = {}
-        self._clients = Clients(config, self.view.places.is_in_cluster)
+        self._made: dict[bytes, dict[bytes, FoundName]] = {}
+        self._clients = DnsClients(config, self.view.places.is_in_cluster)
         self._limit = RateLimit(config.rate) if config.rate else None
         self._missing: set[bytes] = set()
         self._turn = 0
@@ -185,7 +185,7 @@ class NameServer:
         limit = question.payload_of(transport)
         return self._composed(number, question.flags, question.wire, found, limit=limit, opt=opt, rights=rights)
 
-    def _keep(self, name: bytes, kind: int, found: Found) -> None:
+    def _keep(self, name: bytes, kind: int, found: FoundName) -> None:
         """For the quick way: what a Service has until it changes, what there is not until anything changes."""
         named = found.service
         if kind not in wire.TYPE_NAMES or b"\5_zone" in name:  # a client could make up any number of them
@@ -215,7 +215,15 @@ class NameServer:
     # -- answers -----------------------------------------------------------------------------------------
 
     def _composed(
-        self, number: bytes, flags: int, question: bytes, found: Found, *, limit: int, opt: bytes, rights: ClientRights
+        self,
+        number: bytes,
+        flags: int,
+        question: bytes,
+        found: FoundName,
+        *,
+        limit: int,
+        opt: bytes,
+        rights: ClientRights,
     ) -> bytes:
         flags = wire.QR | wire.AA | flags & (wire.RD | wire.CD) | found.rcode
         if self._config.forwards and rights.recursion:
@@ -247,7 +255,7 @@ class NameServer:
         head = (flags << 64 | counts[0] << 48 | counts[1] << 32 | counts[2] << 16 | more).to_bytes(10, "big")
         return b"".join((number, head, question, body, opt))
 
-    def _soa(self, zone: bytes, found: Found) -> bytes:
+    def _soa(self, zone: bytes, found: FoundName) -> bytes:
         ttl_s = self.view.config.ttl_s
         if found.is_soa:
             return soa(zone, self.view.serial, ttl_s, ttl_s)
@@ -287,13 +295,13 @@ class NameServer:
     # -- aliases -----------------------------------------------------------------------------------------
 
     def _followed(
-        self, question: DnsQuestion, found: Found, client: str, transport: Transport, rights: ClientRights
+        self, question: DnsQuestion, found: FoundName, client: str, transport: Transport, rights: ClientRights
     ) -> bytes | Forward:
         """The records of ExternalName Services, and then those of the name that they lead to."""
         aliases: list[tuple[bytes, bytes]] = []
         owner = question.name
         place = NOWHERE if rights.shared else self._place(client)
-        last: Found | None = found
+        last: FoundName | None = found
         while last is not None and last.alias:
             if len(aliases) == ALIASES_MAX:
                 return self._error(question, wire.SERVFAIL, text="a chain of externalNames has no end")
@@ -309,7 +317,7 @@ class NameServer:
         self,
         question: DnsQuestion,
         aliases: tuple[tuple[bytes, bytes], ...],
-        last: Found | None,
+        last: FoundName | None,
         rights: ClientRights,
         limit: int,
     ) -> bytes:

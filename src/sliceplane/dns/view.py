@@ -79,7 +79,7 @@ class ZoneConfig(msgspec.Struct, frozen=True, kw_only=True):
     place: str = ""
 
 
-class Found(NamedTuple):
+class FoundName(NamedTuple):
     """What there is at a name.  ``extras``: whole records for the additional section.  ``keep_s``: if negative.
     ``is_soa``: the zone's SOA record is the answer.  ``alias``: the name that its one record leads to.  ``why``: for a
     person."""
@@ -215,7 +215,7 @@ class DnsView:
         held = [zone for zone, of in self._zone_labels if labels[-len(of) :] == of]
         return max(held, key=len, default=None)
 
-    def find(self, labels: tuple[bytes, ...], kind: int, place: Locality = NOWHERE) -> Found | None:
+    def find(self, labels: tuple[bytes, ...], kind: int, place: Locality = NOWHERE) -> FoundName | None:
         """What there is of *kind* at the name of these labels, lower-cased; ``None``: the name is not ours."""
         zone = self.zone_of(labels)
         if zone is not None:
@@ -224,7 +224,7 @@ class DnsView:
             return self._reversed(labels, kind)
         return None
 
-    def _in_zone(self, zone: bytes, labels: tuple[bytes, ...], kind: int, place: Locality) -> Found:
+    def _in_zone(self, zone: bytes, labels: tuple[bytes, ...], kind: int, place: Locality) -> FoundName:
         match labels:
             case ():
                 return self._apex(zone, kind)
@@ -234,72 +234,74 @@ class DnsView:
             case (b"ns", b"dns"):
                 return self._data(zone, kind, self._own_addresses(), "this server's address")
             case (b"dns",) | (b"svc",) | (b"pod",):
-                return Found(zone, why="names are below it, and no record at it")
+                return FoundName(zone, why="names are below it, and no record at it")
             case (*_, b"svc"):
                 return self._below_svc(zone, labels[:-1], kind, place)
             case (*_, b"pod"):
                 return self._pod(zone, labels[:-1], kind)
-        return Found(zone, NXDOMAIN, keep_s=NEVER_TTL_S, why="directly below a zone there are only svc, pod and dns")
+        return FoundName(
+            zone, NXDOMAIN, keep_s=NEVER_TTL_S, why="directly below a zone there are only svc, pod and dns"
+        )
 
-    def _apex(self, zone: bytes, kind: int) -> Found:
+    def _apex(self, zone: bytes, kind: int) -> FoundName:
         server = b"\2ns\3dns" + zone
         if kind == SOA:
-            return Found(zone, is_soa=True, why="the zone itself")
+            return FoundName(zone, is_soa=True, why="the zone itself")
         if kind == NS:
             own = self._own_addresses()
             glue = [RecordSet(of, self.config.ttl_s, data, _SIZE_OF[of]) for of, data in own.items() if data]
             extras = tuple(server + record[2:] for records in glue for record in records.records())
-            return Found(zone, records=encoded(NS, self.config.ttl_s, [server]), extras=extras, why="this server")
+            return FoundName(zone, records=encoded(NS, self.config.ttl_s, [server]), extras=extras, why="this server")
         return self._data(zone, kind, {}, "the zone itself")
 
     def _own_addresses(self) -> dict[int, list[bytes]]:
         packed = [address.packed for text in self.config.addresses if (address := parse_lenient(text)) is not None]
         return {of: [item for item in packed if len(item) == size] for of, size in _SIZE_OF.items()}
 
-    def _data(self, zone: bytes, kind: int, data: dict[int, list[bytes]], why: str) -> Found:
+    def _data(self, zone: bytes, kind: int, data: dict[int, list[bytes]], why: str) -> FoundName:
         """At a name that exists."""
         if kind == ANY:
-            return Found(
+            return FoundName(
                 zone, records=encoded(HINFO, self.config.ttl_s, [_HINFO]), why="ANY is not answered (RFC 8482)"
             )
         held = data.get(kind)
         if not held:
-            return Found(zone, why=f"{why}: it exists, and has no record of this type")
+            return FoundName(zone, why=f"{why}: it exists, and has no record of this type")
         if kind in _SIZE_OF:
-            return Found(zone, records=RecordSet(kind, self.config.ttl_s, held, _SIZE_OF[kind]), why=why)
-        return Found(zone, records=encoded(kind, self.config.ttl_s, held), why=why)
+            return FoundName(zone, records=RecordSet(kind, self.config.ttl_s, held, _SIZE_OF[kind]), why=why)
+        return FoundName(zone, records=encoded(kind, self.config.ttl_s, held), why=why)
 
     # -- Services ----------------------------------------------------------------------------------------
 
-    def _below_svc(self, zone: bytes, labels: tuple[bytes, ...], kind: int, place: Locality) -> Found:
+    def _below_svc(self, zone: bytes, labels: tuple[bytes, ...], kind: int, place: Locality) -> FoundName:
         namespace = labels[-1].decode("ascii", "replace")
         if len(labels) == 1:
             if self.has_namespace(namespace):
                 return self._data(zone, kind, {}, f"the Namespace {namespace}")
-            return Found(zone, NXDOMAIN, why=f"there is no Namespace {namespace}")
+            return FoundName(zone, NXDOMAIN, why=f"there is no Namespace {namespace}")
         above = labels[:-2]
         named = self._services.get(label_of(labels[-2]) + label_of(labels[-1]) + b"\3svc")
         if not _can_be(above):
-            return Found(zone, NXDOMAIN, keep_s=NEVER_TTL_S, service=named, why="no record has such a name")
+            return FoundName(zone, NXDOMAIN, keep_s=NEVER_TTL_S, service=named, why="no record has such a name")
         of = f"the Service {namespace}/{labels[-2].decode('ascii', 'replace')}"
         if named is None or named.service is None:
             missing = of if self.has_namespace(namespace) else f"the Namespace {namespace}"
-            return Found(zone, NXDOMAIN, service=named, why=f"{missing} does not exist")
+            return FoundName(zone, NXDOMAIN, service=named, why=f"{missing} does not exist")
         if not named.exists:
-            return Found(zone, NXDOMAIN, service=named, why=f"{of} is headless and has no endpoint that is ready")
+            return FoundName(zone, NXDOMAIN, service=named, why=f"{of} is headless and has no endpoint that is ready")
         return self._of_service(zone, named, above, kind, place=place, of=of)._replace(service=named)
 
     def _of_service(
         self, zone: bytes, named: NamedService, above: tuple[bytes, ...], kind: int, *, place: Locality, of: str
-    ) -> Found:
+    ) -> FoundName:
         assert named.service is not None, "looked at before"
         if named.kind == "external":
             alias = alias_of(named.service)
             if above:
-                return Found(zone, NXDOMAIN, why=f"{of} is of the type ExternalName: nothing is below it")
+                return FoundName(zone, NXDOMAIN, why=f"{of} is of the type ExternalName: nothing is below it")
             if alias is None or kind == ANY:
                 return self._data(zone, kind, {}, f"{of}, whose externalName {named.service.spec.external_name!r}")
-            return Found(
+            return FoundName(
                 zone, records=encoded(CNAME, self.config.ttl_s, [alias]), alias=alias, why=f"{of}: its externalName"
             )
         match above:
@@ -315,13 +317,13 @@ class DnsView:
                 wanted = (port[1:].decode("ascii", "replace"), protocol[1:].decode("ascii", "replace"))
                 targets = named.srv(*wanted, near=self._near(named, place)) if all(wanted) else []
                 if not targets:
-                    return Found(zone, NXDOMAIN, why=f"{of} has no {wanted[1]} port {wanted[0]}")
+                    return FoundName(zone, NXDOMAIN, why=f"{of} has no {wanted[1]} port {wanted[0]}")
                 return self._srv(zone, named, targets, kind, of)
             case (*words, b"_zone") if named.kind == "headless":
                 return self._of_zone(zone, named, tuple(words), kind, of)
-        return Found(zone, NXDOMAIN, why=f"{of} exists, and has no such host or port")
+        return FoundName(zone, NXDOMAIN, why=f"{of} exists, and has no such host or port")
 
-    def _at_service(self, zone: bytes, named: NamedService, kind: int, place: Locality, of: str) -> Found:
+    def _at_service(self, zone: bytes, named: NamedService, kind: int, place: Locality, of: str) -> FoundName:
         if kind == SRV:
             return self._srv(zone, named, named.srv(None, None, near=self._near(named, place)), kind, of)
         if kind not in _FAMILY_OF:
@@ -351,10 +353,10 @@ class DnsView:
         choice = named.near(place)
         return choice.endpoints if choice.narrowed else None
 
-    def _host(self, zone: bytes, named: NamedService, label: bytes, kind: int, of: str) -> Found:
+    def _host(self, zone: bytes, named: NamedService, label: bytes, kind: int, of: str) -> FoundName:
         hosts = named.hosts.get(label)
         if not hosts:
-            return Found(zone, NXDOMAIN, why=f"{of} has no ready endpoint of this name")
+            return FoundName(zone, NXDOMAIN, why=f"{of} has no ready endpoint of this name")
         if kind == SRV:
             return self._srv(zone, named, named.srv(None, None, label), kind, of)
         data = {
@@ -363,7 +365,7 @@ class DnsView:
         }
         return self._data(zone, kind, data, f"{of}: this endpoint")
 
-    def _srv(self, zone: bytes, named: NamedService, targets: list[SrvTarget], kind: int, of: str) -> Found:
+    def _srv(self, zone: bytes, named: NamedService, targets: list[SrvTarget], kind: int, of: str) -> FoundName:
         """RFC 2782: the target's name is not compressed; its addresses come along."""
         if kind != SRV or not targets:
             return self._data(zone, kind, {}, f"{of}: a port")
@@ -390,13 +392,15 @@ class DnsView:
             for address in packed:
                 of_kind = A if len(address) == 4 else AAAA
                 extras.append(owner + RecordSet(of_kind, self.config.ttl_s, [address], len(address)).records()[0][2:])
-        return Found(zone, records=encoded(SRV, self.config.ttl_s, data), extras=tuple(extras), why=f"{of}: its ports")
+        return FoundName(
+            zone, records=encoded(SRV, self.config.ttl_s, data), extras=tuple(extras), why=f"{of}: its ports"
+        )
 
-    def _of_zone(self, zone: bytes, named: NamedService, words: tuple[bytes, ...], kind: int, of: str) -> Found:
+    def _of_zone(self, zone: bytes, named: NamedService, words: tuple[bytes, ...], kind: int, of: str) -> FoundName:
         """``ZONE.pin._zone.SERVICE``: the endpoints of a zone, by where they are; ``prefer``: all, if it has none
         (coredns/coredns#8388)."""
         if not words or words[-1] not in (b"pin", b"prefer"):
-            return Found(zone, NXDOMAIN, why="below _zone there are pin and prefer")
+            return FoundName(zone, NXDOMAIN, why="below _zone there are pin and prefer")
         wanted = b".".join(words[:-1]).decode("ascii", "replace")
         if not wanted:
             return self._data(zone, kind, {}, "names of zones are below it")
@@ -415,12 +419,12 @@ class DnsView:
 
     # -- the rest ----------------------------------------------------------------------------------------
 
-    def _pod(self, zone: bytes, labels: tuple[bytes, ...], kind: int) -> Found:
+    def _pod(self, zone: bytes, labels: tuple[bytes, ...], kind: int) -> FoundName:
         """``10-0-0-7.NAMESPACE.pod``: no part of the specification; a name that repeats the address that it is."""
         namespace = labels[-1].decode("ascii", "replace")
         if self.config.pods == "disabled" or len(labels) > 2 or not self.has_namespace(namespace):
             keep_s = NEVER_TTL_S if self.config.pods == "disabled" or len(labels) > 2 else NEGATIVE_TTL_S
-            return Found(
+            return FoundName(
                 zone,
                 NXDOMAIN,
                 keep_s=keep_s,
@@ -431,12 +435,12 @@ class DnsView:
         text = labels[0].decode("ascii", "replace")
         address = parse_lenient(text.replace("-", ".")) or parse_lenient(text.replace("-", ":"))
         if address is None:
-            return Found(zone, NXDOMAIN, keep_s=NEVER_TTL_S, why="no address with dashes")
+            return FoundName(zone, NXDOMAIN, keep_s=NEVER_TTL_S, why="no address with dashes")
         return self._data(
             zone, kind, {A if address.version == 4 else AAAA: [address.packed]}, "the address that it names"
         )
 
-    def _reversed(self, labels: tuple[bytes, ...], kind: int) -> Found | None:
+    def _reversed(self, labels: tuple[bytes, ...], kind: int) -> FoundName | None:
         zone = _REVERSE_ZONES[labels[-2]]
         packed = reversed_address(labels)
         if packed is None:
@@ -448,12 +452,12 @@ class DnsView:
             )
         return self.unknown_address(labels) if self.reverse.is_ours(packed) else None
 
-    def unknown_address(self, labels: tuple[bytes, ...]) -> Found | None:
+    def unknown_address(self, labels: tuple[bytes, ...]) -> FoundName | None:
         """What is said of a reversed name that leads nowhere; ``None``: these labels are none."""
         if len(labels) < 2 or labels[-1] != b"arpa" or labels[-2] not in _REVERSE_ZONES:
             return None
         zone = _REVERSE_ZONES[labels[-2]]
-        return Found(zone, NXDOMAIN, why="no Service and no ready endpoint has this address")
+        return FoundName(zone, NXDOMAIN, why="no Service and no ready endpoint has this address")
 
 
 def _packed(named: NamedService, endpoints: Iterable[Endpoint], kind: int) -> list[bytes]:

@@ -239,9 +239,7 @@ class DnsView:
                 return self._below_svc(zone, labels[:-1], kind, place)
             case (*_, b"pod"):
                 return self._pod(zone, labels[:-1], kind)
-        return FoundName(
-            zone, NXDOMAIN, keep_s=NEVER_TTL_S, why="directly below a zone there are only svc, pod and dns"
-        )
+        return FoundName(zone, NXDOMAIN, keep_s=NEVER_TTL_S, why="below a zone there are only svc, pod and dns")
 
     def _apex(self, zone: bytes, kind: int) -> FoundName:
         server = b"\2ns\3dns" + zone

@@ -59,7 +59,7 @@ def test_echo_of_an_own_write_is_not_read_again(monkeypatch: pytest.MonkeyPatch)
     plane = Plane(*many(50))
     plane.settle()
     read: list[object] = []
-    monkeypatch.setattr("sliceplane.endpoints.writes.text_of", read.append)
+    monkeypatch.setattr("sliceplane.endpoints.members.text_of", read.append)
     plane.cluster.put(make_pod("p-1", ips=("10.0.0.1",), ready=False))
     monkeypatch.setattr(EndpointsController, "check", lambda self: None)
     plane.settle()

@@ -1,5 +1,5 @@
-"""The quick yes of ``documents.tidy`` against the walks that it stands for: documents made from the schema at random,
-most of them with something in them that does not stay."""
+"""The quick yes of ``registry.decoding`` against the walks that it stands for: documents made from the schema at
+random, most of them with something in them that does not stay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sliceplane.api.scheme import Resource, by_key
 from sliceplane.documents import schema
 from sliceplane.documents.protobuf.nothings import drop_nothings
 from sliceplane.documents.schema.model import Type, lookup, struct
-from sliceplane.documents.tidy import is_tidy
+from sliceplane.registry.decoding import is_tidy
 from sliceplane.registry.documents import normalised
 
 DOCUMENTS = 400

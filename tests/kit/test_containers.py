@@ -9,7 +9,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.documents.protobuf import decode, supports
 from sliceplane.kit.containers import TEXT_MAX, remembered
 from sliceplane.registry.metadata import validate_maps
-from sliceplane.shell.server.requests.negotiate import negotiate
+from sliceplane.shell.server.requests.response import negotiate
 
 
 def test_answers_for_long_texts_are_made_anew() -> None:

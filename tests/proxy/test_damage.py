@@ -10,7 +10,7 @@ from tests.waiting import eventually
 
 from sliceplane.nft.names import TABLE
 from sliceplane.nft.objects import TableRef
-from sliceplane.proxy.damage import RECENT_S
+from sliceplane.proxy.schedule import RECENT_S
 from sliceplane.shell.node.healthz import health_document
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.node_proxy import NodeProxy

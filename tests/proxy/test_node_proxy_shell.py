@@ -29,8 +29,8 @@ from sliceplane.recorder.reader import entries
 from sliceplane.recorder.recorder import Recorder
 from sliceplane.shell.node import node_proxy, timing
 from sliceplane.shell.node.kernel.nft_backend import Nftables, NftError
+from sliceplane.shell.node.metrics import ProxyRecord
 from sliceplane.shell.node.node_proxy import NodeProxy
-from sliceplane.shell.node.recording import ProxyRecord
 from sliceplane.shell.node.timing import ProxyTiming
 from sliceplane.shell.transport.base import ListPage, WatchMessage
 

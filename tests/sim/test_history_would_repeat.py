@@ -22,9 +22,9 @@ from sliceplane.endpoints.mirroring.engine import MirrorEngine
 from sliceplane.endpoints.mirroring.service import MirrorState
 from sliceplane.informer.cache import Cache
 from sliceplane.informer.reflector import Reflector
+from sliceplane.registry.kinds import endpoint_slice as slice_rules
 from sliceplane.registry.kinds import endpoints
 from sliceplane.registry.validation import addresses
-from sliceplane.registry.validation import endpoint_slices as slice_rules
 from sliceplane.sim.server import Server
 from sliceplane.sim.steady import Broken
 from sliceplane.slices import facts

@@ -28,8 +28,8 @@ from sliceplane.controllers.service_syncs import (
     to_write,
 )
 from sliceplane.endpoints.engine import EndpointsEngine
+from sliceplane.endpoints.members import EndpointsPlan, EndpointsWrite
 from sliceplane.endpoints.subsets import capacity_at
-from sliceplane.endpoints.writes import EndpointsPlan, EndpointsWrite
 from sliceplane.informer.cache import Change
 from sliceplane.kit.delays import Backoff
 from sliceplane.slices.succession import SelectorChanges

@@ -31,16 +31,16 @@ from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
 from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.controllers.service_syncs import to_write
-from sliceplane.endpoints.reverse import ReverseSource, view_of
-from sliceplane.endpoints.shape import EndpointsShape, Role, endpoints_shape
-from sliceplane.endpoints.subsets import Capacity, RenderedSubsets
-from sliceplane.endpoints.writes import (
+from sliceplane.endpoints.members import (
     EndpointsContent,
     content_of,
     create_endpoints,
     digest_of_subsets,
     update_endpoints,
 )
+from sliceplane.endpoints.reverse import ReverseSource, view_of
+from sliceplane.endpoints.shape import EndpointsShape, Role, endpoints_shape
+from sliceplane.endpoints.subsets import Capacity, RenderedSubsets
 from sliceplane.informer.cache import Change
 from sliceplane.kit.ip import Family
 from sliceplane.slices.writes import parse_nanoseconds

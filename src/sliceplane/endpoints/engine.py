@@ -27,11 +27,19 @@ from sliceplane.api.discovery import ANNOTATION_LEADER
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.own_writes import OwnWrites, Shown, Unseen
-from sliceplane.endpoints import writes
-from sliceplane.endpoints.members import EndpointsMembers
+from sliceplane.endpoints.members import (
+    EndpointsMembers,
+    EndpointsPlan,
+    EndpointsWrite,
+    content_of,
+    create_endpoints,
+    digest_of_subsets,
+    hand_over,
+    is_ours,
+    update_endpoints,
+)
 from sliceplane.endpoints.shape import EndpointsShape, Role, endpoints_shape
 from sliceplane.endpoints.subsets import Capacity
-from sliceplane.endpoints.writes import EndpointsPlan, EndpointsWrite
 from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.pod_routes import PodRoutes
 from sliceplane.slices.succession import SelectorChanges
@@ -104,7 +112,7 @@ class EndpointsState:
 
     @property
     def is_ours(self) -> bool:
-        return self._known is not None and writes.is_ours(self._known)
+        return self._known is not None and is_ours(self._known)
 
     def on_endpoints(self, observed: Endpoints) -> bool:
         """The object is there.  False: that tells nothing new."""
@@ -149,28 +157,28 @@ class EndpointsState:
             return EndpointsWrite.delete(known) if self.condemned and known is not None else None
         if self.members is not None:
             return self._desired(self.shape, self.members)
-        if version is None or known is None or not writes.is_ours(known) or self._changes is SelectorChanges.UPSTREAM:
+        if version is None or known is None or not is_ours(known) or self._changes is SelectorChanges.UPSTREAM:
             return None
         if self.shape.role is Role.EXTERNAL_NAME:
             return EndpointsWrite.delete(known)
         if version.observed is None:
             return None  # the cache is about to show it
-        return writes.hand_over(known, version.observed.subsets, self._digest(version))
+        return hand_over(known, version.observed.subsets, self._digest(version))
 
     def _desired(self, shape: EndpointsShape, members: EndpointsMembers) -> EndpointsWrite | None:
         self._trigger.note(members.take_trigger_time(), shape.created)
-        content = writes.content_of(members.render(truncate=self._capacity is Capacity.TRUNCATE), self._capacity)
+        content = content_of(members.render(truncate=self._capacity is Capacity.TRUNCATE), self._capacity)
         version = self._version
         if version is None:
-            return writes.create_endpoints(shape, content, self._trigger.since)
+            return create_endpoints(shape, content, self._trigger.since)
         if content.is_in(version.meta, self._digest(version), shape.labels):
             return None
-        return writes.update_endpoints(shape, version.meta, content, self._trigger.since)
+        return update_endpoints(shape, version.meta, content, self._trigger.since)
 
     def _digest(self, version: _Version) -> bytes:
         if version.digest is None:
             assert version.observed is not None, f"{self.key}: nothing says what version {version.meta} holds"
-            version.digest = writes.digest_of_subsets(version.observed.subsets)
+            version.digest = digest_of_subsets(version.observed.subsets)
         return version.digest
 
     def finish(self, write: EndpointsWrite, answer: bytes, error: StatusError | None, now: float) -> None:
@@ -201,7 +209,7 @@ class EndpointsState:
         self.own.check()
         for version in self.own.objects.values():
             if version.digest is not None and version.observed is not None:
-                digest = writes.digest_of_subsets(version.observed.subsets)
+                digest = digest_of_subsets(version.observed.subsets)
                 assert digest == version.digest, f"{self.key}: {version.meta.resource_version} says something else"
 
 

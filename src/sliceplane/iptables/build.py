@@ -34,7 +34,7 @@ from sliceplane.iptables.text import (
     translate,
 )
 from sliceplane.proxy.model import NodeEndpoint, PortState
-from sliceplane.proxy.ruleset import allowed_sources
+from sliceplane.proxy.plane import allowed_sources
 from sliceplane.proxy.surroundings import ThisNode
 
 #: where in a shared chain, and for which destination; one rule each

@@ -37,8 +37,7 @@ from sliceplane.iptables.found import NOTHING, ListedRules
 from sliceplane.iptables.layout import TABLES, Chain, Table, static_chains
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.model import ServiceChange, ServiceKey
-from sliceplane.proxy.plane import NodePlane, NodePlaneConfig
-from sliceplane.proxy.ruleset import Shares, with_share
+from sliceplane.proxy.plane import NodePlane, NodePlaneConfig, Shares, with_share
 from sliceplane.proxy.surroundings import Surroundings, ThisNode
 
 _NOTHING = ServiceRules()
@@ -96,7 +95,7 @@ class _RestoreDraft:
 
 
 class IptablesRules:
-    """See the module.  A ``proxy.ruleset.Ruleset``."""
+    """See the module.  A ``proxy.plane.Ruleset``."""
 
     def __init__(self, family: Family) -> None:
         self._family: Family = family

@@ -22,7 +22,7 @@ from typing import Final
 
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.model import NodeEndpoint, PortState
-from sliceplane.proxy.ruleset import allowed_sources
+from sliceplane.proxy.plane import allowed_sources
 from sliceplane.proxy.snapshot import NodeSnapshot
 
 DEVICE: Final = "kube-ipvs0"

@@ -47,7 +47,7 @@ from sliceplane.nft.objects import DROP, DnatTarget, Key, NftContainer, NftRule,
 from sliceplane.nft.slots import TARGETS_PER_CHAIN_MAX
 from sliceplane.nft.statements import AddressIn, Dnat, Drop, Goto, GotoOneOf, InSet, IsOwnAddress, Remember, SetMark
 from sliceplane.proxy.model import NodeEndpoint, PortState
-from sliceplane.proxy.ruleset import allowed_sources
+from sliceplane.proxy.plane import allowed_sources
 from sliceplane.proxy.surroundings import ThisNode
 
 

@@ -29,7 +29,7 @@ from functools import partial
 from sliceplane.nft.layout import SINGLE_ENDPOINTS, home
 from sliceplane.nft.objects import DnatTarget, Item, Key, NftVerdict, Value
 from sliceplane.proxy.model import ServiceKey
-from sliceplane.proxy.ruleset import Shares, with_share
+from sliceplane.proxy.plane import Shares, with_share
 
 RETIRE_AFTER_S = 1.0
 

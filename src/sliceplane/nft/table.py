@@ -113,7 +113,7 @@ class TableDraft(ElementsDraft):
 
 
 class NftRules:
-    """See the module.  A ``proxy.ruleset.Ruleset``."""
+    """See the module.  A ``proxy.plane.Ruleset``."""
 
     def __init__(self, table: TableRef, around: Surroundings | None = None, writer: str = "0") -> None:
         """*writer*: a word that no other writer of this table has."""

@@ -1,7 +1,10 @@
-"""The data plane of one IP family as a core: events in, transactions out.
+"""The data plane of one IP family as a core: events in, transactions out; and what it asks of a back end's rules.
 
-``proxy.tracker`` knows what changed, ``proxy.schedule`` when to write; a back end's ``ruleset.Ruleset`` knows what that
-means to the kernel and how it gets there: desired rules in, difference out.  A shell (or a test, or a simulator) owns
+A back end is a core and a shell.  The core is a ``Ruleset`` of one IP family: what is desired, a shadow of what the
+kernel holds, and transactions from one to the other (``nft.table``, ``iptables.table``).  ``NodePlane`` owns it and
+tells it of changes; the shell (``shell.node.kernel.backend``) carries its transactions out.
+
+``proxy.tracker`` knows what changed, ``proxy.schedule`` when to write; a back end's ``Ruleset`` knows what that means to the kernel and how it gets there: desired rules in, difference out.  A shell (or a test, or a simulator) owns
 the plane and runs what it gives out::
 
     plane.on_service(old, new, now) ...      # and on_slice, on_node, on_synced
@@ -14,27 +17,109 @@ Nothing is written before ``on_synced``: half a list of Services would take the 
 
 from __future__ import annotations
 
+import ipaddress
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from operator import itemgetter
+from typing import Any, Generic, Protocol, TypeVar
 
 from sliceplane.api.core import Node, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.kit.ip import Family, networks
+from sliceplane.kit.ip import Family, family, networks
 from sliceplane.proxy.aftermath import Aftermath
 from sliceplane.proxy.grounds import Ground
-from sliceplane.proxy.model import ServiceKey, canonical_of
-from sliceplane.proxy.ruleset import Ruleset, RulesTransaction
+from sliceplane.proxy.model import ServedPort, ServiceChange, ServiceKey, canonical_of
 from sliceplane.proxy.schedule import Schedule
 from sliceplane.proxy.surroundings import (
     NodeNetwork,
     RulesConfig,
+    Surroundings,
     ThisNode,
     node_port_addresses,
     own_address,
     surroundings,
 )
 from sliceplane.proxy.tracker import ServiceTracker, node_ground, node_ip
+
+
+class RulesTransaction(Protocol):
+    """What is common to the transactions of back ends."""
+
+    @property
+    def full(self) -> bool:
+        """It replaces all rules, whatever was there."""
+
+    @property
+    def size(self) -> int:
+        """How many commands, for logs."""
+
+    def render(self) -> str:
+        """As the back end's own program reads it."""
+
+
+T_co = TypeVar("T_co", bound=RulesTransaction, covariant=True)
+
+
+class Ruleset(Protocol[T_co]):
+    """What one back end holds of one family.
+
+    ``set_*`` say what is desired, ``take_transaction`` gives the difference; then exactly one of ``on_success`` and
+    ``on_failure``.  After a failure the shadow is worth nothing, and the next write is full.
+    """
+
+    #: the next transaction replaces everything, whatever the shadow says; the caller may wish for it, too
+    needs_full: bool
+
+    def set_surroundings(self, around: Surroundings, node_ports: tuple[str, ...]) -> bool:
+        """What rules depend on besides Services; *node_ports*: the addresses that node ports are on, where they are
+        listed.  Whether anything is to be written for it."""
+
+    def set_service(self, change: ServiceChange, node: ThisNode) -> bool:
+        """The newest state of a Service; whether it means other rules.  O(the Service)."""
+
+    def take_transaction(self, now: float) -> T_co | None:
+        """What brings the kernel up to date; ``None``: it is."""
+
+    def on_success(self, now: float) -> None:
+        """The kernel took the transaction."""
+
+    def on_failure(self) -> None:
+        """The kernel refused it, or what became of it is unknown."""
+
+    def next_deadline(self) -> float | None:
+        """When something may be removed that is out of use; ``None``: nothing is kept."""
+
+    def check(self) -> None:
+        """Every invariant.  O(state)."""
+
+
+V = TypeVar("V")
+#: the Services that want one place in the kernel, and with which value, sorted by key; the first has it.  Tuples, since
+#: nearly every place is wanted by one Service, and there are as many places as there are rules
+Shares = tuple[tuple[ServiceKey, V], ...]
+
+
+def with_share(shares: Shares[V], key: ServiceKey, value: tuple[V] | None) -> Shares[V]:
+    """*shares* with *key* wanting the one value, or nothing.  However many there are, it costs little more than a copy:
+    thousands of Services may want the place of one endpoint."""
+    at = bisect_left(shares, key, key=itemgetter(0))
+    end = at + 1 if at < len(shares) and shares[at][0] == key else at
+    wanted = () if value is None else ((key, value[0]),)
+    return (*shares[:at], *wanted, *shares[end:])
+
+
+def allowed_sources(port: ServedPort, node_ip: str) -> tuple[str, ...]:
+    """Who may use a load balancer's addresses (``loadBalancerSourceRanges``): disjoint networks in canonical form;
+    empty: every client.  *node_ip* "": not known.
+
+    A node that is a client may send with one of those addresses as its source, so they are allowed where it is.
+    """
+    ranges = port.source_ranges
+    address = ipaddress.ip_address(node_ip) if node_ip and ranges else None
+    if address is None or not any(address in ipaddress.ip_network(network) for network in ranges):
+        return ranges
+    return networks((*ranges, *(f"{ip}/{address.max_prefixlen}" for ip in port.vips)), family(address))
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,7 @@ from sliceplane.store.backend import Loaded
 from sliceplane.store.batches import BATCH_ROOM, Batch, FeedItem, Group, HeadName, Known, Ticket, TurnAsked
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
-from sliceplane.store.readindex import ReadIndex
-from sliceplane.store.turns import Turns
+from sliceplane.store.turns import ReadIndex, Turns
 from sliceplane.store.types import EventType, Key, StoreEvent
 
 

@@ -1,4 +1,4 @@
-"""Turn-taking between servers that write to one log, so that none starves.
+"""Servers that write to one log: whose turn it is, so that none starves, and how far a cache must be for a read.
 
 The winner of a race knows the newest state first, and would win the next race too.  So a server that lost, or that
 waits with work in hand, *asks for a turn*: it puts a key of its own, and the order in which the log took these keys is
@@ -7,11 +7,15 @@ transaction.  With two busy servers batches alternate, and nothing is executed t
 
 Turns are a courtesy, never a lock: no server waits longer than ``PATIENCE_S`` for one turn, and who lost patience takes
 the key away with its next batch.  A server that died or hangs costs the others that time, once.
+
+Linearizable reads from a cache (``ReadIndex``): ask the log where its head is, wait until the cache has got there.  One
+question serves all reads that waited when it was asked.  A later one waits for the next one: an answer says
+nothing about what was acknowledged after its question was put.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 #: time for another server to see the newest state, redo its work, and have it stored
@@ -67,3 +71,80 @@ class Turns:
     def overdue(self, now: float) -> tuple[str, ...]:
         """Servers whose keys the next batch takes away."""
         return tuple(sorted(name for name, turn in self._others.items() if now >= turn.seen_at + PATIENCE_S))
+
+
+Done = Callable[[], None]
+
+
+class ReadIndex:
+    """Owned by one ``Replica``."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._waiting: list[Done] = []
+        self._asked: list[Done] = []
+        self._in_flight = False
+        #: where the cache was when the last question was put: the answer cannot be less
+        self.asked_at = 0
+        #: (head, whom it lets go on)
+        self._due: list[tuple[int, list[Done]]] = []
+        # Counters, for metrics.
+        self.questions = 0
+        self.served = 0
+
+    def want(self, done: Done) -> None:
+        """*done* is called when the cache is at least as new as the log is now."""
+        self._waiting.append(done)
+
+    def also(self, done: Done) -> None:
+        """As ``want``, for the question that is under way."""
+        self._asked.append(done)
+
+    @property
+    def wanted(self) -> bool:
+        return bool(self._waiting or self._asked)
+
+    def take(self, position: int) -> int | None:
+        """The number of a question to put now, if a read waits and none is under way; the cache is at *position*."""
+        if self._in_flight or not self.wanted:
+            return None
+        self._number += 1
+        self.asked_at = position
+        self.questions += 1
+        self._asked += self._waiting
+        self._waiting = []
+        self._in_flight = True
+        return self._number
+
+    def on_head(self, number: int, head: int) -> None:
+        if self.awaits(number):
+            self._in_flight = False
+            self._due.append((head, self._asked))
+            self._asked = []
+
+    def on_no_answer(self, number: int) -> None:
+        """Who waited waits for the next question."""
+        if number == self._number:
+            self._in_flight = False
+
+    def awaits(self, number: int) -> bool:
+        """Whether the answer to question *number* is of use."""
+        return number == self._number and self._in_flight
+
+    def on_replaced(self) -> None:
+        """The cache was made anew, maybe of an older log: what was answered before, or is being answered, says nothing
+        any more.  All reads wait for the next question."""
+        self._number += 1
+        self._in_flight = False
+        self.asked_at = 0
+        self._waiting = [*(done for _, waiters in self._due for done in waiters), *self._asked, *self._waiting]
+        self._due = []
+        self._asked = []
+
+    def on_position(self, position: int) -> None:
+        """The cache got there."""
+        reached = [done for head, waiters in self._due if head <= position for done in waiters]
+        self._due = [(head, waiters) for head, waiters in self._due if head > position]
+        self.served += len(reached)
+        for done in reached:
+            done()

@@ -17,7 +17,7 @@ from sliceplane.documents import protobuf
 from sliceplane.registry.config import served_resources
 from sliceplane.shell.server.plane import PlaneConfig
 from sliceplane.shell.server.requests.encoders import encoder_for
-from sliceplane.shell.server.requests.negotiate import negotiate
+from sliceplane.shell.server.requests.response import negotiate
 
 OLD = "/apis/discovery.k8s.io/v1beta1"
 OLD_SLICES = f"{OLD}/namespaces/default/endpointslices"

@@ -18,7 +18,7 @@ from sliceplane.api.scheme import EndpointSlices
 from sliceplane.kit.metrics import Count
 from sliceplane.shell.server.monitoring.metrics import WatchTraffic
 from sliceplane.shell.server.requests.encoders import encoder_for
-from sliceplane.shell.server.requests.negotiate import negotiate
+from sliceplane.shell.server.requests.response import negotiate
 from sliceplane.shell.server.requests.watch import SEND_BYTES, Stream, StreamTurns
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store

@@ -34,11 +34,11 @@ from sliceplane.controllers.base import EventNote, Selection
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.rng import Rng
-from sliceplane.proxy.damage import Damage
 from sliceplane.proxy.endpoints import differences
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.plane import AnyNodePlane, NodePlaneConfig
 from sliceplane.proxy.progress import Progress
+from sliceplane.proxy.schedule import Damage
 from sliceplane.proxy.selections import ALL, Union, common_selector, own_selectors, reading_of, reads_slices
 from sliceplane.proxy.surroundings import PRIMARY, RulesConfig
 from sliceplane.shell.node.claims import ALL_NODES, ProxyClaims
@@ -47,8 +47,7 @@ from sliceplane.shell.node.healthz import ProxyHealth
 from sliceplane.shell.node.inputs import COMMON, Changes, Inputs
 from sliceplane.shell.node.kernel.backend import AnyBackend, KernelError, look
 from sliceplane.shell.node.kernel.netns import Listen, listening_in
-from sliceplane.shell.node.metrics import ProxyMetrics
-from sliceplane.shell.node.recording import ProxyRecord
+from sliceplane.shell.node.metrics import ProxyMetrics, ProxyRecord
 from sliceplane.shell.node.timing import WHOLE_TABLE_PERIOD_S, ProxyTiming
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client

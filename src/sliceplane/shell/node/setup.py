@@ -25,8 +25,8 @@ from sliceplane.shell.node.kernel.conntrack import Conntrack
 from sliceplane.shell.node.kernel.modes import backend_of, present
 from sliceplane.shell.node.kernel.netns import listening_in
 from sliceplane.shell.node.kernel.sysctls import SysctlError, adjust_oom_score, tune_conntrack
+from sliceplane.shell.node.metrics import ProxyRecord, recording
 from sliceplane.shell.node.node_proxy import NodeProxy, available_families
-from sliceplane.shell.node.recording import ProxyRecord, recording
 from sliceplane.shell.node.report import report_progress
 from sliceplane.shell.node.timing import PROBE_TIMEOUT_S, ProxyTiming
 from sliceplane.shell.process.flight import FlightConfig

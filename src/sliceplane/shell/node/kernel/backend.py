@@ -1,6 +1,6 @@
 """The seam between a node proxy and the kernel: what ``node_proxy`` needs of a back end, and what may go wrong there.
 
-A back end is a core (a ``proxy.ruleset.Ruleset`` for each IP family: desired rules in, difference out) and the programs
+A back end is a core (a ``proxy.plane.Ruleset`` for each IP family: desired rules in, difference out) and the programs
 that carry out what it says.  ``nft_backend`` has nftables, ``iptables_backend`` iptables; the node proxy knows neither.
 """
 
@@ -12,8 +12,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.configuration.fields import Mode
-from sliceplane.proxy.plane import AnyNodePlane, NodePlaneConfig
-from sliceplane.proxy.ruleset import RulesTransaction
+from sliceplane.proxy.plane import AnyNodePlane, NodePlaneConfig, RulesTransaction
 
 Reason = Literal["missing", "permission", "namespace", "resources", "version", "rejected", "timeout", "busy"]
 

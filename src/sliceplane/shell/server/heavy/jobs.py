@@ -19,9 +19,9 @@ from sliceplane.registry.core import Core
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.rehearsal import Extract, Rehearsed, rehearse
 from sliceplane.registry.types import Context, DeleteOptions, Outcome, PatchType, Target, WriteOptions
-from sliceplane.shell.server.requests.negotiate import Representation
 from sliceplane.shell.server.requests.params import decode_delete_options_body, decode_object
 from sliceplane.shell.server.requests.render import RenderedError, render_bytes, render_items, render_object
+from sliceplane.shell.server.requests.response import Representation
 
 if TYPE_CHECKING:
     from sliceplane.documents.table import IncludeObject

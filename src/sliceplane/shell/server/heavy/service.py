@@ -21,7 +21,7 @@ from sliceplane.registry.types import Outcome, User
 from sliceplane.shell.server.heavy.jobs import HeavyJob, HeavyWrite, Rehearse
 from sliceplane.shell.server.heavy.pool import Pool, WorkerDied, Workers
 from sliceplane.shell.server.requests.limits import TooMany
-from sliceplane.shell.server.requests.negotiate import PLAIN_JSON, Representation
+from sliceplane.shell.server.requests.response import PLAIN_JSON, Representation
 from sliceplane.shell.server.storage.committing import Durability
 from sliceplane.store.types import Key
 

@@ -16,19 +16,20 @@ from sliceplane.api.errors import unknown_resource
 from sliceplane.api.meta import Document
 from sliceplane.api.requests import SUBRESOURCES, BodyKind
 from sliceplane.api.scheme import SERVED, Resource
-from sliceplane.shell.server.requests.negotiate import (
+from sliceplane.shell.server.requests.render import render_bytes
+from sliceplane.shell.server.requests.request import Request
+from sliceplane.shell.server.requests.response import (
     CONTENT_TYPES,
     JSON,
     MEDIA,
+    NO_CACHE,
     PROTOBUF,
     Media,
     Representation,
+    Response,
     not_acceptable,
     parse_accept,
 )
-from sliceplane.shell.server.requests.render import render_bytes
-from sliceplane.shell.server.requests.request import Request
-from sliceplane.shell.server.requests.response import NO_CACHE, Response
 
 _AGGREGATED_FORM = ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 _AGGREGATED_TYPES: dict[Media, bytes] = {

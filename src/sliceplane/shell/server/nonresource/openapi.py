@@ -12,9 +12,8 @@ from functools import cache
 
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import Resource
-from sliceplane.shell.server.requests.negotiate import JSON, parse_accept
 from sliceplane.shell.server.requests.request import Request
-from sliceplane.shell.server.requests.response import NO_CACHE, Header, Response
+from sliceplane.shell.server.requests.response import JSON, NO_CACHE, Header, Response, parse_accept
 
 _IMMUTABLE_S = 365 * 86_400
 _IMMUTABLE = (b"cache-control", b"public, immutable")

@@ -18,8 +18,8 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
 from sliceplane.registry.answers import shown_body
-from sliceplane.shell.server.requests.negotiate import Representation
 from sliceplane.shell.server.requests.render import escape, partial_metadata
+from sliceplane.shell.server.requests.response import Representation
 from sliceplane.store.types import EventType, Record
 
 if TYPE_CHECKING:

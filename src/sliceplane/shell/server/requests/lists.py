@@ -22,7 +22,6 @@ from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Context, DeleteOptions, ListOptions, ListOutcome, Target
 from sliceplane.shell.server.heavy.jobs import Convert, HeavyWrite, RenderItems
 from sliceplane.shell.server.heavy.service import STORED_SHARE, Heavy
-from sliceplane.shell.server.requests.negotiate import Representation
 from sliceplane.shell.server.requests.render import (
     escape,
     list_metadata_of,
@@ -30,6 +29,7 @@ from sliceplane.shell.server.requests.render import (
     render_document,
     render_list,
 )
+from sliceplane.shell.server.requests.response import Representation
 from sliceplane.shell.server.storage.committing import Durability
 from sliceplane.store.types import Record
 

@@ -37,8 +37,8 @@ from sliceplane.registry.types import (
     WatchOptions,
     WriteOptions,
 )
-from sliceplane.shell.server.requests.negotiate import JSON, PROTOBUF, YAML
 from sliceplane.shell.server.requests.request import Query, Request
+from sliceplane.shell.server.requests.response import JSON, PROTOBUF, YAML
 
 FIELD_MANAGER_BYTES_MAX = 128
 _VALIDATIONS = get_args(FieldValidation)

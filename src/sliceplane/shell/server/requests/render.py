@@ -18,7 +18,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
 from sliceplane.registry.documents import list_bytes, list_metadata
 from sliceplane.registry.types import ListOutcome
-from sliceplane.shell.server.requests.negotiate import PLAIN_JSON, Representation
+from sliceplane.shell.server.requests.response import PLAIN_JSON, Representation
 
 if TYPE_CHECKING:
     from sliceplane.documents.table import IncludeObject
@@ -264,7 +264,7 @@ def _go_type(kind: str, resource: Resource) -> str:
 
 def error_representation(accept: str, *, pretty: bool) -> Representation:
     """What to word an error in: the negotiated media type, JSON where negotiation itself fails."""
-    from sliceplane.shell.server.requests.negotiate import negotiate
+    from sliceplane.shell.server.requests.response import negotiate
 
     try:
         negotiated = negotiate(accept, pretty=pretty)

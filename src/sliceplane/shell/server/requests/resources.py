@@ -23,7 +23,6 @@ from sliceplane.registry.types import Context, Outcome, Target, WriteOptions
 from sliceplane.shell.server.heavy.jobs import HeavyWrite, Render
 from sliceplane.shell.server.heavy.service import STORED_SHARE, Heavy
 from sliceplane.shell.server.requests.lists import Lists
-from sliceplane.shell.server.requests.negotiate import CONTENT_TYPES, PLAIN_JSON, Representation, negotiate
 from sliceplane.shell.server.requests.params import (
     decode_delete_options,
     decode_object,
@@ -35,7 +34,16 @@ from sliceplane.shell.server.requests.params import (
 from sliceplane.shell.server.requests.paths import Route
 from sliceplane.shell.server.requests.render import error_representation, escape, render_object
 from sliceplane.shell.server.requests.request import Request
-from sliceplane.shell.server.requests.response import DEPRECATIONS, NO_CACHE, Response, warning_headers
+from sliceplane.shell.server.requests.response import (
+    CONTENT_TYPES,
+    DEPRECATIONS,
+    NO_CACHE,
+    PLAIN_JSON,
+    Representation,
+    Response,
+    negotiate,
+    warning_headers,
+)
 from sliceplane.shell.server.requests.timers import Horizon
 from sliceplane.shell.server.storage.committing import Durability
 from sliceplane.store.mvcc import Store

@@ -22,7 +22,6 @@ from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Target, WatchPlan
 from sliceplane.shell.server.monitoring.metrics import WatchTraffic
 from sliceplane.shell.server.requests.encoders import AnyEncoder, TableEncoder, encoder_for
-from sliceplane.shell.server.requests.negotiate import Representation, negotiate
 from sliceplane.shell.server.requests.params import watch_options
 from sliceplane.shell.server.requests.paths import Route
 from sliceplane.shell.server.requests.request import Request, Send, StreamConnection
@@ -30,8 +29,10 @@ from sliceplane.shell.server.requests.resources import ResourceHandlers, include
 from sliceplane.shell.server.requests.response import (
     DEPRECATIONS,
     NO_CACHE,
+    Representation,
     common_headers,
     flow_headers,
+    negotiate,
     warning_headers,
 )
 from sliceplane.shell.server.requests.timers import HubTicker, Revocation

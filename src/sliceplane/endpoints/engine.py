@@ -121,7 +121,7 @@ class EndpointsState:
         version = self._version
         if shown is Shown.ECHO and version is not None:
             version.observed = observed
-            return self._waits_for_echo
+            return self.shape is not None and not self.shape.active
         return shown is Shown.NEW
 
     def on_endpoints_gone(self, uid: str) -> bool:
@@ -130,11 +130,6 @@ class EndpointsState:
             return False
         self.condemned = self.condemned and self.own.in_flight
         return True
-
-    @property
-    def _waits_for_echo(self) -> bool:
-        """To hand the object over its addresses are needed, and only the cache has them."""
-        return self.shape is not None and not self.shape.active
 
     # -- plan and result --------------------------------------------------------------------------------
 

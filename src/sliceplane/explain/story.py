@@ -32,7 +32,7 @@ def _of_service(case: ServiceCase) -> str:
         return f"{case.name} is a name for {spec.external_name}: DNS answers with it, no proxy and no Pod is asked"
     place = "headless, DNS gives its endpoints' addresses" if case.is_headless else f"{spec.type} {spec.cluster_ip}"
     if case.selector:
-        pods = _of(_ready_pods(case), len(case.live), "Pod")
+        pods = _of(sum(pod.is_ready and not pod.is_going for pod in case.live), len(case.live), "Pod")
     else:
         managers = Counter((item.metadata.labels or {}).get(LABEL_MANAGED_BY, "hand") for item in case.slices)
         pods = f"no selector, {count(len(case.slices), 'slice')}"
@@ -47,10 +47,6 @@ def _of_service(case: ServiceCase) -> str:
 def _of(ready: int, number: int, what: str) -> str:
     """``3 of 4 Pods ready``"""
     return f"{part(ready, number, what)} ready" if number else f"no {what}"
-
-
-def _ready_pods(case: ServiceCase) -> int:
-    return sum(pod.is_ready and not pod.is_going for pod in case.live)
 
 
 def _of_node(case: NodeCase) -> str:

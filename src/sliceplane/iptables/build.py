@@ -107,7 +107,11 @@ class _IptablesPort:
         sources = allowed_sources(port, self._node.ip) if port.vips else ()
         if state.categories.has_any:
             chain = self._external_chain()
-            firewall = self._firewalled(chain, sources) if sources else chain
+            firewall = (
+                self._add("nat", "KUBE-FW-", [rule("-s", network, jump(chain)) for network in sources])
+                if sources
+                else chain
+            )
             for ip, what in addresses:
                 self._put_destination(_NAT_SERVICES, ip, what, firewall if ip in port.vips else chain)
             if port.node_port:
@@ -146,9 +150,6 @@ class _IptablesPort:
             if categories.local:
                 rules.append(jump(self._policy_chain("KUBE-SVL-")))
         return self._add("nat", "KUBE-EXT-", rules)
-
-    def _firewalled(self, chain: str, sources: tuple[str, ...]) -> str:
-        return self._add("nat", "KUBE-FW-", [rule("-s", network, jump(chain)) for network in sources])
 
     def _build_firewall(self, sources: tuple[str, ...]) -> None:
         allowed = [rule("-s", network, jump("RETURN")) for network in sources]

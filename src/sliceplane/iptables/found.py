@@ -64,7 +64,7 @@ def parse_saved(text: str) -> ListedRules:
             continue
         elif line.startswith(":"):
             name = line[1:].partition(" ")[0]
-            if _is_ours(name):
+            if name in _FIXED or name.startswith(names.OF_SERVICES):
                 chains.append((table, name))
         elif line.startswith("-A "):
             chain, _, rest = line[3:].partition(" ")
@@ -83,7 +83,3 @@ def removal(found: ListedRules) -> str:
             emptied = [f":{name} - [0:0]" for name in chains]
             parts += [f"*{table}", *emptied, *jumps, *(f"-X {name}" for name in chains), "COMMIT"]
     return "".join(f"{part}\n" for part in parts)
-
-
-def _is_ours(name: str) -> bool:
-    return name in _FIXED or name.startswith(names.OF_SERVICES)

@@ -80,7 +80,10 @@ def render(snapshot: NodeSnapshot) -> IpvsRules:
     for state in snapshot.states:
         draft.add(state)
     length = 128 if snapshot.family == "IPv6" else 32
-    addresses = "".join(f"address replace {ip}/{length} dev {DEVICE}\n" for ip in _sorted(draft.addresses))
+    addresses = "".join(
+        f"address replace {ip}/{length} dev {DEVICE}\n"
+        for ip in sorted(draft.addresses, key=lambda ip: int(ipaddress.ip_address(ip)))
+    )
     servers = "".join(line for key in draft.servers for line in draft.servers[key])
     return IpvsRules(snapshot.family, addresses, servers, _sets(draft, snapshot.family), _rules(snapshot))
 
@@ -229,7 +232,3 @@ def _set_name(suffix: str, family: Family) -> str:
 
 def _socket(ip: str, port: int) -> str:
     return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
-
-
-def _sorted(addresses: set[str]) -> list[str]:
-    return sorted(addresses, key=lambda ip: int(ipaddress.ip_address(ip)))

@@ -4,8 +4,9 @@ A back end is a core and a shell.  The core is a ``Ruleset`` of one IP family: w
 kernel holds, and transactions from one to the other (``nft.table``, ``iptables.table``).  ``NodePlane`` owns it and
 tells it of changes; the shell (``shell.node.kernel.backend``) carries its transactions out.
 
-``proxy.tracker`` knows what changed, ``proxy.schedule`` when to write; a back end's ``Ruleset`` knows what that means to the kernel and how it gets there: desired rules in, difference out.  A shell (or a test, or a simulator) owns
-the plane and runs what it gives out::
+``proxy.tracker`` knows what changed, ``proxy.schedule`` when to write; a back end's ``Ruleset`` knows what that means
+to the kernel and how it gets there: desired rules in, difference out.  A shell (or a test, or a simulator) owns the
+plane and runs what it gives out::
 
     plane.on_service(old, new, now) ...      # and on_slice, on_node, on_synced
     if plane.schedule.due(now):

@@ -14,9 +14,9 @@ every change of ordinary Services, and of large ones together at most ``PORTION`
 What is left goes with the next write, behind whatever has changed by then; large Services take turns.  Between two
 portions a Service has some ports as they were and some as they are to be, each whole; endpoints are always the newest.
 
-**Damage.**  Rules that were gone from the kernel although this proxy did not remove them: seen, put back, told of for a
-while.  That a table is written anew mends it within a moment, and hides who deletes it: a firewall's reload, a second proxy, a
-person.  So each time counts, and health speaks of it for ``RECENT_S`` although the node is well.
+**Damage.**  Rules that were gone from the kernel although this proxy did not remove them: seen, put back, told of for
+a while.  That a table is written anew mends it within a moment, and hides who deletes it: a firewall's reload, a
+second proxy, a person.  So each time counts, and health speaks of it for ``RECENT_S`` although the node is well.
 """
 
 from __future__ import annotations

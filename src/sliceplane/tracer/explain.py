@@ -183,7 +183,8 @@ def _notes(decision: PacketDecision, targets: tuple[TracedEndpoint, ...]) -> tup
         notes.append("externalTrafficPolicy Local is for clients outside: those on this node may use every endpoint")
     if (
         decision.role == "cluster IP"
-        and _tells_no_pods_apart(decision)
+        and decision.run.plane.facts.detector is None
+        and not decision.inquiry.settings.rules.masquerade_all
         and decision.inquiry.flight.source_kind != "Pod"
     ):
         notes.append("without --cluster-cidr Pods are not told from clients outside, and neither is masqueraded")
@@ -194,7 +195,3 @@ def _notes(decision: PacketDecision, targets: tuple[TracedEndpoint, ...]) -> tup
     if any(excess):
         notes.append(f"Service {service} is beyond the bounds: {excess}")
     return (*notes, *refused)
-
-
-def _tells_no_pods_apart(decision: PacketDecision) -> bool:
-    return decision.run.plane.facts.detector is None and not decision.inquiry.settings.rules.masquerade_all

@@ -75,7 +75,7 @@ def _port_of(question: Question, to: NameTarget, cluster: TracedCluster, family:
         for port in ports
         if to.port in {"", port.name.port, str(port.port)} and question.protocol in {None, port.name.protocol}
     ]
-    there = some([_described(port) for port in ports], CHOICES_MAX)
+    there = some([f"{port.name.port or port.port}/{port.name.protocol}" for port in ports], CHOICES_MAX)
     if not wanted:
         which = "/".join(filter(None, (to.port, question.protocol)))
         raise Unanswerable(f"Service {to} has no port {which}; it has {there}")
@@ -86,10 +86,6 @@ def _port_of(question: Question, to: NameTarget, cluster: TracedCluster, family:
             raise Unanswerable(f"Service {to} has several ports, name one: {there}")
         wanted = as_tcp
     return wanted[0]
-
-
-def _described(port: ServedPort) -> str:
-    return f"{port.name.port or port.port}/{port.name.protocol}"
 
 
 def _service_of(to: NameTarget, cluster: TracedCluster) -> Service:

@@ -64,10 +64,6 @@ def _meta(key: int, word: int = 0) -> bytes:
     return _make("meta", number(2, key), number(1, register(word)))
 
 
-def _set_meta(key: int) -> bytes:
-    return _make("meta", number(2, key), number(3, register(0)))
-
-
 def _compare(how: int, data: bytes) -> bytes:
     return _make("cmp", number(1, register(0)), number(2, how), nest(3, value(data)))
 
@@ -125,7 +121,7 @@ def _has_bit(load: bytes, bit: int) -> bytes:
 
 def _flip_mark(mask: int) -> bytes:
     changed = _bitwise(host_number(mask), host_number(statements.MASQUERADE_MARK))
-    return _meta(_META_MARK) + changed + _set_meta(_META_MARK)
+    return _meta(_META_MARK) + changed + _make("meta", number(2, _META_MARK), number(3, register(0)))
 
 
 @_remembered

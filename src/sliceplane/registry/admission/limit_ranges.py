@@ -87,7 +87,7 @@ def _apply_defaults(document: Document, ranges: list[Document]) -> None:
 def _problems(spec: Document, item: Document) -> list[str]:
     kind = item.get("type", "")
     if kind == "Pod":
-        return _compare(item, kind, *_whole(spec))
+        return _compare(item, kind, _total(spec, "requests"), _total(spec, "limits"))
     if kind != "Container":
         return []
     problems: list[str] = []
@@ -139,11 +139,6 @@ def _ratio(name: str, kind: str, bound: str, request: str | None, limit: str | N
         return [f"{text}, but no limit is specified or limit is 0"]
     ratio = amount(limit) / amount(request)
     return [f"{text}, but provided ratio is {float(ratio):f}"] if ratio > amount(bound) else []
-
-
-def _whole(spec: Document) -> tuple[Amounts, Amounts]:
-    """Requests and limits of a Pod: the sum of its containers, or the largest init container if that is more."""
-    return _total(spec, "requests"), _total(spec, "limits")
 
 
 def _total(spec: Document, kind: str) -> Amounts:

@@ -53,10 +53,6 @@ def _default(document: Document) -> None:
     default_template(spec)
 
 
-def _first_status(_document: Document) -> Document:
-    return dict.fromkeys(_COUNTS, 0)
-
-
 def _validate(document: Document) -> list[FieldError]:
     spec: Document = document["spec"]
     selector = spec.get("selector")
@@ -93,14 +89,6 @@ def _strategy(strategy: Document) -> list[FieldError]:
     return errors
 
 
-def _validate_update(new: Document, old: Document) -> list[FieldError]:
-    return check_same_selector(new, old) + _validate(new)
-
-
-def _validate_status(new: Document, _old: Document) -> list[FieldError]:
-    return check_status_counts(new, (*_COUNTS, *_FURTHER))
-
-
 def _cells(daemon_set: Document, now: float) -> tuple[Cell, ...]:
     shown = ("desiredNumberScheduled", "currentNumberScheduled", "numberReady", "updatedNumberScheduled")
     return (
@@ -118,9 +106,14 @@ DAEMON_SET: Final = kind.Kind(
     prepare_create=kind.created_as_sent,
     prepare_update=kind.updated_as_sent,
     validate=_validate,
-    validate_update=_validate_update,
+    validate_update=lambda new, old: check_same_selector(new, old) + _validate(new),
     warnings=kind.no_warnings,
-    status=kind.Status(first=_first_status, validate=_validate_status, not_written=kind.SPEC, kept=()),
+    status=kind.Status(
+        first=lambda _document: dict.fromkeys(_COUNTS, 0),
+        validate=lambda new, _old: check_status_counts(new, (*_COUNTS, *_FURTHER)),
+        not_written=kind.SPEC,
+        kept=(),
+    ),
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,
     quota=kind.COUNTED,

@@ -53,10 +53,6 @@ def _validate(document: Document) -> list[FieldError]:
     return errors
 
 
-def _validate_update(new: Document, old: Document) -> list[FieldError]:
-    return _validate(new) + check_same_selector(new, old)
-
-
 def _strategy(strategy: Document) -> list[FieldError]:
     kind = strategy.get("type", "")
     rolling = strategy.get("rollingUpdate")
@@ -93,7 +89,7 @@ DEPLOYMENT: Final = kind.Kind(
     prepare_create=kind.created_as_sent,
     prepare_update=kind.updated_as_sent,
     validate=_validate,
-    validate_update=_validate_update,
+    validate_update=lambda new, old: _validate(new) + check_same_selector(new, old),
     warnings=kind.no_warnings,
     status=kind.Status(
         first=kind.empty_status,

@@ -33,10 +33,6 @@ def _default(document: Document) -> None:
     document.setdefault("spec", {})
 
 
-def _first_status(_document: Document) -> Document:
-    return {"loadBalancer": {}}
-
-
 def _validate(document: Document) -> list[FieldError]:
     spec: Document = document["spec"]
     errors = check_spec(spec, {})
@@ -46,10 +42,6 @@ def _validate(document: Document) -> list[FieldError]:
         detail = "must match `ingressClassName` when both are specified"
         errors.append(invalid_value(f"annotations.{_CLASS}", annotation, detail))
     return errors
-
-
-def _validate_update(new: Document, old: Document) -> list[FieldError]:
-    return check_spec(new["spec"], old["spec"])
 
 
 def _warnings(new: Document, old: Document | None) -> tuple[str, ...]:
@@ -101,9 +93,11 @@ INGRESS: Final = kind.Kind(
     prepare_create=kind.created_as_sent,
     prepare_update=kind.updated_as_sent,
     validate=_validate,
-    validate_update=_validate_update,
+    validate_update=lambda new, old: check_spec(new["spec"], old["spec"]),
     warnings=_warnings,
-    status=kind.Status(first=_first_status, validate=_validate_status, not_written=kind.SPEC, kept=()),
+    status=kind.Status(
+        first=lambda _document: {"loadBalancer": {}}, validate=_validate_status, not_written=kind.SPEC, kept=()
+    ),
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,
     quota=kind.COUNTED,

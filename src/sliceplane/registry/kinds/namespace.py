@@ -51,10 +51,6 @@ def _prepare_update(_core: Core, target: Target, new: Document, old: Document) -
         kind.keep(new, old, "spec")
 
 
-def _first_status(_document: Document) -> Document:
-    return {"phase": "Active"}
-
-
 def _validate(document: Document) -> list[FieldError]:
     errors: list[FieldError] = []
     for name in while_few(errors, document.get("spec", {}).get("finalizers", ())):
@@ -104,7 +100,9 @@ NAMESPACE: Final = kind.Kind(
     validate=_validate,
     validate_update=kind.as_new(_validate),
     warnings=kind.no_warnings,
-    status=kind.Status(first=_first_status, validate=_validate_status, not_written=kind.SPEC, kept=()),
+    status=kind.Status(
+        first=lambda _document: {"phase": "Active"}, validate=_validate_status, not_written=kind.SPEC, kept=()
+    ),
     admission=kind.ADMITTED,
     deletion=kind.Deletion(admit=_admit_delete, linger=_linger, grace=kind.no_grace, is_held=_is_held),
     quota=kind.UNCOUNTED,

@@ -32,10 +32,6 @@ def _default(document: Document) -> None:
                 port.setdefault("protocol", "TCP")
 
 
-def _validate(document: Document) -> list[FieldError]:
-    return _rules(document["spec"], ())
-
-
 def _validate_update(new: Document, old: Document) -> list[FieldError]:
     """A range that the old policy had may stay as it is spelled."""
     spec: Document = old["spec"]
@@ -146,7 +142,7 @@ NETWORK_POLICY: Final = kind.Kind(
     defaults=_default,
     prepare_create=kind.created_as_sent,
     prepare_update=kind.updated_as_sent,
-    validate=_validate,
+    validate=lambda document: _rules(document["spec"], ()),
     validate_update=_validate_update,
     warnings=_warnings,
     status=kind.NO_STATUS,

@@ -59,10 +59,6 @@ def _prepare_update(_core: Core, _target: Target, new: Document, old: Document) 
     pods.carry_over(new, old)
 
 
-def _first_status(pod: Document) -> Document:
-    return {"phase": "Pending", "qosClass": _qos_class(pod["spec"])}
-
-
 def _qos_class(spec: Document) -> str:
     """Who is evicted first: BestEffort asks for nothing, Guaranteed has a cpu and memory limit equal to its request."""
     guaranteed = True
@@ -148,10 +144,6 @@ def _grace_s(pod: Document, asked: int | None) -> int:
     return 1 if grace_s < 0 else grace_s
 
 
-def _is_held(pod: Document) -> bool:
-    return bool(pod["metadata"].get("deletionGracePeriodSeconds"))
-
-
 def _usage(pod: Object) -> dict[str, int]:
     """Pods that are done use nothing."""
     assert isinstance(pod, Pod)
@@ -167,7 +159,7 @@ POD: Final = kind.Kind(
     validate_update=_validate_update,
     warnings=kind.no_warnings,
     status=kind.Status(
-        first=_first_status,
+        first=lambda pod: {"phase": "Pending", "qosClass": _qos_class(pod["spec"])},
         validate=_validate_status,
         not_written=fields.of_paths(
             [("f:spec",), ("f:metadata", "f:deletionTimestamp"), ("f:metadata", "f:ownerReferences")]
@@ -175,7 +167,12 @@ POD: Final = kind.Kind(
         kept=("ownerReferences",),
     ),
     admission=kind.ADMITTED,
-    deletion=kind.Deletion(admit=kind.any_name, linger=kind.goes_at_once, grace=_grace_s, is_held=_is_held),
+    deletion=kind.Deletion(
+        admit=kind.any_name,
+        linger=kind.goes_at_once,
+        grace=_grace_s,
+        is_held=lambda pod: bool(pod["metadata"].get("deletionGracePeriodSeconds")),
+    ),
     quota=kind.Quota(counted=True, names=(Pods.plural,), usage=_usage, rises=False),
     granted=kind.edited("status"),
     columns=pod_columns.PRINTER,

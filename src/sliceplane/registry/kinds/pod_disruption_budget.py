@@ -23,10 +23,6 @@ def _default(document: Document) -> None:
     document.setdefault("spec", {})
 
 
-def _first_status(_document: Document) -> Document:
-    return dict.fromkeys(_COUNTS, 0)
-
-
 def _validate(document: Document) -> list[FieldError]:
     spec: Document = document["spec"]
     errors: list[FieldError] = []
@@ -42,10 +38,6 @@ def _validate(document: Document) -> list[FieldError]:
     if policy is not None and policy not in _POLICIES:
         errors.append(not_supported("spec.unhealthyPodEvictionPolicy", policy, _POLICIES))
     return errors
-
-
-def _validate_status(new: Document, _old: Document) -> list[FieldError]:
-    return check_status_counts(new, _COUNTS)
 
 
 def _cells(budget: Document, now: float) -> tuple[Cell, ...]:
@@ -66,7 +58,12 @@ POD_DISRUPTION_BUDGET: Final = kind.Kind(
     validate=_validate,
     validate_update=kind.as_new(_validate),
     warnings=kind.no_warnings,
-    status=kind.Status(first=_first_status, validate=_validate_status, not_written=kind.SPEC, kept=()),
+    status=kind.Status(
+        first=lambda _document: dict.fromkeys(_COUNTS, 0),
+        validate=lambda new, _old: check_status_counts(new, _COUNTS),
+        not_written=kind.SPEC,
+        kept=(),
+    ),
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,
     quota=kind.COUNTED,

@@ -7,7 +7,7 @@ from typing import Final
 from sliceplane.api.errors import FieldError
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ReplicaSets
-from sliceplane.documents.table.columns import Cell, Printer
+from sliceplane.documents.table.columns import Printer
 from sliceplane.registry.kinds import kind
 from sliceplane.registry.kinds.workload import (
     REPLICAS_COLUMNS,
@@ -27,21 +27,9 @@ def _default(document: Document) -> None:
     default_template(spec)
 
 
-def _first_status(_document: Document) -> Document:
-    return {"replicas": 0}
-
-
 def _validate(document: Document) -> list[FieldError]:
     spec: Document = document["spec"]
     return check_counts(spec, ("replicas", "minReadySeconds")) + check_selector_and_template(spec)
-
-
-def _validate_update(new: Document, old: Document) -> list[FieldError]:
-    return _validate(new) + check_same_selector(new, old)
-
-
-def _cells(replica_set: Document, now: float) -> tuple[Cell, ...]:
-    return (*replicas_cells(replica_set, now), *template_cells(replica_set))
 
 
 REPLICA_SET: Final = kind.Kind(
@@ -50,12 +38,16 @@ REPLICA_SET: Final = kind.Kind(
     prepare_create=kind.created_as_sent,
     prepare_update=kind.updated_as_sent,
     validate=_validate,
-    validate_update=_validate_update,
+    validate_update=lambda new, old: _validate(new) + check_same_selector(new, old),
     warnings=kind.no_warnings,
-    status=kind.Status(first=_first_status, validate=kind.no_update_rules, not_written=kind.SPEC, kept=()),
+    status=kind.Status(
+        first=lambda _document: {"replicas": 0}, validate=kind.no_update_rules, not_written=kind.SPEC, kept=()
+    ),
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,
     quota=kind.COUNTED,
     granted=SCALED_WORKLOAD,
-    columns=Printer(REPLICAS_COLUMNS, _cells),
+    columns=Printer(
+        REPLICAS_COLUMNS, lambda replica_set, now: (*replicas_cells(replica_set, now), *template_cells(replica_set))
+    ),
 )

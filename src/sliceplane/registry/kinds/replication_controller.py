@@ -41,10 +41,6 @@ def _default(document: Document) -> None:
             parent[member] = parent.get(member) or dict(labels)
 
 
-def _first_status(_document: Document) -> Document:
-    return {"replicas": 0}
-
-
 def _validate(document: Document) -> list[FieldError]:
     spec: Document = document["spec"]
     errors = check_counts(spec, ("minReadySeconds",))
@@ -63,10 +59,6 @@ def _warnings(new: Document, old: Document | None) -> tuple[str, ...]:
     return (f"{_NOT_A_LABEL}[{' '.join(problems)}]",) if problems else ()
 
 
-def _validate_status(new: Document, _old: Document) -> list[FieldError]:
-    return check_status_counts(new, (*_COUNTS, "observedGeneration"), _COUNTS[1:])
-
-
 def _cells(controller: Document, now: float) -> tuple[Cell, ...]:
     return (
         *replicas_cells(controller, now),
@@ -83,7 +75,12 @@ REPLICATION_CONTROLLER: Final = kind.Kind(
     validate=_validate,
     validate_update=kind.as_new(_validate),
     warnings=_warnings,
-    status=kind.Status(first=_first_status, validate=_validate_status, not_written=kind.SPEC, kept=()),
+    status=kind.Status(
+        first=lambda _document: {"replicas": 0},
+        validate=lambda new, _old: check_status_counts(new, (*_COUNTS, "observedGeneration"), _COUNTS[1:]),
+        not_written=kind.SPEC,
+        kept=(),
+    ),
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,
     quota=kind.counted_as(ReplicationControllers.plural),

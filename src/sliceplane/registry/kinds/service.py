@@ -100,10 +100,6 @@ def _prepare_update(core: Core, _target: Target, new: Document, old: Document) -
     carry_over(new["spec"], old["spec"])
 
 
-def _first_status(_document: Document) -> Document:
-    return {"loadBalancer": {}}
-
-
 def _drop_gated(gates: Gates, new: Document, old: Document | None) -> None:
     """In place.  *old* is ``None`` for a new Service."""
     used = old is not None and "trafficDistribution" in old.get("spec", {})
@@ -223,7 +219,9 @@ SERVICE: Final = kind.Kind(
     validate=validate_service,
     validate_update=validate_service_update,
     warnings=_warnings,
-    status=kind.Status(first=_first_status, validate=validate_service_status, not_written=kind.SPEC, kept=()),
+    status=kind.Status(
+        first=lambda _document: {"loadBalancer": {}}, validate=validate_service_status, not_written=kind.SPEC, kept=()
+    ),
     admission=kind.Admission(narrow=_narrow, admit=_admit, allocate=_allocate, claim=_claim),
     deletion=kind.AT_ONCE,
     quota=kind.Quota(counted=True, names=(Services.plural, NODE_PORTS, LOAD_BALANCERS), usage=_usage, rises=True),

@@ -73,10 +73,6 @@ def _drop_max_unavailable(new: Document) -> None:
     new["spec"]["updateStrategy"].get("rollingUpdate", {}).pop("maxUnavailable", None)
 
 
-def _first_status(_document: Document) -> Document:
-    return {"replicas": 0, "availableReplicas": 0}
-
-
 def _validate(document: Document) -> list[FieldError]:
     spec: Document = document["spec"]
     errors = _rules(spec)
@@ -159,7 +155,12 @@ STATEFUL_SET: Final = kind.Kind(
     validate=_validate,
     validate_update=_validate_update,
     warnings=_warnings,
-    status=kind.Status(first=_first_status, validate=_validate_status, not_written=kind.SPEC, kept=()),
+    status=kind.Status(
+        first=lambda _document: {"replicas": 0, "availableReplicas": 0},
+        validate=_validate_status,
+        not_written=kind.SPEC,
+        kept=(),
+    ),
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,
     quota=kind.COUNTED,

@@ -56,7 +56,9 @@ class ControllerService:
         entries = (*self._entries, ControllerEntry(lambda: RootCaPublisher(context.authority)))
         rng = Rng(int.from_bytes(os.urandom(8), "big"))
         context.add_readiness("informer-sync", self._filling)
-        context.add_readiness("controllers", self._complaint)
+        context.add_readiness(
+            "controllers", lambda: self._filling() or (stale(self._host.status()) if self._host is not None else "")
+        )
         context.add_samples(self._samples)
         recorder = None
         if context.flight is not None:
@@ -105,9 +107,6 @@ class ControllerService:
             why = "the controllers are starting" if self._candidate.leading else ""
         self._settled = self._elect and not why
         return why
-
-    def _complaint(self) -> str:
-        return self._filling() or (stale(self._host.status()) if self._host is not None else "")
 
     async def drain(self) -> None:
         """Another server's controllers may work from now on.  Those that have no successor go on to the end."""

@@ -138,7 +138,7 @@ class NodeProxy:
                 plane,
                 self.metrics,
                 flows,
-                healthy=self._rules_are_good,
+                healthy=lambda: self.health().healthy,
                 on_port_failed=self._on_port_failed,
                 listen=listen,
                 clock=clock,
@@ -345,9 +345,6 @@ class NodeProxy:
             return False
         tainted = any(taint.key == TAINT_TO_BE_DELETED for taint in node.spec.taints or ())
         return tainted or node.metadata.deletion_timestamp is not None
-
-    def _rules_are_good(self) -> bool:
-        return self.health().healthy
 
     def counts(self) -> dict[Family, tuple[int, int]]:
         """For each family: Services served, transactions written."""

@@ -37,7 +37,7 @@ async def forget_events(
     while True:
         await asyncio.sleep(period_s)
         try:
-            gone = await committer.write(expire, _newest_revision)
+            gone = await committer.write(expire, lambda records: records[-1].revision if records else 0)
         except StatusError as error:
             _log.error("expired Events are still there", error=str(error))
             continue
@@ -57,7 +57,3 @@ async def keep_up(committer: AnyCommitter, name: str, step: Callable[[], int], p
                 logged = str(error)
                 cause = None if isinstance(error, StatusError) else error
                 _log.error("what the server keeps itself is not kept", step=name, error=logged, exc_info=cause)
-
-
-def _newest_revision(records: tuple[Record, ...]) -> int:
-    return records[-1].revision if records else 0

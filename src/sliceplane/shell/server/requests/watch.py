@@ -256,16 +256,15 @@ class WatchHandler:
             if watcher is None:
                 assert late is not None, "without a watcher there is an error to tell"
                 request.connection.write(encoder.error(late))
-            elif not await self._stream(request, watcher, encoder, traffic).run():
+            elif not await Stream(
+                request.connection, watcher, encoder, self._turns, traffic, stalled_s=self._stalled_s
+            ).run():
                 return
             await send({"type": "http.response.body", "body": b""})
         finally:
             if watcher is not None:
                 self._revocation.end(number)
                 self._hub.unsubscribe(watcher)
-
-    def _stream(self, request: Request, watcher: Watcher, encoder: AnyEncoder, traffic: WatchTraffic) -> Stream:
-        return Stream(request.connection, watcher, encoder, self._turns, traffic, stalled_s=self._stalled_s)
 
     async def _future_error(self, request: Request, target: Target, plan: WatchPlan) -> StatusError | None:
         """A state at a version from the future is waited for a little; then it is an ERROR event.  A

@@ -22,6 +22,7 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "apiserver": ("sliceplane.cli.apiserver", "Run the API server alone."),
         "controllers": ("sliceplane.cli.controllers", "Run the controllers against any API server, or as a shadow."),
         "proxy": ("sliceplane.cli.proxy", "Run the node proxy: the kernel's rules for Services."),
+        "dns": ("sliceplane.cli.dns", "Answer the names of Services and endpoints (DNS)."),
     },
     "Understand a cluster": {
         "status": ("sliceplane.cli.status", "Show the cluster on one screen, and what needs attention."),

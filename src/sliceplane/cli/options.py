@@ -23,6 +23,8 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Cluster", ("kubeconfig", "context", "master", "kube_api_*")),
     ("Emulated workloads", ("emulate_*", "zones")),
     ("Comparing without writing", ("shadow*",)),
+    ("Zone", ("cluster_domain", "ttl_s", "pods", "namespaces", "reverse_cidrs", "zone_answers", "client_zones")),
+    ("Clients", ("allow", "shared_resolvers", "rate_limit")),
     ("Node", ("hostname_override", "netns", "proxy_config", "progress_lease")),
     ("Local traffic and masquerading",
         ("cluster_cidr", "detect_local_mode", "pod_*", "masquerade_all", "nodeport_addresses")),

@@ -1,0 +1,112 @@
+"""What the commands that answer names have in common: their flags, and what these amount to."""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sliceplane.cli.options import with_options
+from sliceplane.cli.values import ListenType, SwitchType
+
+if TYPE_CHECKING:
+    from sliceplane.dns.clients import AnswerConfig
+    from sliceplane.dns.view import ZoneConfig
+    from sliceplane.kit.ip import Network
+
+
+class NetworkType(click.ParamType["Network"]):
+    """``ADDRESS/LENGTH``."""
+
+    name = "cidr"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Network:
+        try:
+            return ip_network(str(value), strict=False)
+        except ValueError:
+            self.fail(f"{value!r} is no range of addresses (10.0.0.0/8)", param, ctx)
+
+
+class ClientZoneType(click.ParamType["tuple[Network, str]"]):
+    """``CIDR=ZONE``."""
+
+    name = "cidr=zone"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Network, str]:
+        if isinstance(value, tuple):
+            return value
+        cidr, _, zone = str(value).partition("=")
+        if not zone:
+            self.fail(f"{value!r} is no CIDR=ZONE (10.1.0.0/16=eu-1a)", param, ctx)
+        return NetworkType().convert(cidr, param, ctx), zone
+
+
+class DomainType(click.ParamType[str]):
+    """A domain name."""
+
+    name = "domain"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from sliceplane.dns.wire import WireError, name_of
+
+        try:
+            name_of(str(value))
+        except WireError as error:
+            self.fail(str(error), param, ctx)
+        return str(value).lower().removesuffix(".")
+
+
+zone_options = with_options(
+    click.option("--cluster-domain", type=DomainType(), multiple=True, default=("cluster.local",), metavar="NAME",
+        show_default=True, help="The zone of the cluster's names; may be given several times."),
+    click.option("--ttl", "ttl_s", type=click.IntRange(0, 3600), default=5, show_default=True, metavar="SECONDS",
+        help="How long clients may keep a record."),
+    click.option("--pods", type=click.Choice(("disabled", "insecure")), default="disabled", show_default=True,
+        help="Names such as 10-0-0-7.NAMESPACE.pod; insecure: any address, whether a Pod has it or not."),
+    click.option("--namespaces", default="", metavar="NAME,...", help="Names of these alone.  [default: all]"),
+    click.option("--reverse-cidrs", type=NetworkType(), multiple=True, metavar="CIDR",
+        help="Names of these addresses are the cluster's, also where there is none; may be given several times."),
+    click.option("--zone-answers", type=SwitchType(), is_flag=False, flag_value=True, default=True, show_default=True,
+        help="Clients get the endpoints of headless Services that hints name for their zone or node."),
+    click.option("--client-zone", "client_zones", type=ClientZoneType(), multiple=True, metavar="CIDR=ZONE",
+        help="Where clients are; may be given several times.  [default: as Pods, endpoints and Nodes say]"),
+)  # fmt: skip
+
+client_options = with_options(
+    click.option("--allow", type=NetworkType(), multiple=True, metavar="CIDR",
+        help="Who gets answers; may be given several times.  [default: whoever reaches the address]"),
+    click.option("--shared-resolvers", type=NetworkType(), multiple=True, metavar="CIDR",
+        help="Caches that ask for clients of many zones: they get every endpoint."),
+    click.option("--rate-limit", type=click.FloatRange(min=0), default=0.0, show_default=True, metavar="N",
+        help="Answers over UDP a second, of one name, to one /24 or /56; 0: no limit."),
+)  # fmt: skip
+
+listen_option = click.option("--listen", type=ListenType(), multiple=True, metavar="ADDRESS:PORT",
+    default=(("127.0.0.1", 53),), show_default="127.0.0.1:53",
+    help="Answer there, over UDP and TCP; may be given several times.")  # fmt: skip
+
+
+def zone_config(flags: dict[str, Any], *, addresses: tuple[str, ...] = (), place: str = "") -> ZoneConfig:
+    """*addresses*: of the server itself.  *place*: the node whose clients it has, if it is a node's own."""
+    from sliceplane.dns.view import ZoneConfig
+
+    return ZoneConfig(
+        domains=tuple(flags["cluster_domain"]),
+        ttl_s=flags["ttl_s"],
+        pods=flags["pods"],
+        namespaces=tuple(name.strip() for name in flags["namespaces"].split(",") if name.strip()),
+        reverse_cidrs=tuple(flags["reverse_cidrs"]),
+        addresses=addresses,
+        zone_answers=flags["zone_answers"],
+        client_zones=tuple(flags["client_zones"]),
+        place=place,
+    )
+
+
+def answer_config(flags: dict[str, Any]) -> AnswerConfig:
+    from sliceplane.dns.clients import AnswerConfig
+
+    return AnswerConfig(
+        allow=tuple(flags["allow"]), shared_resolvers=tuple(flags["shared_resolvers"]), rate=flags["rate_limit"]
+    )

@@ -1,0 +1,205 @@
+"""A cluster's name server as a running thing: informers feed its core, sockets ask it.
+
+Before every list is complete it answers SERVFAIL; from then on it answers whatever becomes of the API server.  Used by
+``sliceplane dns``, and by the node proxy that has names, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from bisect import bisect_left
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from sliceplane.api.meta import Object
+from sliceplane.api.requests import Selection
+from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Services
+from sliceplane.dns import wire
+from sliceplane.dns.clients import AnswerConfig
+from sliceplane.dns.server import Forward, NameServer
+from sliceplane.dns.view import ZoneConfig
+from sliceplane.informer.cache import Change
+from sliceplane.kit.metrics import DEFAULT_BUCKETS, Distribution, Metrics
+from sliceplane.kit.rng import Rng
+from sliceplane.shell.process.log import get_logger
+from sliceplane.shell.process.pages import Page, PageMaker
+from sliceplane.shell.resolver.sockets import Datagrams, Streams, bound
+from sliceplane.shell.transport.base import Reader
+from sliceplane.shell.transport.reflect import RunningInformer
+
+#: how often it is looked whether the API server is away
+_LOOK_S: Final = 1.0
+#: a watch that is quiet and healthy is asked about sooner; a cache that is older hears nothing
+STALE_S: Final = 120.0
+#: buckets of CoreDNS, of messages in bytes, and of a request in seconds
+_SIZE_BUCKETS: Final = tuple(
+    map(float, (0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16000, 32000, 48000, 64000))
+)
+_DURATION_BUCKETS: Final = (0.00001, 0.00002, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, *DEFAULT_BUCKETS)
+
+_log = get_logger("dns")
+
+
+def watches(*, nodes: bool) -> tuple[Selection, ...]:
+    """What a name server reads; *nodes*: for answers by zone."""
+    return (
+        Selection(Namespaces),
+        Selection(Services),
+        Selection(EndpointSlices),
+        *((Selection(Nodes),) if nodes else ()),
+    )
+
+
+class Resolver:
+    """``listen``, then ``follow`` until cancelled, then ``close``."""
+
+    def __init__(self, zone: ZoneConfig, config: AnswerConfig, *, clock: Callable[[], float]) -> None:
+        self.server: Final = NameServer(zone, config)
+        self._clock = clock
+        self._informers: list[RunningInformer[Object]] = []
+        self._datagrams: list[Datagrams] = []
+        self._streams = Streams(self._on_query)
+        self._ready = asyncio.Event()
+        self._asked: dict[int, int] = {}
+        self._answered: dict[int, int] = {}
+        self._took = [0] * (len(_DURATION_BUCKETS) + 1)
+        self._took_s = 0.0
+        self.stopping = False
+        self.metrics = self._declared()
+
+    def _declared(self) -> Metrics:
+        metrics = Metrics()
+        metrics.include(self.server.metrics.families)
+        labels = ("server", "zone", "view")
+        self._panics = metrics.counter("coredns_panics_total", "Faults of this program that a query met.")
+        metrics.computed(
+            "histogram", "coredns_dns_request_duration_seconds", "From a wake to its answers, for each of these.",
+            lambda: [(_ALL, Distribution(_DURATION_BUCKETS, tuple(self._took), self._took_s))], *labels,
+        )  # fmt: skip
+        for name, what, sizes in (("request", "Queries", self._asked), ("response", "Answers", self._answered)):
+            read = partial(_sizes, sizes)
+            metrics.computed("histogram", f"coredns_dns_{name}_size_bytes", f"{what} by size.", read, *labels)
+        metrics.computed("gauge", "sliceplane_dns_staleness_seconds", "Age of the oldest cache.", self._ages)
+        metrics.computed(
+            "gauge", "sliceplane_dns_connections", "Connections that are open.", lambda: float(self._streams.open_count)
+        )
+        metrics.computed(
+            "counter", "sliceplane_dns_connections_refused_total", "Connections beyond the limits.",
+            lambda: float(self._streams.refused),
+        )  # fmt: skip
+        metrics.computed(
+            "counter", "sliceplane_dns_datagrams_lost_total", "Answers that a socket did not take.",
+            lambda: float(sum(one.lost for one in self._datagrams)),
+        )  # fmt: skip
+        return metrics
+
+    # -- the cluster -------------------------------------------------------------------------------------
+
+    async def follow(self, client: Reader, rng: Rng, *, nodes: bool) -> None:
+        """Until cancelled."""
+        for selection in watches(nodes=nodes):
+            informer = RunningInformer[Object](client, selection, clock=self._clock, rng=rng.fork())
+            informer.add_handler(self._on_changes, self._on_synced)
+            self._informers.append(informer)
+        async with asyncio.TaskGroup() as group:
+            for informer in self._informers:
+                group.create_task(informer.run(), name=f"informer {informer.resource.key}")
+            group.create_task(self._look(), name="dns: is the API server away?")
+
+    def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
+        self.server.apply(changes, self._clock())
+
+    def _on_synced(self) -> None:
+        if not self._ready.is_set() and all(informer.synced for informer in self._informers):
+            self.server.on_synced()
+            self._ready.set()
+
+    async def _look(self) -> None:
+        while True:
+            self.server.on_stale(stale=self._ready.is_set() and self.staleness_s() > STALE_S)
+            # A kind that the cluster keeps from us is done without.
+            if not self._ready.is_set() and all(item.synced or item.absent for item in self._informers):
+                self.server.on_synced()
+                self._ready.set()
+            await asyncio.sleep(_LOOK_S)
+
+    def staleness_s(self) -> float:
+        """Of the oldest cache; 0 where the watch that feeds it is open."""
+        followed = [informer for informer in self._informers if not informer.absent]
+        return max((informer.staleness() for informer in followed), default=math.inf)
+
+    def _ages(self) -> list[tuple[tuple[str, ...], float]]:
+        age = self.staleness_s()
+        return [((), age)] if math.isfinite(age) else []
+
+    async def wait_ready(self) -> None:
+        await self._ready.wait()
+
+    # -- sockets -----------------------------------------------------------------------------------------
+
+    async def listen(self, addresses: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+        """Where it listens now.  Raises ``ListenError``."""
+        listening = []
+        for address, port in addresses:
+            datagrams, stream = bound(address, port)
+            self._datagrams.append(Datagrams(datagrams, self._on_query, self._on_batch))
+            await self._streams.serve(stream)
+            listening.append((address, datagrams.getsockname()[1]))
+        return tuple(listening)
+
+    async def close(self) -> None:
+        for datagrams in self._datagrams:
+            datagrams.close()
+        await self._streams.close()
+
+    def _on_query(self, packet: bytes, client: str, over_tcp: bool, send: Callable[[bytes], None]) -> None:
+        size = len(packet)
+        self._asked[size] = self._asked.get(size, 0) + 1
+        try:
+            answer = self.server.answer(packet, client, "tcp" if over_tcp else "udp", self._clock())
+        except Exception as error:
+            self._panics.value += 1
+            _log.error("a query met a fault", client=client, query=packet[:64].hex(), exc_info=error)
+            answer = _failed(packet)
+        if isinstance(answer, Forward):
+            answer = wire.error(answer.question, wire.SERVFAIL, ede=wire.EDE_NO_REACHABLE_AUTHORITY)
+        if answer is not None:
+            size = len(answer)
+            self._answered[size] = self._answered.get(size, 0) + 1
+            send(answer)
+
+    def _on_batch(self, count: int, took_s: float) -> None:
+        self._took[bisect_left(_DURATION_BUCKETS, took_s / count)] += count
+        self._took_s += took_s
+
+    # -- pages -------------------------------------------------------------------------------------------
+
+    def pages(self) -> dict[str, PageMaker]:
+        """It stays ready while the API server is away: what it knows is better than nothing."""
+
+        def live() -> Page:
+            return Page(b"ok\n")
+
+        def ready() -> Page:
+            if self.stopping:
+                return Page(b"it stops\n", healthy=False)
+            return Page(b"ok\n") if self._ready.is_set() else Page(b"no list of Services yet\n", healthy=False)
+
+        return {"/healthz": live, "/livez": live, "/readyz": ready}
+
+
+_ALL: Final = ("dns://", ".", "")
+
+
+def _sizes(sizes: dict[int, int]) -> list[tuple[tuple[str, ...], Distribution]]:
+    counts = [0] * (len(_SIZE_BUCKETS) + 1)
+    for size, count in sizes.items():
+        counts[bisect_left(_SIZE_BUCKETS, size)] += count
+    return [(_ALL, Distribution(_SIZE_BUCKETS, tuple(counts), float(sum(size * of for size, of in sizes.items()))))]
+
+
+def _failed(packet: bytes) -> bytes | None:
+    question = wire.read_query(packet)
+    return wire.error(question, wire.SERVFAIL) if isinstance(question, wire.DnsQuestion) else None

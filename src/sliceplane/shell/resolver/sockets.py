@@ -1,0 +1,254 @@
+"""The sockets of a name server: datagrams in batches, connections within limits.
+
+A wake reads up to ``BATCH`` datagrams of a socket and then lets others have their turn, so that neither queries hold up
+the informers nor a list of theirs the queries.  A socket that is bound to every address answers from the one that was
+asked (RFC 1123 section 6.1.3.1 has the reason: clients drop what comes from elsewhere).
+
+Over TCP messages are pipelined and answered in any order (RFC 7766); a connection may be silent for ``IDLE_S``, a
+client may have ``PER_CLIENT_MAX`` of them, and one that does not read its answers is not read either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, cast
+
+#: reads a query, its client, and what sends the answer to it, at once or later; over TCP or not
+OnQuery = Callable[[bytes, str, bool, Callable[[bytes], None]], None]
+
+BATCH: Final = 64
+QUERY_BYTES_MAX: Final = 4096
+IDLE_S: Final = 10.0
+PER_CLIENT_MAX: Final = 32
+CONNECTIONS_MAX: Final = 1000
+#: of a connection, that its client does not read
+UNREAD_BYTES_MAX: Final = 256 * 1024
+_RECEIVE_BYTES: Final = 4 * 1024 * 1024
+#: not in every Python's ``socket``: <linux/in.h>, <linux/in6.h>
+_IP_PKTINFO: Final = 8
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(64)
+
+
+class ListenError(Exception):
+    """An address that cannot be bound; the text is a sentence for a person."""
+
+
+def bound(address: str, port: int) -> tuple[socket.socket, socket.socket]:
+    """Of UDP and TCP, at the same port; 0 picks one.  Raises ``ListenError``."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    for attempt in range(10):
+        datagrams = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        stream = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        datagrams.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
+        try:
+            for made in (datagrams, stream):
+                if family == socket.AF_INET6:
+                    made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            datagrams.bind((address, port))
+            stream.bind((address, datagrams.getsockname()[1]))
+            stream.listen(256)
+        except OSError as error:
+            datagrams.close()
+            stream.close()
+            if port == 0 and attempt < 9:  # another program has the port that was picked, for TCP
+                continue
+            raise ListenError(f"cannot listen on {address} port {port}: {error.strerror}") from error
+        return datagrams, stream
+    raise AssertionError("the last attempt raises")
+
+
+class Datagrams:
+    """One socket.  ``on_batch``: is told how many datagrams a wake had and how long they took together."""
+
+    def __init__(self, own: socket.socket, on_query: OnQuery, on_batch: Callable[[int, float], None]) -> None:
+        self._socket = own
+        self._on_query = on_query
+        self._on_batch = on_batch
+        self._name = own.getsockname()[:2]
+        self._any = self._name[0] in ("0.0.0.0", "::")
+        self.lost = 0
+        if self._any:
+            if own.family == socket.AF_INET6:
+                own.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+            else:
+                own.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
+        asyncio.get_running_loop().add_reader(own.fileno(), self._on_readable)
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._socket.fileno())
+        self._socket.close()
+
+    def _on_readable(self) -> None:
+        own = self._socket
+        began = time.perf_counter()
+        count = 0
+        asked: list[tuple[int, int, bytes]] = []
+        try:
+            while count < BATCH:
+                if self._any:
+                    packet, ancillary, _, source = own.recvmsg(QUERY_BYTES_MAX, _ANCILLARY_BYTES)
+                    asked = [(level, kind, _answering(level, data)) for level, kind, data in ancillary]
+                else:
+                    packet, source = own.recvfrom(QUERY_BYTES_MAX)
+                count += 1
+                if source[1] == 0 or source[:2] == self._name:
+                    continue  # what is sent there comes back, or leads nowhere
+                self._on_query(packet, source[0], False, _Reply(self, source, asked))
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:
+            self.lost += 1
+        if count:
+            self._on_batch(count, time.perf_counter() - began)
+
+    def send(self, packet: bytes, client: tuple[str, int], ancillary: Iterable[tuple[int, int, bytes]]) -> None:
+        """What the socket does not take is lost, as datagrams are: the client asks again."""
+        try:
+            if ancillary:
+                self._socket.sendmsg((packet,), ancillary, 0, client)
+            else:
+                self._socket.sendto(packet, client)
+        except OSError:
+            self.lost += 1
+
+
+def _answering(level: int, data: bytes) -> bytes:
+    """The packet information of an answer: from the address that was asked; IPv4's is in its second field."""
+    return b"\0\0\0\0" + data[4:8] + b"\0\0\0\0" if level == socket.IPPROTO_IP else data
+
+
+class _Reply:
+    """Sends one answer."""
+
+    __slots__ = ("_ancillary", "_client", "_datagrams")
+
+    def __init__(
+        self, datagrams: Datagrams, client: tuple[str, int], ancillary: Iterable[tuple[int, int, bytes]] = ()
+    ) -> None:
+        self._datagrams = datagrams
+        self._client = client
+        self._ancillary = ancillary
+
+    def __call__(self, packet: bytes) -> None:
+        self._datagrams.send(packet, self._client, self._ancillary)
+
+
+class Streams:
+    """All connections of a name server.  ``metrics`` reads ``open_count`` and ``refused``."""
+
+    def __init__(self, on_query: OnQuery) -> None:
+        self.on_query = on_query
+        self._servers: list[asyncio.Server] = []
+        self._connections: dict[DnsConnection, None] = {}
+        self._of_client: dict[str, int] = {}
+        self.refused = 0
+
+    @property
+    def open_count(self) -> int:
+        return len(self._connections)
+
+    async def serve(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_server(lambda: DnsConnection(self), sock=listening))
+
+    async def close(self) -> None:
+        for server in self._servers:
+            server.close()
+        for connection in list(self._connections):
+            connection.end()
+        for server in self._servers:
+            await server.wait_closed()
+
+    def opened(self, connection: DnsConnection) -> bool:
+        """False: there are too many."""
+        client = connection.client
+        if len(self._connections) >= CONNECTIONS_MAX or self._of_client.get(client, 0) >= PER_CLIENT_MAX:
+            self.refused += 1
+            return False
+        self._connections[connection] = None
+        self._of_client[client] = self._of_client.get(client, 0) + 1
+        return True
+
+    def closed(self, connection: DnsConnection) -> None:
+        if connection in self._connections:
+            del self._connections[connection]
+            left = self._of_client[connection.client] - 1
+            if left:
+                self._of_client[connection.client] = left
+            else:
+                del self._of_client[connection.client]
+
+
+class DnsConnection(asyncio.Protocol):
+    """Messages with their length before them (RFC 1035 section 4.2.2)."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+        self._transport: asyncio.Transport | None = None
+        self._unread = b""
+        self._heard = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self.client = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self.client = (transport.get_extra_info("peername") or ("",))[0]
+        if not self.client or not self._streams.opened(self):
+            transport.abort()
+            return
+        transport.set_write_buffer_limits(high=UNREAD_BYTES_MAX)
+        loop = asyncio.get_running_loop()
+        self._heard = loop.time()
+        self._timer = loop.call_later(IDLE_S, self._look)
+
+    def data_received(self, data: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        self._heard = loop.time()
+        unread = self._unread + data if self._unread else data
+        offset = 0
+        while len(unread) - offset >= 2:
+            end = offset + 2 + int.from_bytes(unread[offset : offset + 2], "big")
+            if end > len(unread):
+                break
+            self._streams.on_query(unread[offset + 2 : end], self.client, True, self.send)
+            offset = end
+        self._unread = unread[offset:]
+
+    def send(self, packet: bytes) -> None:
+        """Length and message in one write: clients exist that read both at once (RFC 7766 section 8)."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(len(packet).to_bytes(2, "big") + packet)
+
+    def pause_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def eof_received(self) -> bool:
+        """What was asked before is still answered, until the connection is idle."""
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transport = None
+        self._streams.closed(self)
+
+    def end(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        left = self._heard + IDLE_S - loop.time()
+        if left > 0:
+            self._timer = loop.call_later(left, self._look)
+        else:
+            self.end()

@@ -1,0 +1,177 @@
+"""A name server over real sockets: datagrams, connections, and a cluster that it follows."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import dns.message
+import pytest
+from tests.dns.world import ZONE, endpoint, headless, service, slice_of
+from tests.waiting import eventually
+
+from sliceplane.api.codec import encode
+from sliceplane.api.meta import Object
+from sliceplane.api.requests import Write
+from sliceplane.api.scheme import Services
+from sliceplane.dns.clients import AnswerConfig
+from sliceplane.dns.view import ZoneConfig
+from sliceplane.informer.cache import Change
+from sliceplane.kit.rng import Rng
+from sliceplane.shell.resolver import sockets
+from sliceplane.shell.resolver.service import Resolver
+from sliceplane.shell.resolver.sockets import ListenError, bound
+from sliceplane.shell.server.config import PlaneConfig
+from sliceplane.shell.server.plane import ServerPlane
+from sliceplane.shell.transport.reflect import loop_clock
+
+OWN = f"demo.default.svc.{ZONE}"
+
+
+def asked(name: str = OWN, kind: str = "A", number: int = 1) -> bytes:
+    return bytes(dns.message.make_query(name, kind, id=number).to_wire())
+
+
+@asynccontextmanager
+async def resolving(address: str = "127.0.0.1", *objects: Object) -> AsyncIterator[tuple[Resolver, int]]:
+    resolver = Resolver(ZoneConfig(), AnswerConfig(), clock=lambda: 1.0)
+    ((_, port),) = await resolver.listen(((address, 0),))
+    told = objects or (service(clusterIP="10.96.0.7"),)
+    resolver.server.apply([Change(type(item).__name__, None, item) for item in told], 1.0)
+    resolver.server.on_synced()
+    try:
+        yield resolver, port
+    finally:
+        await resolver.close()
+
+
+async def exchanged(packet: bytes, address: str, port: int) -> dns.message.Message:
+    """As a stub resolver: it asks again, and takes what comes from where it asked alone."""
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as own:
+        own.setblocking(False)
+        own.connect((address, port))
+        for _ in range(20):
+            await loop.sock_sendall(own, packet)
+            try:
+                async with asyncio.timeout(5):
+                    return dns.message.from_wire(await loop.sock_recv(own, 65535))
+            except TimeoutError:
+                continue
+    raise AssertionError(f"{address} port {port} never answered")
+
+
+@pytest.mark.parametrize(("listen", "ask"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.5"), ("::1", "::1")])
+async def test_a_datagram_is_answered_from_the_address_that_was_asked(listen: str, ask: str) -> None:
+    async with resolving(listen) as (resolver, port):
+        answer = await exchanged(asked(), ask, port)
+        assert [str(item) for item in answer.answer[0]] == ["10.96.0.7"]
+        families = {family.name: family for family in resolver.metrics.families()}
+        assert families["coredns_dns_request_duration_seconds"].samples
+
+
+async def test_messages_of_a_connection_are_pipelined() -> None:
+    async with resolving() as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        sent = b"".join(len(packet).to_bytes(2, "big") + packet for packet in map(asked_with, range(3)))
+        # In pieces, as a network may bring them.
+        for piece in (sent[:1], sent[1:50], sent[50:]):
+            writer.write(piece)
+            await writer.drain()
+        answers = [await _message(reader) for _ in range(3)]
+        assert sorted(answer.id for answer in answers) == [0, 1, 2]
+        writer.close()
+        await writer.wait_closed()
+
+
+def asked_with(number: int) -> bytes:
+    return asked(number=number)
+
+
+async def _message(reader: asyncio.StreamReader) -> dns.message.Message:
+    size = int.from_bytes(await reader.readexactly(2), "big")
+    return dns.message.from_wire(await reader.readexactly(size))
+
+
+async def _ended(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read(1) == b""
+    except ConnectionError:
+        return True
+
+
+async def test_all_of_a_large_service_comes_over_tcp() -> None:
+    many = [endpoint(f"10.1.{at // 250}.{at % 250}") for at in range(1000)]
+    async with resolving("127.0.0.1", headless(), slice_of("peers", *many)) as (_, port):
+        packet = asked(f"peers.default.svc.{ZONE}")
+        assert (await exchanged(packet, "127.0.0.1", port)).flags & dns.flags.TC
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(len(packet).to_bytes(2, "big") + packet)
+        assert len((await _message(reader)).answer[0]) == 1000
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_client_has_so_many_connections_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "PER_CLIENT_MAX", 2)
+    async with resolving() as (resolver, port):
+        writers = [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(2)]
+        await eventually(lambda: resolver._streams.open_count, lambda count: count == 2)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await _ended(reader)
+        assert resolver._streams.refused == 1
+        for open_writer in (*writers, writer):
+            open_writer.close()
+        await eventually(lambda: resolver._streams.open_count, lambda count: count == 0)
+
+
+async def test_a_silent_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "IDLE_S", 0.05)
+    async with resolving() as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await _ended(reader)
+        writer.close()
+
+
+async def test_a_fault_of_ours_is_an_answer_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with resolving() as (resolver, port):
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("planted")
+
+        monkeypatch.setattr(resolver.server, "answer", broken)
+        assert (await exchanged(asked(), "127.0.0.1", port)).rcode() == dns.rcode.SERVFAIL
+        assert resolver._panics.value >= 1
+
+
+def test_an_address_that_is_taken_is_told() -> None:
+    datagrams, stream = bound("127.0.0.1", 0)
+    with datagrams, stream, pytest.raises(ListenError, match=r"cannot listen on 127\.0\.0\.1 port"):
+        bound("127.0.0.1", datagrams.getsockname()[1])
+
+
+async def test_a_cluster_is_followed() -> None:
+    async with ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), ()) as plane:
+        client = plane.client("system:admin")
+        resolver = Resolver(ZoneConfig(), AnswerConfig(), clock=loop_clock(1e9))
+        ((_, port),) = await resolver.listen((("127.0.0.1", 0),))
+        assert (await exchanged(asked(), "127.0.0.1", port)).rcode() == dns.rcode.SERVFAIL
+        assert not resolver.pages()["/readyz"]().healthy  # type: ignore[union-attr]
+        following = asyncio.create_task(resolver.follow(client, Rng(1), nodes=True))
+        await resolver.wait_ready()
+        assert resolver.pages()["/readyz"]().healthy  # type: ignore[union-attr]
+        assert (await exchanged(asked(), "127.0.0.1", port)).rcode() == dns.rcode.NXDOMAIN
+        body = encode({"metadata": {"name": "demo"}, "spec": {"clusterIP": "10.96.0.7", "ports": [{"port": 80}]}})
+        await client.perform(Write(verb="create", resource=Services, namespace="default", body=body))
+
+        async def look() -> dns.message.Message:
+            return await exchanged(asked(), "127.0.0.1", port)
+
+        answer = await eventually(look, lambda message: message.answer)
+        assert [str(item) for item in answer.answer[0]] == ["10.96.0.7"]
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        assert (await look()).answer, "answers go on without the API server"
+        await resolver.close()

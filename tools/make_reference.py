@@ -32,6 +32,7 @@ DOCUMENTS = (DOCS / "cli.md", DOCS / "api.md", DOCS / "what-if.md")
 SNAPSHOT = "cart.snapshot"
 COLUMNS = 100
 
+_MEANWHILE = re.compile(r"[0-9]+ s: ")
 _RUN = re.compile(r"(?<=<!-- run -->\n```console\n).*?(?=^```$)", re.DOTALL | re.MULTILINE)
 _TABLE = re.compile(r"(?<=^<!-- table )(?P<name>[\w-]+)( -->\n).*?(?=\n\n)", re.DOTALL | re.MULTILINE)
 
@@ -52,7 +53,8 @@ def _run_again(block: str) -> str:
             words = shlex.split(line)[2:]
             result = _run_over_snapshot(words) if SNAPSHOT in words else _run(words, None)
             code = result.exit_code
-            lines += [line, *result.output.rstrip().splitlines()]
+            # What is told meanwhile depends on how busy the machine is.
+            lines += [line, *(said for said in result.output.rstrip().splitlines() if not _MEANWHILE.match(said))]
     return "\n".join(lines) + "\n"
 
 

@@ -13,9 +13,11 @@ from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Pods, Services
 from sliceplane.controllers.base import Done
 from sliceplane.controllers.drained import DrainedController
+from sliceplane.drain.reports import Heard, questions
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.informer.digest import digest_of
 from sliceplane.kit.times import format_micro_time
+from sliceplane.proxy.progress import Held, ProgressReport
 
 NOW = 1_800_000_000.0
 OPTED = {"sliceplane.dev/drain-barrier": "true"}
@@ -28,6 +30,9 @@ class Story:
         self.controller = DrainedController()
         self.now = NOW
         self.seen: dict[tuple[str, str], Any] = {}
+        #: what the server's memory answers; ``None``: it has none
+        self.memory: Heard | None = None
+        self.questions: list[Write] = []
         self.controller.on_synced(NOW)
 
     def tell(self, resource: Any, made: Object | None, name: str = "") -> None:
@@ -65,7 +70,7 @@ class Story:
         return made
 
     def report(self, version: int, *held: EndpointSlice) -> None:
-        progress = encode({"endpointslices": {"all": [version, digest_of(held)]}}).decode()
+        progress = encode(progress_of(version, *held)).decode()
         document = {
             "metadata": {"name": "sliceplane-proxy-n1", "labels": {"sliceplane.dev/component": "node-proxy"},
                          "resourceVersion": str(version), "annotations": {"sliceplane.dev/progress": progress}},
@@ -74,17 +79,26 @@ class Story:
         self.tell(Leases, decode(encode(document), Lease))
 
     def writes(self) -> list[tuple[str, Any]]:
-        """What it writes now, all of which succeeds."""
+        """What it writes now, all of which succeeds; questions are answered by ``memory``."""
         taken: list[Write] = []
-        for job in self.controller.take_work(self.now, 10).jobs:
-            taken += job.writes
-            self.controller.on_done(Done(job, tuple(b"" for _ in job.writes)), self.now)
+        while jobs := self.controller.take_work(self.now, 10).jobs:
+            for job in jobs:
+                asks = [write for write in job.writes if write.verb == "ask"]
+                self.questions += asks
+                taken += [write for write in job.writes if write not in asks]
+                answer = b"" if not asks or self.memory is None else encode(self.memory)
+                self.controller.on_done(Done(job, tuple(answer for _ in job.writes)), self.now)
+                self.now += 0.001 if asks else 0.0
         self.controller.check()
         return [(write.resource.plural, json.loads(write.body)) for write in taken]
 
     def told(self) -> list[tuple[str, str, str]]:
         conditions = [body["status"]["conditions"][0] for plural, body in self.writes() if plural == "pods"]
         return [(entry["status"], entry["reason"], entry["message"]) for entry in conditions]
+
+
+def progress_of(version: int, *held: EndpointSlice) -> ProgressReport:
+    return ProgressReport({"all": Held(version, digest_of(held))})
 
 
 def begin(annotations: dict[str, str]) -> Story:
@@ -107,9 +121,38 @@ def test_a_pod_that_is_deleted_is_told_once_its_node_holds_that() -> None:
     assert story.writes() == [], "nodes were asked a moment ago"
     story.now += 0.02
     story.report(11, gone)
-    assert story.told() == [("True", "Proven", "revision 11, 1 nodes, 40 ms")]
+    assert story.told() == [("True", "Proven", "revision 11, 1 nodes, 41 ms")]
+    assert len(story.questions) == 1, "a server without a memory is not asked again soon"
     story.report(12, gone)
     assert story.writes() == [], "it is written once"
+
+
+def test_a_node_that_tells_in_the_servers_memory_is_asked_for_no_write() -> None:
+    story = begin(OPTED)
+    story.memory = Heard(1)
+    story.pod(annotations=OPTED, dying=True)
+    gone = story.slice(11, ready=False)
+    taken = story.controller.take_work(story.now, 10).jobs
+    (job,) = [job for job in taken if job.writes[0].verb == "ask"]
+    wanted = questions.decode(job.writes[0].body).versions
+    assert (wanted.endpointslices["all"], wanted.endpointslices["*"]) == (11, 10)
+    answer = Heard(2, {"sliceplane-proxy-n1": progress_of(11, gone), "sliceplane-proxy-gone": progress_of(5)})
+    story.controller.on_done(Done(job, (encode(answer),)), story.now + 0.004)
+    story.now += 0.004
+    assert story.told() == [("True", "Proven", "revision 11, 1 nodes, 4 ms")]
+
+
+def test_a_node_that_the_servers_memory_does_not_know_is_asked_by_an_annotation() -> None:
+    story = begin(OPTED)
+    story.memory = Heard(1)
+    story.pod(annotations=OPTED, dying=True)
+    story.slice(11, ready=False)
+    began = story.now
+    while not (writes := story.writes()):
+        assert story.now < began + 2, "it is asked in vain"
+        story.now += 0.05
+    assert story.now - began >= 0.5
+    assert [plural for plural, _ in writes] == ["endpointslices"]
 
 
 def test_a_node_that_does_not_tell_is_asked_again() -> None:

@@ -12,10 +12,10 @@ from sliceplane.kit.rng import Rng
 from sliceplane.nft.table import NftPlane
 from sliceplane.shell.node.kernel.nft_backend import Nftables, NftRunner
 from sliceplane.shell.node.node_proxy import NodeProxy
-from sliceplane.shell.node.report import report_progress
 from sliceplane.shell.node.timing import ProxyTiming
 from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.reflect import loop_clock
+from sliceplane.shell.transport.telling import tell_progress
 
 
 class Paper(Nftables):
@@ -55,7 +55,7 @@ async def paper_node(
     rng = Rng(len(name))
     tasks = [
         asyncio.create_task(proxy.follow(client, rng)),
-        asyncio.create_task(report_progress(client, proxy, rng.fork(), clock)),
+        asyncio.create_task(tell_progress(client, proxy, rng.fork(), clock)),
     ]
     try:
         yield backend

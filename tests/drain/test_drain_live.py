@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -15,12 +16,14 @@ import pytest_asyncio
 from tests.drain.paper import Paper, paper_node
 from tests.waiting import eventually
 
-from sliceplane.client import HttpClient, connect
+from sliceplane.api.requests import PROGRESS_PATH
+from sliceplane.client import HttpClient, StatusError, connect
 from sliceplane.drain.answer import DrainAnswer, sentence
 from sliceplane.drain.barrier import UnknownPolicy
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.tools.drain_targets import NoTarget, find_pods
 from sliceplane.shell.tools.draining import DrainOptions, drain_pods
+from sliceplane.shell.transport import kubeconfig
 from sliceplane.shell.transport.reflect import loop_clock
 from sliceplane.testing import Plane
 
@@ -95,6 +98,42 @@ async def test_a_pod_is_drained_when_every_node_holds_it(shop: Shop) -> None:
     assert ready == {f"{shop.name}-1"}
     again = await shop.drain()
     assert again.outcome == "drained", sentence(again.pods[0])
+
+
+async def test_nodes_that_are_asked_write_no_lease(plane: Plane) -> None:
+    """They tell at the beat of an hour, and are heard at once all the same."""
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(connect(plane.kubeconfig))
+        papers = {name: await stack.enter_async_context(paper_node(client, name, beat_s=0.2)) for name in NODES}
+        shop = Shop(plane, client, papers)
+        await shop.open()
+        assert (await shop.drain(0)).outcome == "drained", "now each has a Lease"
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(connect(plane.kubeconfig))
+        shop.client = client
+        for name in NODES:
+            await stack.enter_async_context(paper_node(client, name, beat_s=3600.0))
+        before = leases(plane)
+        answer = await shop.drain(1)
+        assert answer.outcome == "drained", sentence(answer.pods[0])
+        assert leases(plane) == before
+
+
+def leases(plane: Plane) -> dict[str, str]:
+    """Their versions."""
+    held = [plane.get("leases", f"sliceplane-proxy-{name}", namespace="kube-node-lease") for name in NODES]
+    return {lease["metadata"]["name"]: lease["metadata"]["resourceVersion"] for lease in held}
+
+
+async def test_who_may_write_no_lease_may_not_tell(plane: Plane) -> None:
+    """And who may not watch them may not ask."""
+    connection = kubeconfig.load(plane.kubeconfig)
+    stranger = replace(connection, headers=(*connection.headers, ("Impersonate-User", "mallory")))
+    async with HttpClient(stranger) as client:
+        for path, verb in ((f"{PROGRESS_PATH}/sliceplane-proxy-n-1", "patch"), (PROGRESS_PATH, "watch")):
+            with pytest.raises(StatusError, match=f'cannot {verb} resource "leases"') as refused:
+                await client.post(path, b"{}")
+            assert refused.value.code == 403
 
 
 async def test_a_node_whose_kernel_does_not_follow_is_named(shop: Shop) -> None:

@@ -25,11 +25,11 @@ from sliceplane.kit.ip import FAMILIES
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.node.kernel.nft_backend import Nftables, NftRunner
 from sliceplane.shell.node.node_proxy import NodeProxy
-from sliceplane.shell.node.report import report_progress
 from sliceplane.shell.node.timing import ProxyTiming
 from sliceplane.shell.tools.drain_targets import find_pods
 from sliceplane.shell.tools.draining import DrainOptions, drain_pods
 from sliceplane.shell.transport.reflect import loop_clock
+from sliceplane.shell.transport.telling import tell_progress
 from sliceplane.testing import Plane
 
 pytestmark = pytest.mark.kernel
@@ -220,7 +220,7 @@ async def running(proxy: NodeProxy, client: HttpClient, rng: Rng) -> AsyncIterat
     clock = loop_clock(time.time())
     tasks = [
         asyncio.create_task(proxy.follow(client, rng)),
-        asyncio.create_task(report_progress(client, proxy, rng.fork(), clock)),
+        asyncio.create_task(tell_progress(client, proxy, rng.fork(), clock)),
     ]
     try:
         yield

@@ -36,7 +36,7 @@ from sliceplane.proxy.progress import (
 from sliceplane.proxy.selections import ALL, SHARED
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.node_proxy import NodeProxy
-from sliceplane.shell.node.report import report_progress
+from sliceplane.shell.transport.telling import tell_progress
 
 SERVED = (EndpointSlices.key, ALL)
 
@@ -267,7 +267,7 @@ class Server:
 async def reporting(server: Server, runner: Runner) -> AsyncIterator[NodeProxy]:
     loop = asyncio.get_running_loop()
     proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",), clock=loop.time)
-    report = report_progress(server, proxy, Rng(1), loop.time)  # type: ignore[arg-type]  # as much of a client as it needs
+    report = tell_progress(server, proxy, Rng(1), loop.time)  # type: ignore[arg-type]  # as much of a client as it needs
     tasks = [asyncio.create_task(proxy.run()), asyncio.create_task(report)]
     try:
         yield proxy

@@ -14,6 +14,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import User
 from sliceplane.shell.server.inprocess import InProcessClient
+from sliceplane.shell.server.requests.reports import HeldReports
 from sliceplane.shell.server.storage.etcd.backend import EtcdBackend
 from sliceplane.shell.server.storage.etcd.client import EtcdConfig
 from sliceplane.shell.server.storage.replicated import ReplicatedCommitter
@@ -55,7 +56,7 @@ class Server:
             report_mended=self.mended.append,
         )
         self.client = InProcessClient(
-            self.registry, self.committer, self.hub, arm=lambda: None, clock=time.time,
+            self.registry, self.committer, self.hub, HeldReports(time.time), arm=lambda: None, clock=time.time,
             user=User(name="tester", groups=("system:masters",)),
         )  # fmt: skip
 

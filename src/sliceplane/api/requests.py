@@ -18,7 +18,7 @@ from typing import Final, Literal, NamedTuple
 from sliceplane.api.scheme import Resource
 
 STATUS_VERBS: Final = ("get", "patch", "update")
-Verb = Literal["create", "update", "patch", "delete", "get", "list", "probe"]
+Verb = Literal["create", "update", "patch", "delete", "get", "list", "probe", "ask"]
 PatchType = Literal["json", "merge", "strategic", "apply"]
 
 
@@ -82,6 +82,7 @@ class Write:
     """One API write; or a read (``get``, ``list``), for a controller that must not believe a cache before it does harm.
 
     A ``list`` asks for the newest state, whole, and is answered with ``{"items": [...]}``; it alone has a selector.
+    ``ask`` is a question of ``drain.reports``.
 
     ``body`` is JSON bytes: the object for create and update, the patch for patch, DeleteOptions (or
     empty) for delete.  ``name`` is "" for create, but for a subresource.
@@ -124,6 +125,9 @@ def listed_items(bodies: Iterable[bytes]) -> bytes:
     """The answer to a ``Write`` that lists."""
     return b'{"items":[' + b",".join(bodies) + b"]}"
 
+
+#: where a ``Write`` that asks is sent to (``drain.reports``)
+PROGRESS_PATH: Final = "/sliceplane/progress"
 
 #: the answer to a ``Write`` that probes, where the port refused no connection; where it did, there is none
 NOT_REFUSED: Final = b'{"kind":"Status","apiVersion":"v1","status":"Success"}'

@@ -5,11 +5,15 @@ are deleted; or by the mark of ``sliceplane drain``.  It is written once, with t
 milliseconds since this controller saw the Pod go, so that ``kubectl wait`` and the node proxy of the Pod's own node
 (``shell.node.drain_hook``) need not follow every Lease; a mark that is taken away takes the condition back.
 
-Nodes are asked to report by an annotation on slices, at most once in ``ASK_PERIOD_S`` for each Pod that waits for some;
-Pods that leave one Service together share the answers.  A node that never told is waited for: unknown is not done.
+Nodes are asked through the server's memory (``drain.reports``): one question at a time for all Pods that wait.  Those
+that have not told after ``MEMORY_S``, or all where the server has no such memory, are asked to write their Leases: by
+an annotation on slices, at most once in ``ASK_PERIOD_S`` for each Pod; Pods that leave one Service together share that.
+A node that never told is waited for: unknown is not done.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Pod
@@ -22,9 +26,15 @@ from sliceplane.drain.answer import CONDITION, condition_of, message
 from sliceplane.drain.barrier import ASK_PERIOD_S, LOOK_S, DrainVerdict
 from sliceplane.drain.cluster import SELECTIONS, DrainCluster
 from sliceplane.drain.departure import subject_of
+from sliceplane.drain.reports import MEMORY_S, pause_s, question
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.kit.times import format_time
-from sliceplane.proxy.progress import ANNOTATION_REPORT, FEW_NODES, spread_of
+from sliceplane.proxy.progress import ANNOTATION_REPORT, FEW_NODES, Place, spread_of
+
+#: the key of the question to the server's memory
+_QUESTION: Final = ""
+#: after an answer that there is none
+_ABSENT_S: Final = 60.0
 
 
 class DrainedController(KeyedController):
@@ -45,6 +55,10 @@ class DrainedController(KeyedController):
         self._told: dict[str, tuple[str, str]] = {}
         self._asked: dict[str, float] = {}
         self._asks = 0
+        #: by Pod, since when nodes are waited for; and until when the server's memory is not tried
+        self._waits: dict[str, float] = {}
+        self._no_memory_until = 0.0
+        self._question_due = 0.0
 
     # -- events -----------------------------------------------------------------------------------------
 
@@ -73,13 +87,14 @@ class DrainedController(KeyedController):
         self._cluster.departures.add(subject_of(pod))
         if not _leaves(pod):
             self._leaving.pop(key, None)
+            self._waits.pop(key, None)
         elif _condition(pod) != "True":
             self._leaving.setdefault(key, now)
         self.enqueue(key, now)
 
     def _forget(self, key: str) -> None:
         self._cluster.departures.discard(key)
-        for kept in (self._pods, self._leaving, self._told, self._asked):
+        for kept in (self._pods, self._leaving, self._told, self._asked, self._waits):
             kept.pop(key, None)
 
     def _look_at_all(self, now: float) -> None:
@@ -91,6 +106,8 @@ class DrainedController(KeyedController):
     # -- work -------------------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
+        if key == _QUESTION:
+            return self._question()
         pod = self._pods.get(key)
         if pod is None:
             return ()
@@ -114,7 +131,20 @@ class DrainedController(KeyedController):
             return None
         return self._cluster.verdict(key, self._cluster.facts(), now)
 
+    def _question(self) -> tuple[Write, ...]:
+        goal: dict[Place, int] = {}
+        for key in self._waits:
+            for place, revision in self._cluster.departures.goal(key).items():
+                goal[place] = max(revision, goal.get(place, 0))
+        return (question(goal, self._cluster.heard),) if goal else ()
+
     def _ask(self, key: str, verdict: DrainVerdict, now: float) -> tuple[Write, ...]:
+        waits_until = self._waits.setdefault(key, now) + MEMORY_S
+        if now >= self._no_memory_until:
+            self.enqueue_after(_QUESTION, max(self._question_due - now, 0.0), now)
+            if now < waits_until:
+                self.enqueue_after(key, waits_until - now, now)
+                return ()
         due = self._asked.get(key, -ASK_PERIOD_S) + ASK_PERIOD_S
         if now < due:
             self.enqueue_after(key, due - now, now)
@@ -159,15 +189,29 @@ class DrainedController(KeyedController):
     def finished(self, done: Done, now: float) -> None:
         """What was written is known before the cache shows it."""
         key = done.job.key
+        if key == _QUESTION:
+            self._on_answer(done, now)
+            return
         pod = self._pods.get(key)
         if done.error is None and pod is not None and done.job.writes[0].resource is Pods:
             self._told[key] = (pod.metadata.uid, "True" if _leaves(pod) else "False")
             self._leaving.pop(key, None)
+            self._waits.pop(key, None)
+
+    def _on_answer(self, done: Done, now: float) -> None:
+        answer = next(iter(done.results), b"")
+        if answer:
+            self._cluster.on_heard(answer, now)
+        else:
+            self._no_memory_until = now + _ABSENT_S
+        self._question_due = now + pause_s(len(self._cluster.nodes))
+        self._look_at_all(now)
 
     def check(self) -> None:
         super().check()
         self._cluster.check()
         assert self._leaving.keys() <= self._pods.keys(), "a Pod leaves that nobody asked for"
+        assert self._waits.keys() <= self._pods.keys(), "nodes are asked for a Pod that nobody asked for"
 
 
 def _asks(pod: Pod) -> bool:

@@ -20,7 +20,7 @@ from typing import Final, Literal, NamedTuple
 
 from sliceplane.api.core import Lease, Node
 from sliceplane.api.meta import revision_of
-from sliceplane.drain.departure import EVERY, Use
+from sliceplane.drain.departure import EVERY, Use, needed
 from sliceplane.kit.times import parse_time
 from sliceplane.proxy.progress import (
     ANNOTATION_PROGRESS,
@@ -98,7 +98,6 @@ def compare(
     required = 0
     waiting: list[Missing] = []
     unknown: list[Missing] = []
-    floor = goal.get(EVERY, 0)
     for node in nodes:
         silent_s = now - node.until
         if node.held is None or silent_s > forget_s:
@@ -108,7 +107,7 @@ def compare(
                 unknown.append(Missing(node.name, why))
             continue
         required += 1
-        if _holds(node, goal, floor):
+        if _holds(node, goal):
             continue
         if node.differs:
             waiting.append(Missing(node.name, "its cache lost an event"))
@@ -119,15 +118,12 @@ def compare(
     return Proof(required, tuple(sorted(waiting)), tuple(sorted(unknown)))
 
 
-def _holds(node: NodeHolding, goal: Mapping[Place, int], floor: int) -> bool:
+def _holds(node: NodeHolding, goal: Mapping[Place, int]) -> bool:
     if node.differs or not node.held:
         return False
     if EVERY in node.held:  # one version for all that it reads
         return node.held[EVERY] >= max((at for place, at in goal.items() if place[0] == EVERY[0]), default=0)
-    return all(
-        revision >= (max(goal.get(place, 0), floor) if place[0] == EVERY[0] else goal.get(place, 0))
-        for place, revision in node.held.items()
-    )
+    return all(revision >= needed(place, goal) for place, revision in node.held.items())
 
 
 State = Literal["used", "waiting", "unknown", "proven"]
@@ -201,12 +197,12 @@ class Nodes:
         owner = next((owner.name for owner in new.metadata.owner_references or () if owner.kind == "Node"), "")
         self._names[lease] = owner or new.spec.holder_identity or lease.removeprefix(LEASE_PREFIX)
 
-    def on_report(self, node: str, report: ProgressReport, now: float) -> None:
-        """The same, told otherwise than by the Lease, which must be there."""
-        lease = f"{LEASE_PREFIX}{node}"
-        if lease in self._leases:
-            self._held[lease] = newest(self._held[lease], places_of(report))
-            self._until[lease] = max(self._until[lease], now + LEASE_DURATION_S)
+    def on_report(self, lease: str, report: ProgressReport) -> bool:
+        """The same, told otherwise than by the Lease.  False: that is not there, and nobody is known by it."""
+        if lease not in self._leases:
+            return False
+        self._held[lease] = newest(self._held[lease], places_of(report))
+        return True
 
     def on_node(self, old: Node | None, new: Node | None) -> None:
         if new is not None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from sliceplane.api.core import Lease, Node, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object
@@ -16,6 +18,7 @@ from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Services
 from sliceplane.drain.barrier import FORGET_S, DrainVerdict, Missing, NodeHolding, Proof, UnknownPolicy, compare, judge
 from sliceplane.drain.barrier import Nodes as KnownNodes
 from sliceplane.drain.departure import Departures
+from sliceplane.drain.reports import heards
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.proxy.node_caches import NodeCaches
 from sliceplane.proxy.progress import ANNOTATION_PROGRESS, COMPONENT, LABEL_COMPONENT, LEASE_NAMESPACE, read_report
@@ -30,6 +33,7 @@ class DrainCluster:
     def __init__(self, *, services_known: bool = True, leases_known: bool = True) -> None:
         """What is not known may not be read; without Leases every node is unknown."""
         self._leases_known = leases_known
+        self._heard = 0
         self.departures = Departures(services_known=services_known)
         self.nodes = KnownNodes()
         self._caches = NodeCaches()
@@ -57,6 +61,22 @@ class DrainCluster:
         if mark.resource == EndpointSlices.key:
             return self.departures.on_mark(mark.revision)
         return self.departures.look() if mark.resource == Services.key else ()
+
+    @property
+    def heard(self) -> int:
+        """The number of the last answer of ``drain.reports`` that was heard."""
+        return self._heard
+
+    def on_heard(self, body: bytes, now: float) -> None:
+        """An answer to ``drain.reports.question``."""
+        try:
+            answer = heards.decode(body)
+        except msgspec.DecodeError:
+            return  # another server's answer to a path that it does not know
+        self._heard = answer.number
+        for lease, report in answer.reports.items():
+            if self.nodes.on_report(lease, report):
+                self._caches.on_report(lease, report, now)
 
     def facts(self) -> list[NodeHolding]:
         """O(nodes); for as many verdicts as are wanted at this moment."""

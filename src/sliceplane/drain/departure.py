@@ -27,12 +27,27 @@ from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice, SliceEnd
 from sliceplane.api.scheme import EndpointSlices, Services
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.proxy.progress import Place
-from sliceplane.proxy.selections import ALL, SHARED, readings_of_slice
+from sliceplane.proxy.selections import ALL, SERVICE_READING, SHARED, readings_of_slice
 
 #: name and protocol
 PortKey = tuple[str, str]
-#: stands for every reading of EndpointSlices
+#: stands for every reading of EndpointSlices, but of one Service's
 EVERY: Final[Place] = (EndpointSlices.plural, "*")
+
+
+def place_of_service(service: str) -> Place:
+    """Of who reads the slices of *service* alone; with the name "*", of any in its namespace."""
+    return (EndpointSlices.plural, f"{SERVICE_READING}{service}")
+
+
+def needed(place: Place, goal: Mapping[Place, int]) -> int:
+    """The version that who reads *place* must hold for *goal*; 0: any will do."""
+    plural, reading = place
+    of_all = EVERY
+    if reading.startswith(SERVICE_READING):
+        of_all = place_of_service(f"{reading.removeprefix(SERVICE_READING).partition('/')[0]}/*")
+    floor = goal.get(of_all, 0) if plural == EVERY[0] else 0
+    return max(goal.get(place, 0), floor)
 
 
 class DrainSubject(NamedTuple):
@@ -218,10 +233,11 @@ class Departures:
         goal: dict[Place, int] = {}
         floor = self._floors.get(key, 0)
         if floor:
-            goal[EVERY] = floor
-        for state in self._states.get(key, {}).values():
+            goal[EVERY] = goal[place_of_service(f"{key.partition('/')[0]}/*")] = floor
+        for service, state in self._states.get(key, {}).items():
             for place, revision in state.goal.items():
-                goal[place] = max(goal.get(place, 0), revision)
+                for reader in (place, place_of_service(service)) if place[0] == EVERY[0] else (place,):
+                    goal[reader] = max(goal.get(reader, 0), revision)
         return goal
 
     def services(self, key: str) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ Revisions of one resource are ordered (``store``; KEP-5504 for other servers); o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
 from math import inf
 from typing import Final, NamedTuple
@@ -218,7 +219,7 @@ class Progress:
         if self._told_at is None:
             return 0.0
         told = self._told
-        same = told is not None and _content(told) == _content(self._report())
+        same = told is not None and _content(told) == _content(self.report())
         return self._beat_at + (self._idle_period_s if same else self.changed_period_s)
 
     @property
@@ -235,13 +236,18 @@ class Progress:
             due.append(0.0)
         return max(min(due), (self._told_at or 0.0) + ASKED_PERIOD_S) if due else None
 
+    def holds(self, wanted: Mapping[Place, int]) -> bool:
+        """All versions that are wanted of what it reads."""
+        held = self.held
+        return all(_revision(held, place) >= revision for place, revision in wanted.items())
+
     def on_failure(self) -> None:
         """The last report did not arrive: it is due again as if something had changed."""
         self._told = None
 
     def take_report(self, now: float, *, at_beat: bool = True) -> bytes:
         """The Lease as it is to be now: a document to create, and a merge patch."""
-        report = self._told = self._report()
+        report = self._told = self.report()
         self._told_at = now
         if at_beat:
             self._beat_at = now
@@ -262,7 +268,8 @@ class Progress:
         }
         return encode({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec})
 
-    def _report(self) -> ProgressReport:
+    def report(self) -> ProgressReport:
+        """As it is now; nothing counts as told by it."""
         by_resource: dict[str, dict[str, Held]] = {resource.plural: {} for resource in FOLLOWED}
         for (resource, reading), held in self.held.items():
             by_resource[resource][reading] = held

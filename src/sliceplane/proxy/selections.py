@@ -56,6 +56,8 @@ def own_selectors(gates: Gates, node: Node | None) -> tuple[str, ...]:
 #: proxies serve
 ALL: Final = "all"
 SHARED: Final = "shared"
+#: and then "namespace/name": the slices of one Service, which no node proxy reads alone
+SERVICE_READING: Final = "service/"
 _ZONE: Final = "zone="
 _REGION: Final = "region="
 

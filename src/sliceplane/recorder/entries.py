@@ -44,7 +44,7 @@ MICROSECONDS: Final = 1_000_000
 #: the kind of a mark
 SENT: Final = "sent"
 _SENT_TEXT: Final = re.compile(r"(\S+) (at|gone after) (\d+): (\d+) bytes to (\d+) watchers")
-VERBS: Final = ("create", "update", "patch", "delete", "get", "list", "probe")
+VERBS: Final = ("create", "update", "patch", "delete", "get", "list", "probe", "ask")
 
 Row = tuple[Any, ...]
 

@@ -381,6 +381,8 @@ class Rows:
     def _answer(self, write: Write, result: bytes) -> Any:
         if not result:
             return Answer.EMPTY.value
+        if write.verb == "ask":
+            return Answer.STATUS.value  # who asks is not replayed
         try:
             if write.verb == "list":
                 items = [decode(item, write.resource.projection) for item in _decode_items(result).items]

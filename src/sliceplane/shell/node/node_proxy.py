@@ -105,8 +105,9 @@ class NodeProxy:
         self.watches = watches(node_name, self._gates)
         self.metrics = ProxyMetrics(backend.mode, backend.ways)
         self._endpoints_key = self.watches[1].resource.key
-        #: for ``shell.node.report``, which waits for the event
+        #: for ``shell.transport.telling``, which waits for them
         self.reports_wanted = asyncio.Event()
+        self.held_more = asyncio.Event()
         self.progress = Progress(
             node_name,
             families,
@@ -204,6 +205,7 @@ class NodeProxy:
         """Everything of *resource* (its key) in *selection* was told up to *mark*; ``None``: it is read from now on."""
         if selection != ALL_NODES:
             self.progress.on_mark(resource, self._reading(resource, selection), mark)
+            self.held_more.set()
 
     def _on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None, now: float) -> None:
         self.metrics.on_endpoint_change()
@@ -478,6 +480,7 @@ class NodeProxy:
         """The kernel has what was taken, perhaps but for portions of large Services."""
         if not plane.tracker.portions.behind:
             self.progress.on_written(plane.family)
+            self.held_more.set()
             if self.progress.asked:
                 self.reports_wanted.set()
         if plane.tracker.newly_unserved:

@@ -27,7 +27,6 @@ from sliceplane.shell.node.kernel.netns import listening_in
 from sliceplane.shell.node.kernel.sysctls import SysctlError, adjust_oom_score, tune_conntrack
 from sliceplane.shell.node.metrics import ProxyRecord, recording
 from sliceplane.shell.node.node_proxy import NodeProxy, available_families
-from sliceplane.shell.node.report import report_progress
 from sliceplane.shell.node.timing import PROBE_TIMEOUT_S, ProxyTiming
 from sliceplane.shell.process.flight import FlightConfig
 from sliceplane.shell.process.interfaces import addresses_of
@@ -36,6 +35,7 @@ from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.reflect import loop_clock
 from sliceplane.shell.transport.service import ServiceContext
+from sliceplane.shell.transport.telling import tell_progress
 
 
 def rules_of(settings: ProxySettings) -> RulesConfig:
@@ -134,7 +134,7 @@ async def running_proxy(
             )  # fmt: skip
             await stack.enter_async_context(hook.answering())
         if reports_progress and proxy.reads_slices:
-            reporting = report_progress(client, proxy, rng.fork(), clock)
+            reporting = tell_progress(client, proxy, rng.fork(), clock)
             tasks.append(asyncio.create_task(reporting, name="node proxy's progress"))
         try:
             yield proxy, following

@@ -14,13 +14,14 @@ from operator import attrgetter
 from typing import Final
 
 from sliceplane.api import codec
-from sliceplane.api.errors import too_large_resource_version
+from sliceplane.api.errors import too_large_resource_version, unknown_resource
 from sliceplane.api.requests import ListPage, Selection, WatchMessage, Write
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.registry.direct import interest_of, step_of
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Context, ListOptions, Outcome, Target, User, WatchOptions, WatchPlan, WriteOptions
+from sliceplane.shell.server.requests.reports import HeldReports, rights
 from sliceplane.shell.server.storage.committing import Durability
 from sliceplane.shell.transport.base import Verbs
 from sliceplane.store.hub import Hub
@@ -44,6 +45,7 @@ class InProcessClient(Verbs):
         registry: Registry,
         committer: Durability,
         hub: Hub,
+        reports: HeldReports,
         *,
         arm: Callable[[], None],
         clock: Callable[[], float],
@@ -53,6 +55,7 @@ class InProcessClient(Verbs):
         self._registry = registry
         self._committer = committer
         self._hub = hub
+        self._reports = reports
         self._arm = arm
         self._clock = clock
         self._user = user
@@ -139,6 +142,12 @@ class InProcessClient(Verbs):
         step = step_of(self._registry, Context(now=self._clock(), user=self._user), write, self._options)
         outcome: Outcome = await self._committer.write(step, attrgetter("revision"))
         return outcome.body
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        """A question of ``drain.reports``."""
+        if rights("POST", path) is None:
+            raise unknown_resource()
+        return await self._reports.answer(path, body)
 
     async def close(self) -> None:
         """End the watches that are open."""

@@ -44,6 +44,7 @@ from sliceplane.shell.server.monitoring.metrics import LoopSteps, ServerMetrics
 from sliceplane.shell.server.nonresource.discovery import Discovery
 from sliceplane.shell.server.nonresource.pages import HealthChecks, IssuerPages
 from sliceplane.shell.server.requests.app import ApiServer, Services
+from sliceplane.shell.server.requests.reports import HeldReports
 from sliceplane.shell.server.requests.resources import ResourceHandlers
 from sliceplane.shell.server.requests.timers import HubTicker, Revocation
 from sliceplane.shell.server.requests.watch import WatchHandler
@@ -96,6 +97,7 @@ class ServerPlane:
         #: to be armed after a subscription at the hub
         self.ticker: HubTicker
         self.heavy: Heavy
+        self.reports: HeldReports
         self.listener: Listener
         #: ``None``: nothing is recorded
         self.flight: FlightRecorder | None
@@ -122,6 +124,7 @@ class ServerPlane:
             self.registry,
             self.committer,
             self.hub,
+            self.reports,
             arm=self.ticker.arm,
             clock=self.clock,
             user=user,
@@ -168,7 +171,7 @@ class ServerPlane:
         descriptors.raise_limit()
         self.listener.start(sock, access.tls.context)
         self._cleanup.push_async_callback(
-            self.listener.stop, grace_s=periods.stop_grace_s, end_watches=self.hub.close_all
+            self.listener.stop, grace_s=periods.stop_grace_s, end_watches=self._end_streams
         )
         self._cleanup.push_async_callback(self._leave)
         self._spawn(steps.beat(), "heartbeat")
@@ -209,6 +212,10 @@ class ServerPlane:
             add_samples=self.metrics.include,
             flight=self.flight,
         )
+
+    def _end_streams(self) -> None:
+        self.hub.close_all()
+        self.reports.close()
 
     def _flight_recorder(self) -> FlightRecorder | None:
         config = self.config.flight
@@ -282,6 +289,7 @@ class ServerPlane:
 
     def _application(self, address: str, steps: LoopSteps) -> ApiServer:
         self.heavy = Heavy()
+        self.reports = HeldReports(self.clock)
         self._cleanup.push_async_callback(self.heavy.close)
         periods = self._periods
         resources = ResourceHandlers(
@@ -305,6 +313,7 @@ class ServerPlane:
             issuer=IssuerPages(self._access.tokens, f"https://{address}", self.config.jwks_url),
             decide=self.registry.decide,
             store=self.store,
+            reports=self.reports,
             flight=self.flight,
             limits=self.config.limits,
             emulated=self.config.gates.release,

@@ -3,8 +3,9 @@
 The order matters: everything is read first, so that the Pod is seen to leave; then the mark is set, and the clock runs.
 The mark is the annotation ``sliceplane.dev/drain``, which our controller reads, and the condition of the readiness gate
 ``sliceplane.dev/serving`` where the Pod's template has it, which every controller reads.  A Pod that terminates needs
-no mark.  Nodes are asked for a report by an annotation on slices of the Services concerned, once for each version that
-is waited for; where that is not allowed they tell at their own beat.
+no mark.  Nodes are asked through the server's memory (``drain.reports``); those that have not told soon, or all where
+there is none, are asked to write their Leases, by an annotation on slices of the Services concerned, once for each
+version that is waited for; where that is not allowed they tell at their own beat.
 
 Watches slices, Services, Leases of node proxies, Nodes and the Pods.  What may not be read is said in the answer.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,11 +29,12 @@ from sliceplane.drain.answer import GATE, DrainAnswer, DrainedPod, Outcome
 from sliceplane.drain.barrier import ASK_PERIOD_S, FORGET_S, LOOK_S, UnknownPolicy
 from sliceplane.drain.cluster import LEASES, DrainCluster
 from sliceplane.drain.departure import subject_of
+from sliceplane.drain.reports import BARRIER_HELD_S, MEMORY_S, pause_s, question
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.times import format_time
-from sliceplane.proxy.progress import ANNOTATION_REPORT, FEW_NODES, spread_of
-from sliceplane.shell.transport.base import Client, Unreachable
+from sliceplane.proxy.progress import ANNOTATION_REPORT, FEW_NODES, Place, spread_of
+from sliceplane.shell.transport.base import Client, Unreachable, send
 from sliceplane.shell.transport.reflect import RunningInformer
 
 _SYNC_TIMEOUT_S: Final = 30.0
@@ -92,6 +94,11 @@ class Drainer:
         self._cluster = DrainCluster()
         self._headless: set[str] = set()
         self._unread: list[str] = []
+        #: what nodes are waited for, all goals together, and since when; a server without a memory is not asked again
+        self._goal: dict[Place, int] = {}
+        self._waits_since = math.inf
+        self._has_memory = True
+        self._wanted = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Drainer:
@@ -125,6 +132,7 @@ class Drainer:
             await self.__aexit__()
             raise Unreachable(f"no list of the cluster's objects within {_SYNC_TIMEOUT_S:g} s") from error
         self._cluster.departures.look()
+        self._tasks.append(asyncio.create_task(self._hear(), name="drain reports"))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -239,18 +247,43 @@ class Drainer:
                 outcome = "cannot know"
             elif waited_s >= options.timeout_s:
                 outcome = "time over"
+            if verdict.waiting:
+                self._want(self._cluster.departures.goal(key), now)
             if outcome is not None:
                 waiting.done = DrainedPod(key, outcome, verdict, waited_s, waiting.gone)
                 continue
-            if verdict.waiting:
+            memory_until = self._waits_since + MEMORY_S
+            if verdict.waiting and (now >= memory_until or not self._has_memory):
                 await self._ask(key, waiting, len(facts))
             ends = [waiting.started + options.timeout_s]
             if options.unknown.kind == "after" and waited_s < options.unknown.after_s:
                 ends.append(waiting.started + options.unknown.after_s)
             if verdict.waiting:
-                ends.append(now + ASK_PERIOD_S)
+                ends.append(memory_until if now < memory_until and self._has_memory else now + ASK_PERIOD_S)
             deadline = min(deadline, *ends)
         return deadline
+
+    def _want(self, goal: Mapping[Place, int], now: float) -> None:
+        self._waits_since = min(self._waits_since, now)
+        for place, revision in goal.items():
+            self._goal[place] = max(revision, self._goal.get(place, 0))
+        self._wanted.set()
+
+    async def _hear(self) -> None:
+        """Asks nodes through the server's memory, if it has one, as long as one is waited for."""
+        while self._has_memory:
+            await self._wanted.wait()
+            self._wanted.clear()
+            write = question(self._goal, self._cluster.heard)
+            try:
+                self._cluster.on_heard(await send(self._client, write), self._clock())
+            except StatusError as error:
+                self._has_memory = error.reason not in write.tolerate
+                await asyncio.sleep(BARRIER_HELD_S)
+            except Unreachable:
+                await asyncio.sleep(ASK_PERIOD_S)
+            self._news.set()
+            await asyncio.sleep(pause_s(len(self._cluster.nodes)))
 
     # Writes
 

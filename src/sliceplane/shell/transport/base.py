@@ -13,9 +13,10 @@ from typing import Final, Protocol
 
 import msgspec
 
-from sliceplane.api.errors import StatusError, unreachable
+from sliceplane.api.errors import StatusError, unknown_resource, unreachable
 from sliceplane.api.requests import (
     NOT_REFUSED,
+    PROGRESS_PATH,
     ListPage,
     PatchType,
     PortProbe,
@@ -27,7 +28,7 @@ from sliceplane.api.requests import (
 )
 from sliceplane.api.scheme import Resource
 
-__all__ = ["Client", "ListPage", "Reader", "Unreachable", "Verbs", "WatchMessage", "no_answer", "send"]
+__all__ = ["Client", "ListPage", "Reader", "Unreachable", "Verbs", "WatchMessage", "no_answer", "post", "send"]
 
 #: endpoints that do not answer are tried one after the other, and there may be many
 PROBE_TIMEOUT_S: Final = 0.5
@@ -126,7 +127,18 @@ async def send(client: Client, write: Write) -> bytes:
         case "probe":
             target = msgspec.json.decode(write.body, type=PortProbe)
             return b"" if await connect(target, PROBE_TIMEOUT_S) == "refused" else NOT_REFUSED
+        case "ask":
+            return await post(client, PROGRESS_PATH, write.body)
     return await client.perform(write)
+
+
+async def post(client: Client, path: str, body: bytes) -> bytes:
+    """The answer to a question of ``drain.reports``.  A client that cannot ask answers as a server that has none."""
+    ask = getattr(client, "post", None)
+    if ask is None:
+        raise unknown_resource()
+    answer: bytes = await ask(path, body)
+    return answer
 
 
 async def connect(target: PortProbe, timeout_s: float = CONNECT_TIMEOUT_S) -> ProbeOutcome:
@@ -167,6 +179,7 @@ class FencedClient(Verbs):
         self.list = client.list
         self.watch = client.watch
         self.close = client.close
+        self.post = getattr(client, "post", None)
 
     async def perform(self, write: Write) -> bytes:
         if not self._allowed():

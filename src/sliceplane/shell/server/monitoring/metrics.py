@@ -31,6 +31,7 @@ from types import coroutine
 from typing import Any, Final, NamedTuple
 
 from sliceplane.api.gates import GATES, Gates, spec_at
+from sliceplane.api.requests import PROGRESS_PATH
 from sliceplane.api.scheme import BY_PATH, Resource
 from sliceplane.kit.metrics import Count, Labels, Metrics
 from sliceplane.shell.process.log import get_logger
@@ -68,6 +69,7 @@ _PAGES = frozenset(
         "/openapi/v3",
         "/openid/v1/jwks",
         "/readyz",
+        PROGRESS_PATH,
         "/version",
     )
 )

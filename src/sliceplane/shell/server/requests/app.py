@@ -20,6 +20,7 @@ from typing import Any
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.gates import NEWEST, Release
+from sliceplane.api.requests import PROGRESS_PATH
 from sliceplane.api.selectors.fields import selected_name
 from sliceplane.flowcontrol.types import Asked, Flow
 from sliceplane.registry.attendance import Claim
@@ -40,12 +41,14 @@ from sliceplane.shell.server.nonresource.pages import (
     send_portions,
     snapshot_portions,
 )
+from sliceplane.shell.server.requests import reports
 from sliceplane.shell.server.requests.auth import ANONYMOUS, authenticate, bearer_token
 from sliceplane.shell.server.requests.last_writes import LastWrites, NotedWrite
 from sliceplane.shell.server.requests.limits import InFlight, Limits, RequestPlace, TooMany
 from sliceplane.shell.server.requests.params import request_timeout_s
 from sliceplane.shell.server.requests.paths import ResourcePath, parse, resolve, verb_of
 from sliceplane.shell.server.requests.render import error_representation, render_status
+from sliceplane.shell.server.requests.reports import HeldReports
 from sliceplane.shell.server.requests.request import Receive, Request, Send
 from sliceplane.shell.server.requests.resources import ResourceHandlers
 from sliceplane.shell.server.requests.response import (
@@ -89,6 +92,7 @@ class Services:
     limits: Limits
     #: what a snapshot is made of
     store: Store
+    reports: HeldReports
     #: ``None``: nothing is recorded
     flight: FlightRecorder | None = None
     emulated: Release = NEWEST
@@ -208,8 +212,9 @@ class ApiServer:
         path = parse(request.path)
         if path is None:
             verb = request.method.lower()
-            wanted = Attributes(verb=verb, path=request.path)
-            exchange.key = page_key(request.method, request.path)
+            reporting = reports.rights(request.method, request.path)
+            wanted = reporting or Attributes(verb=verb, path=request.path)
+            exchange.key = page_key(request.method, PROGRESS_PATH if reporting else request.path)
         else:
             verb = verb_of(request.method, path, wants_watch=request.query.flag("watch"))
             wanted = _attributes(request, verb, path)
@@ -236,6 +241,8 @@ class ApiServer:
                 with self.in_flight.hold(self.in_flight.watches, flow, user):
                     await self._stream(request, path, exchange, send)
                 return None
+            if path is None and wanted.resource:
+                return await self._report(request, flow, user)
             if path is None:
                 await place.sit()
                 return await self._pages.respond(request)
@@ -249,6 +256,14 @@ class ApiServer:
             return response
         finally:
             place.close()
+
+    async def _report(self, request: Request, flow: Flow, user: User) -> Response:
+        """Held for as long as its client wants, so it has no seat."""
+        with self.in_flight.hold(self.in_flight.watches, flow, user):
+            body = await request.body()
+            request.place.close()
+            answer = await self._services.reports.answer(request.path, body)
+        return Response(200, answer, headers=(NO_CACHE,))
 
     def _admit(
         self, request: Request, user: User, wanted: Attributes, path: ResourcePath | None, exchange: _Exchange

@@ -50,6 +50,16 @@ kind: Pod
 metadata: {name: web-0, namespace: default, labels: {app: web}}
 spec: {nodeName: n1, containers: [{name: main, image: x}]}
 """
+LEASE = """
+apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata:
+  name: sliceplane-proxy-n1
+  namespace: kube-node-lease
+  labels: {sliceplane.dev/component: node-proxy}
+  annotations: {sliceplane.dev/endpointslices-revision: "1"}
+spec: {holderIdentity: n1, leaseDurationSeconds: 3600, renewTime: "2100-01-01T00:00:00.000000Z"}
+"""
 STATUS = {
     "status": {
         "phase": "Running",
@@ -148,18 +158,32 @@ def change_everything(plane: Plane) -> None:
     until(lambda: mirrored(plane, "192.0.2.8"))
     kubectl(plane, "delete", "endpoints", "mirrored")
     until(lambda: mirrored(plane))
+    drain(plane)
     kubectl(plane, "delete", "service", "web")
     until(lambda: "web" not in kubectl(plane, "get", "endpoints", "-o", "name"))
 
 
+def drain(plane: Plane) -> None:
+    """A node that holds what is there when it is asked, and not before."""
+    lease = yaml.safe_load(LEASE)
+    kubectl(plane, "apply", "-f", "-", document=yaml.safe_dump(lease))
+    kubectl(plane, "annotate", "pod", "web-0", "sliceplane.dev/drain=now")
+    asked = "-o=jsonpath={.items[*].metadata.annotations.sliceplane\\.dev/report}"
+    until(lambda: kubectl(plane, "get", "endpointslices", "-l", "kubernetes.io/service-name=web", asked))
+    lease["metadata"]["annotations"]["sliceplane.dev/endpointslices-revision"] = "1000000"
+    kubectl(plane, "apply", "-f", "-", document=yaml.safe_dump(lease))
+    kubectl(plane, "wait", "pod/web-0", "--for=condition=sliceplane.dev/Drained", "--timeout=60s")
+
+
 def test_the_controllers_need_what_they_are_given(tmp_path: Path) -> None:
     audit = tmp_path / "audit.log"
-    values = ("--set=controllers.mode=work",)
+    run = "endpointslice-controller,endpoints-controller,endpointslice-mirroring-controller,pod-drained-controller"
+    values = ("--set=controllers.mode=work", f"--set=controllers.run={{{run}}}")
     with running_plane(tmp_path, f"--audit-log-path={audit}", command="apiserver") as plane:
         kubeconfig, user = installed(plane, tmp_path, "controllers", *values)
         kubectl(plane, "apply", "-f", "-", document="---".join((NODE, SERVICES, POD, ENDPOINTS)))
         lease = ("--leader-elect-resource-name=sliceplane-controllers", "--leader-elect-resource-namespace=kube-system")
-        with running("controllers", f"--kubeconfig={kubeconfig}", *lease):
+        with running("controllers", f"--kubeconfig={kubeconfig}", f"--controllers={run}", *lease):
             change_everything(plane)
     rights, refused = asked(audit, user)
     assert refused == []
@@ -170,12 +194,13 @@ def test_the_controllers_need_what_they_are_given(tmp_path: Path) -> None:
 @pytest.mark.kernel
 def test_the_proxy_needs_what_it_is_given(tmp_path: Path) -> None:
     audit = tmp_path / "audit.log"
-    values = ("--set=controllers.enabled=false", "--set=proxy.enabled=true", "--set=proxy.apiServer.host=192.0.2.1")
+    proxy = ("--set=proxy.enabled=true", "--set=proxy.apiServer.host=192.0.2.1", "--set=proxy.drainPort=10261")
+    values = ("--set=controllers.enabled=false", *proxy)
     with Net("spr") as net, running_plane(tmp_path, f"--audit-log-path={audit}") as plane:
         node = net.add_host("node", ip4="10.10.0.1/16", ip6="fd10::1/64")
         kubeconfig, user = installed(plane, tmp_path, "proxy", *values)
         kubectl(plane, "apply", "-f", "-", document="---".join((NODE, SERVICES, POD)))
-        flags = (f"--kubeconfig={kubeconfig}", "--hostname-override=n1", f"--netns={node.netns}")
+        flags = (f"--kubeconfig={kubeconfig}", "--hostname-override=n1", f"--netns={node.netns}", "--drain-port=10261")
         with running("proxy", *flags):
             until(
                 lambda: "sliceplane-proxy-n1" in kubectl(plane, "get", "leases", "-n", "kube-node-lease", "-o", "name")

@@ -13,8 +13,8 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import PROGRESS_PATH
 from sliceplane.drain.reports import (
     CONSUMERS_MAX,
+    BarrierQuestion,
     Heard,
-    Question,
     Reports,
     Telling,
     Versions,
@@ -33,8 +33,8 @@ def told(version: int, reading: str = "all") -> ProgressReport:
     return ProgressReport({reading: Held(version, "")})
 
 
-def asked(version: int, reading: str = "all", wait_s: float = 1.0) -> Question:
-    return Question(Versions({reading: version}), wait_seconds=wait_s)
+def asked(version: int, reading: str = "all", wait_s: float = 1.0) -> BarrierQuestion:
+    return BarrierQuestion(Versions({reading: version}), wait_seconds=wait_s)
 
 
 def test_a_consumer_is_asked_for_what_it_has_not_told_as_long_as_a_barrier_asks() -> None:
@@ -61,7 +61,7 @@ def test_a_barrier_wants_of_each_reading_what_could_show_the_pod(reading: str, w
     reports = Reports(0)
     reports.on_report(NODE, told(1, reading))
     goal = {"*": 20, "service/shop/web": 12, "service/shop/*": 11}
-    reports.on_question(Question(Versions(goal), wait_seconds=1.0), 0.0)
+    reports.on_question(BarrierQuestion(Versions(goal), wait_seconds=1.0), 0.0)
     answer = reports.wanted(NODE, 0.0)
     assert (answer.versions if answer else None) == (Versions({reading: wanted}) if wanted else None)
 
@@ -104,7 +104,7 @@ async def test_a_node_that_is_asked_answers_and_nothing_waits_for_a_time() -> No
         assert wanteds.decode(await node).versions == Versions({"all": 9})
         heard = heards.decode(await barrier)
         assert heard.reports == {NODE: told(7)}
-        again = Question(Versions({"all": 9}), heard.number, 60.0)
+        again = BarrierQuestion(Versions({"all": 9}), heard.number, 60.0)
         barrier = post(held, PROGRESS_PATH, again)
         await asyncio.sleep(0)
         node = post(held, path, Telling(told(9), 60.0))

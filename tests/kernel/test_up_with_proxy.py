@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.e2e.running import ROOT, running_plane
-from tests.kernel.netns import Net
+from tests.e2e.running import ROOT, kubectl, running_plane
+from tests.kernel.netns import Host, Net
+from tests.kernel.test_drain_hook import KUBELET, NOT_YET
 from tests.ports import free_port
 from tests.waiting import until
 
@@ -69,3 +71,53 @@ def test_proxy_without_a_namespace_to_write_to_is_one_sentence(tmp_path: Path) -
         pass
     assert 'Error: --proxy: there is no network namespace "sp-no-such-place"' in str(failure.value)
     assert "Traceback" not in str(failure.value)
+
+
+def test_a_pod_is_drained_by_its_own_hook_and_kubectl_waits_for_it(tmp_path: Path) -> None:
+    """As installed: the annotation in the template, ``preStop`` to the Pod's own address, the condition, kubectl."""
+    with Net("ud") as net:
+        node = net.add_host("node", ip4="10.77.4.1/24", ip6="fd77:4::1/64")
+        hosts = [net.add_host(f"pod{n}", ip4=f"10.77.4.{n}/24", ip6=f"fd77:4::{n}/64") for n in (2, 3)]
+        flags = ("--proxy", "--hostname-override", "node-1", "--netns", node.netns, "--drain-port", "10261")
+        with running_plane(tmp_path, *flags) as plane:
+            kubectl(plane, "apply", "-f", "-", document=shop(*hosts))
+            for number, host in enumerate(hosts):
+                kubectl(plane, "patch", "pod", f"web-{number}", "--subresource=status", "-p", status(host))
+            until(lambda: node.converse(KUBELET, f"{hosts[0].ip4} /drain?timeout=0").strip(), NOT_YET.__eq__)
+            kubectl(plane, "delete", "pod", "web-0", "--wait=false")
+            hooks = [
+                node.converse(KUBELET, f"{host} /drain?timeout=60").strip() for host in (hosts[0].ip4, hosts[0].ip6)
+            ]
+            kubectl(plane, "wait", "pod/web-0", "--for=condition=sliceplane.dev/Drained", "--timeout=60s")
+            shown = "-o=jsonpath={.status.conditions[?(@.type=='sliceplane.dev/Drained')].message}"
+            message = kubectl(plane, "get", "pod", "web-0", shown)
+            assert re.fullmatch(r"revision \d+, 1 nodes, \d+ ms", message), message
+            assert hooks == [f"200 drained: {message}"] * 2
+
+
+def shop(*hosts: Host) -> str:
+    service = {
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}], "ipFamilyPolicy": "RequireDualStack"},
+    }  # fmt: skip
+    pods = [
+        {
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": f"web-{number}", "labels": {"app": "web"},
+                         "annotations": {"sliceplane.dev/drain-barrier": "true"}},
+            "spec": {"nodeName": "node-1", "containers": [{"name": "web", "image": "web"}]},
+        }
+        for number, _ in enumerate(hosts)
+    ]  # fmt: skip
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": [service, *pods]})
+
+
+def status(host: Host) -> str:
+    ready = [{"type": "Ready", "status": "True"}]
+    ips = [{"ip": host.ip4}, {"ip": host.ip6}]
+    return json.dumps({"status": {"phase": "Running", "podIP": host.ip4, "podIPs": ips, "conditions": ready}})
+
+
+def test_a_drain_port_without_a_proxy_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="add --proxy"), running_plane(tmp_path, "--drain-port", "10261"):
+        pass

@@ -16,7 +16,7 @@ from sliceplane.cli.cluster import cluster_options, connect
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import on_stop_signal, require, say_ready, spare_descriptors
-from sliceplane.cli.proxy_flags import flag, given_by, proxy_options, used
+from sliceplane.cli.proxy_flags import drain_port_option, flag, given_by, proxy_options, used
 from sliceplane.cli.proxy_render import command as render
 from sliceplane.cli.recorder import flight_config, recorder_options
 from sliceplane.cli.serving import gates_of
@@ -45,8 +45,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--init-only", is_flag=True, help="Look whether rules can be written, set up conntrack, and exit.")
 @click.option("--progress-lease", type=SwitchType(), is_flag=False, flag_value=True, default=True, show_default=True,
     help="Tell in a Lease of this node which EndpointSlices the kernel holds.")  # fmt: skip
-@click.option("--drain-port", type=click.IntRange(0, 65535), default=0, metavar="N",
-    help="Answer preStop hooks of Pods here that opted in, on this port of theirs.  [default: off]")  # fmt: skip
+@drain_port_option
 @click.option("--healthz-api-timeout", type=DurationType(), default="600ms", show_default=True,
     help="Not healthy if the API server takes longer to answer; 0: it is not asked.")  # fmt: skip
 @proxy_options

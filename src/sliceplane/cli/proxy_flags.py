@@ -50,6 +50,11 @@ _FIELDS: dict[str, tuple[str, ...]] = {
 RENDERED: Final = ("ipvs", "kernelspace")
 
 
+#: of ``sliceplane proxy`` and ``sliceplane up --proxy``
+drain_port_option = click.option("--drain-port", type=click.IntRange(0, 65535), default=0, metavar="N",
+    help="Answer preStop hooks of Pods here that opted in, on this port of theirs.  [default: off]")  # fmt: skip
+
+
 def _text(flag: str, metavar: str, what: str) -> Callable[..., Any]:
     return click.option(flag, default="", metavar=metavar, help=what)
 

@@ -14,6 +14,7 @@ from sliceplane.cli.discovery import check_slice_options, discovery_config, disc
 from sliceplane.cli.emulation import emulation_config, emulation_options
 from sliceplane.cli.logs import Logs
 from sliceplane.cli.options import Command
+from sliceplane.cli.proxy_flags import drain_port_option
 from sliceplane.cli.serving import gates_of, plane_config, serve, serving_options
 from sliceplane.cli.values import SwitchType
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 @click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
 @click.option("--proxy-config", type=click.Path(dir_okay=False, path_type=Path),
     help="A KubeProxyConfiguration for --proxy.")  # fmt: skip
+@drain_port_option
 @click.option("--reverse-mirror", is_flag=True, help="Keep Endpoints for old readers, made from EndpointSlices.")
 @click.option("--leader-elect", type=SwitchType(), is_flag=False, flag_value=True, default=None,
     help="Controllers work only while this server leads among those of one etcd.  [default: with --etcd]")  # fmt: skip
@@ -54,6 +56,7 @@ def command(
     hostname_override: str,
     netns: str,
     proxy_config: Path | None,
+    drain_port: int,
     reverse_mirror: bool,
     leader_elect: bool | None,
     **flags: Any,
@@ -66,6 +69,8 @@ def command(
         raise click.UsageError("--hostname-override and --netns say where to write rules; add --proxy")
     if proxy_config is not None and not proxy:
         raise click.UsageError("--proxy-config says how to write rules; add --proxy")
+    if drain_port and not proxy:
+        raise click.UsageError("--drain-port is for the hooks of this node's Pods; add --proxy")
     emulated = emulation_config(flags)
     elect = bool(flags["etcd_servers"]) if leader_elect is None else leader_elect
     gates = gates_of(flags["feature_gates"], flags["emulated_version"])
@@ -100,7 +105,7 @@ def command(
             settings = None if proxy_config is None else _proxy_settings(proxy_config, gates)
             named = settings.hostname_override if settings is not None else ""
             node_name = (hostname_override.strip() or named.strip() or socket.gethostname()).lower()
-            parts.append(ProxyService(node_name, netns, gates, settings))
+            parts.append(ProxyService(node_name, netns, gates, settings, drain_port=drain_port))
         return tuple(parts)
 
     serve(lambda: plane_config(flags, gates), services, logs=logs)

@@ -72,7 +72,7 @@ class Wanted(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     spread_seconds: int = 0
 
 
-class Question(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+class BarrierQuestion(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """What a barrier posts.  ``after``: the number of the last answer that it was given."""
 
     versions: Versions = Versions()
@@ -88,7 +88,7 @@ class Heard(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 tellings: Final = msgspec.json.Decoder(Telling)
-questions: Final = msgspec.json.Decoder(Question)
+questions: Final = msgspec.json.Decoder(BarrierQuestion)
 wanteds: Final = msgspec.json.Decoder(Wanted)
 heards: Final = msgspec.json.Decoder(Heard)
 
@@ -100,7 +100,7 @@ def pause_s(nodes: int) -> float:
 
 def question(goal: Mapping[Place, int], after: int) -> Write:
     """A server without such a memory tolerates it."""
-    body = encode(Question(versions_of(goal), after, BARRIER_HELD_S))
+    body = encode(BarrierQuestion(versions_of(goal), after, BARRIER_HELD_S))
     none_here = ("NotFound", "Forbidden", "MethodNotAllowed")
     return Write(verb="ask", resource=Leases, namespace=LEASE_NAMESPACE, body=body, tolerate=none_here)
 
@@ -135,7 +135,7 @@ class Reports:
         if len(self._told) > CONSUMERS_MAX:
             self._told.popitem(last=False)
 
-    def on_question(self, asked: Question, now: float) -> None:
+    def on_question(self, asked: BarrierQuestion, now: float) -> None:
         """It counts for as long as it is held, and a little longer: the next one is on its way."""
         until = now + min(asked.wait_seconds, HELD_S_MAX) + 1.0
         self._questions = [known for known in self._questions if known.until > now][-QUESTIONS_MAX + 1 :]

@@ -193,6 +193,8 @@ ROLES: dict[str, tuple[PolicyRule, ...]] = {
         _on("networking.k8s.io", "servicecidrs", "list", "watch"),
         _EVENTS,
     ),
+    # Whose preStop hooks a node proxy answers (docs/drain.md); kube-proxy's own role knows no Pods.
+    "sliceplane:drain-hooks": (_on("", "pods", "list", "watch"),),
     "system:public-info-viewer": (_get("/healthz", "/livez", "/readyz", "/version", "/version/"),),
     "system:service-account-issuer-discovery": (
         _get(
@@ -231,6 +233,7 @@ _GROUPS = {
 }
 _USERS = {
     "system:kube-controller-manager": "system:kube-controller-manager",
+    "sliceplane:drain-hooks": "system:kube-proxy",
     "system:node-proxier": "system:kube-proxy",
 }
 _CONTROLLER = "system:controller:"

@@ -154,13 +154,20 @@ class ProxyService:
     name = "proxy"
 
     def __init__(
-        self, node: str, netns: str = "", gates: Gates | None = None, settings: ProxySettings | None = None
+        self,
+        node: str,
+        netns: str = "",
+        gates: Gates | None = None,
+        settings: ProxySettings | None = None,
+        *,
+        drain_port: int = 0,
     ) -> None:
         """*settings* ``None``: no pages, and what belongs to the whole machine is left as it is."""
         self._node = node
         self._netns = netns
         self._gates = gates or Gates()
         self._settings = settings or ProxySettings()
+        self._drain_port = drain_port
         self._running = AsyncExitStack()
 
     async def start(self, context: ServiceContext) -> None:
@@ -174,6 +181,7 @@ class ProxyService:
             clock=loop_clock(context.clock()),
             rng=Rng(int.from_bytes(os.urandom(8), "big")),
             recorder=None if context.flight is None else context.flight.recorder,
+            drain_port=self._drain_port,
         )
         try:
             proxy, _ = await self._running.enter_async_context(proxy_runs)

@@ -55,8 +55,8 @@ class Story:
             document["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
         self.tell(Pods, decode(encode(document), Pod))
 
-    def slice(self, version: int, *, ready: bool) -> EndpointSlice:
-        own = {"addresses": ["10.0.0.1"], "targetRef": {"kind": "Pod", "name": "p", "uid": "u"},
+    def slice(self, version: int, *, ready: bool, pod: str = "p") -> EndpointSlice:
+        own = {"addresses": ["10.0.0.1"], "targetRef": {"kind": "Pod", "name": pod, "uid": "u"},
                "conditions": {"ready": ready, "serving": True, "terminating": not ready}}  # fmt: skip
         document = {
             "metadata": {"name": "web-1", "namespace": "shop", "resourceVersion": str(version),
@@ -125,6 +125,15 @@ def test_a_pod_that_is_deleted_is_told_once_its_node_holds_that() -> None:
     assert len(story.questions) == 1, "a server without a memory is not asked again soon"
     story.report(12, gone)
     assert story.writes() == [], "it is written once"
+
+
+def test_a_pod_of_no_service_is_drained_at_once() -> None:
+    """Nothing is written of it, so no mark comes for a minute."""
+    story = Story()
+    story.controller.on_mark(Mark(Services.key, "1"), NOW)
+    story.report(10, story.slice(10, ready=True, pod="other"))
+    story.pod(annotations=OPTED, dying=True)
+    assert [status for status, _, _ in story.told()] == ["True"]
 
 
 def test_a_node_that_tells_in_the_servers_memory_is_asked_for_no_write() -> None:

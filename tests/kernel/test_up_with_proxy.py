@@ -84,6 +84,8 @@ def test_a_pod_is_drained_by_its_own_hook_and_kubectl_waits_for_it(tmp_path: Pat
             for number, host in enumerate(hosts):
                 kubectl(plane, "patch", "pod", f"web-{number}", "--subresource=status", "-p", status(host))
             until(lambda: node.converse(KUBELET, f"{hosts[0].ip4} /drain?timeout=0").strip(), NOT_YET.__eq__)
+            slices = ("get", "endpointslices", "-o=jsonpath={.items[*].endpoints[*].conditions.ready}")
+            until(lambda: kubectl(plane, *slices).split() == ["true"] * 4)
             kubectl(plane, "delete", "pod", "web-0", "--wait=false")
             hooks = [
                 node.converse(KUBELET, f"{host} /drain?timeout=60").strip() for host in (hosts[0].ip4, hosts[0].ip6)
@@ -100,6 +102,8 @@ def shop(*hosts: Host) -> str:
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
         "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}], "ipFamilyPolicy": "RequireDualStack"},
     }  # fmt: skip
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    machine = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1"}, "status": ready}
     pods = [
         {
             "apiVersion": "v1", "kind": "Pod",
@@ -109,7 +113,7 @@ def shop(*hosts: Host) -> str:
         }
         for number, _ in enumerate(hosts)
     ]  # fmt: skip
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": [service, *pods]})
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": [machine, service, *pods]})
 
 
 def status(host: Host) -> str:

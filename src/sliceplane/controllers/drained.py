@@ -128,7 +128,11 @@ class DrainedController(KeyedController):
 
     def _verdict(self, key: str, now: float) -> DrainVerdict | None:
         if not self._cluster.departures.is_known(key):
-            return None
+            for other in self._cluster.departures.look():  # a Pod without a Service may wait for the next mark for long
+                if other != key and other in self._leaving:
+                    self.enqueue(other, now)
+            if not self._cluster.departures.is_known(key):
+                return None
         return self._cluster.verdict(key, self._cluster.facts(), now)
 
     def _question(self) -> tuple[Write, ...]:

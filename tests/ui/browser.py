@@ -30,7 +30,7 @@ FLAGS = (
     "--disable-extensions", "--disable-background-networking", "--disable-component-update", "--disable-breakpad",
     "--disable-features=Translate,MediaRouter,OptimizationHints", "--remote-debugging-port=0",
     "--disable-renderer-backgrounding", "--disable-background-timer-throttling", "--renderer-process-limit=1",
-    "--force-color-profile=srgb",
+    "--force-color-profile=srgb", "--ignore-certificate-errors",
 )  # fmt: skip
 KEYS = {
     "ArrowDown": 40, "ArrowUp": 38, "Enter": 13, "Escape": 27, "Tab": 9, "End": 35, "Home": 36,

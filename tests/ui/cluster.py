@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from tests.ui.browser import Background
 
@@ -28,9 +29,12 @@ from sliceplane.proxy.progress import (
     Held,
     ProgressReport,
 )
+from sliceplane.shell.server.plane import ServerPlane
 from sliceplane.shell.transport.kubeconfig import Connection, from_file
+from sliceplane.shell.ui.login_door import LoginDoor
 from sliceplane.shell.ui.server import PageServer, page
 from sliceplane.testing import Plane
+from sliceplane.testing import plane as planes
 
 
 class RunningPage:
@@ -63,7 +67,7 @@ class RunningPage:
         """*change* what the page believes that the cluster has: a server of ours would refuse it."""
 
         async def do() -> None:
-            change(self.server._live.model)
+            change(self.server.viewer.live.model)
 
         self._background.call(do())
 
@@ -139,3 +143,41 @@ def token_for(plane: Plane, account: str, namespace: str, seconds: int = 600) ->
 
     token: str = decode_document(asyncio.run(ask()))["status"]["token"]
     return token
+
+
+class PlaneWithPage(Plane):
+    """With the page at ``/ui/`` of its server."""
+
+    def start(self) -> None:
+        door = self.door = LoginDoor(foreseen)
+        made = planes._made
+
+        def with_page(wanted: Plane) -> ServerPlane:
+            server = made(wanted)
+            door.plane = server
+            server._services = (*server._services, door)
+            inner = server._around
+            server._around = lambda app: door.around(inner(app))
+            return server
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(planes, "_made", with_page)
+            super().start()
+
+
+def reader_of(plane: Plane, namespace: str) -> str:
+    """A token of an account that may read Services and slices of *namespace*, by a RoleBinding ``reader``."""
+    rules = [
+        {"apiGroups": ["", "discovery.k8s.io"], "resources": ["services", "endpointslices"], "verbs": ["list", "watch"]}
+    ]
+    version = "rbac.authorization.k8s.io/v1"
+    plane.apply(
+        [
+            {"apiVersion": version, "kind": "Role", "metadata": {"name": "reader"}, "rules": rules},
+            {"apiVersion": version, "kind": "RoleBinding", "metadata": {"name": "reader"},
+             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"},
+             "subjects": [{"kind": "ServiceAccount", "name": "reader", "namespace": namespace}]},
+        ],
+        namespace=namespace,
+    )  # fmt: skip
+    return token_for(plane, "reader", namespace)

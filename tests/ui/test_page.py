@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from tests.ui.browser import Browser, Tab, program
 from tests.ui.cluster import (
+    PlaneWithPage,
     RunningPage,
     connection_with,
     deployment,
     proxy_lease,
+    reader_of,
     service,
     slices,
-    token_for,
 )
 
 from sliceplane.api.core import Node, Service, ServiceCondition, ServiceSpec, ServiceStatus
@@ -332,6 +333,14 @@ def show(tab: Tab, view: str) -> None:
     tab.until("![...document.querySelectorAll('main p')].some((line) => line.innerText.endsWith(' …'))")
 
 
+def violations(tab: Tab) -> list[str]:
+    found: list[str] = tab.eval(
+        "axe.run(document, {resultTypes: ['violations']}).then(({violations}) => violations.map((rule) => "
+        "`${rule.id}: ${rule.nodes.map((node) => node.html + ' ' + node.failureSummary).slice(0, 3)}`))"
+    )
+    return found
+
+
 def test_axe_finds_nothing_in_any_view_in_either_scheme(page: RunningPage, tab: Tab) -> None:
     tab.send("Page.setBypassCSP", enabled=True)
     tab.go(page.url)
@@ -340,11 +349,7 @@ def test_axe_finds_nothing_in_any_view_in_either_scheme(page: RunningPage, tab: 
     for scheme in ("light", "dark"):
         for view in VIEWS:
             show(tab, f"{view}{'&' if '?' in view else '?'}scheme={scheme}")
-            found = tab.eval(
-                "axe.run(document, {resultTypes: ['violations']}).then(({violations}) => violations.map((rule) => "
-                "`${rule.id}: ${rule.nodes.map((node) => node.html + ' ' + node.failureSummary).slice(0, 3)}`))"
-            )
-            assert found == [], f"{view}, {scheme}"
+            assert violations(tab) == [], f"{view}, {scheme}"
             assert tab.eval("getComputedStyle(document.documentElement).colorScheme") == scheme
 
 
@@ -363,20 +368,7 @@ def test_an_api_server_that_goes_away_and_comes_back(plane: Plane, page: Running
 
 
 def test_what_one_may_not_see_is_named_and_so_is_a_token_that_expired(plane: Plane, tab: Tab, tmp_path: Path) -> None:
-    rules = [
-        {"apiGroups": ["", "discovery.k8s.io"], "resources": ["services", "endpointslices"], "verbs": ["list", "watch"]}
-    ]
-    version = "rbac.authorization.k8s.io/v1"
-    plane.apply(
-        [
-            {"apiVersion": version, "kind": "Role", "metadata": {"name": "reader"}, "rules": rules},
-            {"apiVersion": version, "kind": "RoleBinding", "metadata": {"name": "reader"},
-             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"},
-             "subjects": [{"kind": "ServiceAccount", "name": "reader", "namespace": "shop"}]},
-        ],
-        namespace="shop",
-    )  # fmt: skip
-    connection = connection_with(plane, token_for(plane, "reader", "shop"), tmp_path, "shop")
+    connection = connection_with(plane, reader_of(plane, "shop"), tmp_path, "shop")
     with RunningPage(plane, connection=connection) as running:
         tab.go(f"{running.url}#/services")
         tab.shows("you may not list services in all namespaces; this is namespace shop")
@@ -390,3 +382,41 @@ def test_what_one_may_not_see_is_named_and_so_is_a_token_that_expired(plane: Pla
         tab.until("document.documentElement.classList.contains('stale')")
         tab.send("Page.navigate", url="about:blank")
         tab.until("location.href === 'about:blank'")
+
+
+def test_one_logs_in_and_out_and_in_again_after_a_restart(tab: Tab, tmp_path: Path) -> None:
+    rows = "document.querySelectorAll('#services .rows [role=row]').length"
+
+    def log_in(token: str) -> None:
+        tab.until("document.querySelector('[name=token]') !== null")
+        tab.eval(f"document.querySelector('[name=token]').value = {token!r}; "
+                 "document.querySelector('form.trace').requestSubmit()")  # fmt: skip
+
+    with PlaneWithPage(controllers=False, data_dir=tmp_path) as plane:
+        plane.apply(service("default-web"))
+        token, url = reader_of(plane, "default"), plane.url
+        tab.go(f"{url}/ui/#/services")
+        log_in("wrong")
+        tab.shows("this token is not known here", "main .trouble")
+        assert [fault for fault in tab.faults if "status of 401" not in fault] == []
+        tab.faults.clear()
+        tab.send("Page.setBypassCSP", enabled=True)
+        tab.eval(AXE.read_text())
+        assert violations(tab) == []
+        log_in(token)
+        tab.until(f"{rows} === 2")
+        tab.shows("you may not list services in all namespaces; this is namespace default")
+        tab.shows("as system:serviceaccount:default:reader", "footer")
+        assert tab.eval("document.cookie + JSON.stringify({...localStorage, ...sessionStorage})") == "{}"
+        tab.eval("[...document.querySelectorAll('footer button')].find((one) => one.innerText === 'log out').click()")
+        tab.until(f"document.querySelector('[name=token]') !== null && {rows} === 0")
+        log_in(token)
+        tab.until(f"{rows} === 2")
+    tab.shows("the server stops", "main .trouble")
+    with PlaneWithPage(controllers=False, data_dir=tmp_path, port=int(url.rpartition(":")[2])):
+        log_in(token)
+        tab.until(f"{rows} === 2")
+    tab.shows("the server stops", "main .trouble")
+    tab.send("Page.navigate", url="about:blank")
+    tab.until("location.href === 'about:blank'")
+    tab.faults.clear()  # what it asked of a server that is not there

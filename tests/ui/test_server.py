@@ -17,9 +17,10 @@ from tools.vendor_page import PACKAGES, REPLACED
 
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.shell.transport.kubeconfig import from_file
-from sliceplane.shell.ui import server
+from sliceplane.shell.ui import server, viewer
 from sliceplane.shell.ui.questions import WHAT_IFS_MAX
-from sliceplane.shell.ui.server import PageServer, StaticFiles, page
+from sliceplane.shell.ui.server import PageServer, page
+from sliceplane.shell.ui.static_files import StaticFiles
 from sliceplane.testing import Plane
 
 SAME = {"Sec-Fetch-Site": "same-origin"}
@@ -129,23 +130,23 @@ async def test_a_stream_says_who_it_is_then_the_view_then_beats(made: PageServer
 
 
 async def test_a_tab_that_does_not_read_is_closed(made: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "SLOW_S", 0.05)
-    monkeypatch.setattr(server, "BEAT_S", 0.001)
+    monkeypatch.setattr(viewer, "SLOW_S", 0.05)
+    monkeypatch.setattr(viewer, "BEAT_S", 0.001)
     many = [{"kind": "lost", "resource": "pods", "says": "x" * 100_000}]
-    monkeypatch.setattr(made._live, "troubles", lambda: many)
+    monkeypatch.setattr(made.viewer.live, "troubles", lambda: many)
     reader, writer = await asyncio.open_connection("127.0.0.1", made.port, limit=1024)
     path = made.url.split("/", 3)[3]
     head = f"Host: 127.0.0.1:{made.port}\r\nSec-Fetch-Site: same-origin\r\n\r\n"
     writer.write(f"GET /{path}v1/stream?view=now HTTP/1.1\r\n{head}".encode())
     await reader.readexactly(1000)
-    assert made._tabs == 1
-    await eventually(lambda: made._tabs, lambda tabs: tabs == 0)
+    assert made.viewer.tabs == 1
+    await eventually(lambda: made.viewer.tabs, lambda tabs: tabs == 0)
     writer.close()
-    assert not made._hub._topics, "a view that no tab shows is forgotten"
+    assert not made.viewer.hub._topics, "a view that no tab shows is forgotten"
 
 
 async def test_more_tabs_than_are_served_are_told_so(made: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "TABS_MAX", 1)
+    monkeypatch.setattr(viewer, "TABS_MAX", 1)
     url = f"{made.url}v1/stream?view=now"
     async with aiohttp.ClientSession() as session, session.get(url, headers=SAME) as first:
         await first.content.readline()
@@ -164,7 +165,7 @@ async def test_what_ifs_are_bounded_and_wait_for_none_of_the_streams(made: PageS
     async with aiohttp.ClientSession() as session:
         try:
             waiting = [asyncio.create_task(asked()) for _ in range(WHAT_IFS_MAX)]
-            await eventually(lambda: made._questions._what_ifs, lambda number: number == WHAT_IFS_MAX)
+            await eventually(lambda: made.viewer.questions._what_ifs, lambda number: number == WHAT_IFS_MAX)
             status, text = await asked()
             assert (status, text.partition(":")[0]) == (503, "3 questions of this kind are being worked out")
             async with session.get(f"{made.url}v1/stream?view=what-if", headers=SAME) as response:

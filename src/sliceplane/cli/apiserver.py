@@ -19,4 +19,4 @@ def command(*, logs: Logs, **flags: Any) -> None:
     Prints one line, "ready URL kubeconfig=PATH", when it answers; stops cleanly on SIGINT and SIGTERM.
     """
     gates = gates_of(flags["feature_gates"], flags["emulated_version"])
-    serve(lambda: plane_config(flags, gates), lambda: (), logs=logs)
+    serve(lambda: plane_config(flags, gates), lambda: (), logs=logs, ui=flags["ui"])

@@ -108,6 +108,9 @@ serving_options = with_options(
         help="Features to switch on or off, such as TopologyAwareHints=false."),
     click.option("--emulated-version", default="", metavar="MAJOR.MINOR",
         help="The Kubernetes release whose feature gates count.  [default: the newest]"),
+    click.option("--ui", is_flag=True,
+        help="Show the cluster in a browser, too, at /ui/ of this server, to who logs in with a token or shows a "
+        "client certificate."),
     log_options,
     recorder_options(64),
     etcd_options,
@@ -142,21 +145,35 @@ def plane_config(flags: dict[str, Any], gates: Gates) -> PlaneConfig:
     return with_etcd(with_access(config, flags), flags)
 
 
-def serve(config: Callable[[], PlaneConfig], services: Callable[[], tuple[PlaneService, ...]], *, logs: Logs) -> None:
+def serve(
+    config: Callable[[], PlaneConfig], services: Callable[[], tuple[PlaneService, ...]], *, logs: Logs, ui: bool
+) -> None:
     """Run a plane until a signal asks it to stop; exits with code 1 and one sentence if it cannot start.
 
     *config* and *services* are called after the flags are known to be good, so that what they import is not paid
     for by ``--help`` and usage errors.
     """
     from sliceplane.shell.process.start_error import StartError
-    from sliceplane.shell.server.plane import ServerPlane
 
     logs.begin()
     try:
-        run(_run(ServerPlane(config(), services())))
+        run(_run(_plane(config(), services(), ui=ui), ui=ui))
     except StartError as error:
         click.echo(f"Error: {error}", err=True)
         raise SystemExit(1) from error
+
+
+def _plane(config: PlaneConfig, services: tuple[PlaneService, ...], *, ui: bool) -> ServerPlane:
+    from sliceplane.shell.server.plane import ServerPlane
+
+    if not ui:
+        return ServerPlane(config, services)
+    from sliceplane.cli.ui_what_if import foreseen
+    from sliceplane.shell.ui.login_door import LoginDoor
+
+    door = LoginDoor(foreseen)
+    door.plane = ServerPlane(config, (*services, door), around=door.around)
+    return door.plane
 
 
 def next_steps(kubeconfig: Path, data_dir: str) -> tuple[str, ...]:
@@ -188,7 +205,7 @@ async def _drain(plane: ServerPlane, asked_again: asyncio.Event) -> None:
         await asyncio.wait(tasks)
 
 
-async def _run(plane: ServerPlane) -> None:
+async def _run(plane: ServerPlane, *, ui: bool) -> None:
     asked_to_stop = asyncio.Event()
     on_stop_signal(asked_to_stop.set)
     spare_descriptors()
@@ -204,6 +221,8 @@ async def _run(plane: ServerPlane) -> None:
             say_ready(f"{plane.url} kubeconfig={plane.kubeconfig}")
             for line in next_steps(plane.kubeconfig, plane.config.data_dir):
                 say(line)
+            if ui:
+                say(f"  in a browser:         {plane.url}/ui/")
             # What is there now stays, so the garbage collector need not look at it again.
             gc.freeze()
             await stopping

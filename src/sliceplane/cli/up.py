@@ -108,7 +108,7 @@ def command(
             parts.append(ProxyService(node_name, netns, gates, settings, drain_port=drain_port))
         return tuple(parts)
 
-    serve(lambda: plane_config(flags, gates), services, logs=logs)
+    serve(lambda: plane_config(flags, gates), services, logs=logs, ui=flags["ui"])
 
 
 def _proxy_settings(path: Path, gates: Gates) -> ProxySettings:

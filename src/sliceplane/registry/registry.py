@@ -26,6 +26,7 @@ from sliceplane.registry import update as updating
 from sliceplane.registry.attendance import Attendance
 from sliceplane.registry.authentication import bearer, impersonation, token_request
 from sliceplane.registry.authorization import reviews
+from sliceplane.registry.authorization.index import Rights
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.core import Core
 from sliceplane.registry.kinds.namespace import RemainingObjects, remaining
@@ -164,6 +165,10 @@ class Registry:
     def decide(self, user: User, wanted: Attributes) -> Decision:
         """May *user* do that?  Never raises; nothing else of the registry asks, so every caller has to."""
         return self._core.policy.decide(user, wanted)
+
+    def rights(self, user: User) -> Rights:
+        """All that *user* may do, by namespace ("": everywhere): the same until something is given or taken."""
+        return self._core.policy.rights(user)
 
     def authenticate(self, token: str, now: float) -> User | None:
         """Who shows this bearer token; ``None``: it is worth nothing here."""

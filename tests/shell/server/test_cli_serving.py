@@ -66,9 +66,14 @@ def refused(*arguments: str) -> tuple[int, str]:
 
 
 def healthy(url: str, kubeconfig: Path) -> bool:
+    return page(url, "/readyz", kubeconfig) == "ok"
+
+
+def page(url: str, path: str, kubeconfig: Path) -> str:
     context = ssl.create_default_context(cafile=str(kubeconfig.parent / "pki" / "ca.crt"))
-    with urllib.request.urlopen(f"{url}/readyz", context=context, timeout=60) as answer:
-        return bool(answer.read() == b"ok")
+    with urllib.request.urlopen(url + path, context=context, timeout=60) as answer:
+        body: bytes = answer.read()
+        return body.decode()
 
 
 def ready(kubeconfig: Path) -> bool:
@@ -227,13 +232,21 @@ def test_token_file_and_its_errors(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["up", "apiserver"])
-def test_audit_log(tmp_path: Path, command: str) -> None:
+def test_audit_log_and_the_page_of_who_asks_for_them(tmp_path: Path, command: str) -> None:
     log = tmp_path / "audit.log"
     flags = (command, "--data-dir", "memory:", "--secure-port", "0", "--audit-log-path", str(log))
-    with running(*flags, "--audit-log-maxsize", "1", "--audit-log-maxbackup", "3") as (process, url, kubeconfig):
+    with running(*flags, "--audit-log-maxsize", "1", "--audit-log-maxbackup", "3", "--ui") as (
+        process,
+        url,
+        kubeconfig,
+    ):
         assert healthy(url, kubeconfig)
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"  in a browser:         {url}/ui/\n"
+        assert "<title>Sliceplane</title>" in page(url, "/ui/", kubeconfig)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, out, complaints(err)) == (0, "", [])
     assert '"requestURI":"/readyz"' in log.read_text().splitlines()[-1]
     assert refused(*flags[:-1], str(tmp_path / "no" / "audit.log")) == (
         1,

@@ -58,6 +58,10 @@ class _Binding:
         return f"RBAC: allowed by {kind} {shown} of {role} {quote(self.role.name)} to {self.subjects[identity].shown}"
 
 
+#: namespace ("": cluster scope) -> rules, of one user
+Rights = tuple[tuple[str, tuple[PolicyRule, ...]], ...]
+
+
 @dataclass(slots=True)
 class _Place:
     """What one subject has in one namespace.  Owned by ``PolicyIndex``."""
@@ -199,6 +203,12 @@ class PolicyIndex:
             if role in self._roles:
                 found.update(dict.fromkeys(self._roles[role].rules))
         return tuple(found)
+
+    def rights(self, user: User) -> Rights:
+        """Of each namespace in which *user* has something, and of cluster scope, all rules that count there."""
+        known = set(identities(user))
+        scopes = {"", *(scope for scope, identity in self._places if identity in known)}
+        return tuple((scope, self.rules_for(user, scope)) for scope in sorted(scopes))
 
     def role(self, key: Key) -> tuple[PolicyRule, ...] | None:
         """The rules of a Role or ClusterRole; ``None`` if there is none of that name."""

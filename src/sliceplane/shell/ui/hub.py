@@ -57,8 +57,11 @@ class Topic:
     def _show(self, inputs: tuple[Any, ...], now: float) -> None:
         self._shown = inputs
         if self.feed.show(self._make(*inputs), now):
-            news, self._news = self._news, asyncio.Event()
-            news.set()
+            self.wake()
+
+    def wake(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
 
     async def changed(self, number: int, within_s: float) -> bool:
         """Whether the feed is past *number*, now or *within_s*."""
@@ -92,6 +95,11 @@ class ViewHub:
     def look(self) -> None:
         for topic in list(self._topics.values()):
             topic.look(self._live.current())
+
+    def close(self) -> None:
+        """Whoever waits need not wait."""
+        for topic in self._topics.values():
+            topic.wake()
 
     def enter(self, query: Mapping[str, str]) -> tuple[tuple[str, ...], Topic]:
         """The topic that *query* names, for one tab more.  Raises ``ValueError`` with a sentence."""

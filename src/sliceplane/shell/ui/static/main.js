@@ -19,7 +19,7 @@ let shown = () => {};
 const stream = new Stream((state) => shown(state));
 stream.now = () => Date.now() / 1000 - (stream.state.offset < Infinity ? stream.state.offset : 0);
 
-const stale = (state) => state.phase === 'lost' || stream.behind() > STALE_S;
+const stale = (state) => state.phase === 'lost' || (state.at > 0 && stream.behind() > STALE_S);
 
 function Freshness({ state }) {
   const [, tick] = useReducer((n) => n + 1, 0);
@@ -30,6 +30,7 @@ function Freshness({ state }) {
   const behind = stream.behind();
   const old = stale(state);
   document.documentElement.classList.toggle('stale', old || stream.paused);
+  if (state.phase === 'login') return '';
   if (!state.at) return html`<span class="freshness">${state.phase === 'lost' ? html`<${Mark} kind="error">no answer<//>` : 'opening'}</span>`;
   return html`<span class="freshness"><span class="shape" aria-hidden="true">${stream.paused ? '‖' : old ? '○' : '●'}</span>
     as of <time>${clock(state.at)}</time>, <span class="behind">${lasting(behind)}</span> behind${stream.paused ? ', paused' : state.phase === 'lost' ? ', the stream is gone' : old ? ', the cluster is not heard of' : ''}</span>`;
@@ -42,6 +43,23 @@ function Help({ close }) {
     <dl class="facts">${KEYS.map(([key, what]) => html`<dt><kbd>${key}</kbd></dt><dd>${what}</dd>`)}</dl>
     <h3>Shapes</h3><p><${Mark} kind="error">error<//> <${Mark} kind="warning">warning<//> <${Mark} kind="note">note<//> <${Mark} kind="well">well<//> <${Mark} kind="late">behind<//> <${Mark} kind="unknown">not known<//></p>
     <form method="dialog"><button autofocus>close</button></form></dialog>`;
+}
+
+function LogIn({ says }) {
+  const [why, setWhy] = useState('');
+  const onSubmit = async (event) => {
+    event.preventDefault();
+    const form = event.target;
+    setWhy(await stream.post('login', Object.fromEntries(new FormData(form))));
+
+  };
+  return html`<h1>Log in</h1><p class="quiet">You see what your token may see. It is checked once and stays in the server's memory, half an hour after you used it last and eight hours at most.</p>
+    ${(why || says !== 'log in') && html`<p class="trouble" role="alert"><${Mark} kind="error">${why ? 'not let in' : 'logged out'}<//> <bdi>${why || says}</bdi></p>`}
+    <form class="trace" onSubmit=${onSubmit}>
+      <label><span>Token</span><input name="token" type="password" required autocomplete="off" spellcheck=${false} aria-describedby="hint-token" /><small class="quiet" id="hint-token">kubectl create token ACCOUNT</small></label>
+      <label><span>Namespace</span><input name="namespace" autocomplete="off" spellcheck=${false} aria-describedby="hint-namespace" /><small class="quiet" id="hint-namespace">if you may not see all; of an account, its own</small></label>
+      <button type="submit">Log in</button>
+    </form>`;
 }
 
 function Said({ state }) {
@@ -126,8 +144,8 @@ function Page() {
     </header>
     <${Troubles} troubles=${state.troubles} />
     ${state.phase === 'lost' && html`<div class="trouble" role="alert"><${Mark} kind="error">the stream is gone<//> <bdi>${state.problem}</bdi>; trying again</div>`}
-    <main id="main" tabindex="-1">${ready ? html`<${Shown} state=${state} stream=${stream} />` : html`<h1 class="sr">${VIEWS[view].title || 'Service'}</h1><${Waiting}>reading<//>`}</main>
-    <footer><${Command} command=${ready ? VIEWS[view].command?.(here) || state.command : ''} /><span class="quiet where"><bdi>${state.server}</bdi>${state.namespace && html`, namespace <bdi>${state.namespace}</bdi>`} · read-only</span></footer>
+    <main id="main" tabindex="-1">${state.phase === 'login' ? html`<${LogIn} says=${state.says} />` : ready ? html`<${Shown} state=${state} stream=${stream} />` : html`<h1 class="sr">${VIEWS[view].title || 'Service'}</h1><${Waiting}>reading<//>`}</main>
+    <footer><${Command} command=${ready ? VIEWS[view].command?.(here) || state.command : ''} /><span class="quiet where"><bdi>${state.server}</bdi>${state.namespace && html`, namespace <bdi>${state.namespace}</bdi>`} ${state.user && html` · as <bdi>${state.user}</bdi>`} · read-only${state.token && state.user && html` <button type="button" class="copy" onClick=${() => stream.post('logout')}>log out</button>`}</span></footer>
     <${Said} state=${state} />
     ${help && html`<${Help} close=${() => setHelp(false)} />`}`;
 }

@@ -169,8 +169,15 @@ export class Stream {
     const state = this.state;
     switch (message.type) {
       case 'hello':
-        Object.assign(state, { server: message.server, namespace: message.namespace, offset: Infinity });
+        Object.assign(state, { server: message.server, namespace: message.namespace, user: message.user, token: message.token, offset: Infinity });
         return;
+      case 'ended':
+        this.ended(message.says);
+        return;
+      // Rights are others: nothing that was read before is shown any more.
+      case 'dropped':
+        Object.assign(state, { parts: null, tables: {}, command: '' });
+        break;
       case 'view':
         performance.mark('view-received');
         Object.assign(state, { name: message.name, command: message.command, parts: message.parts, tables: {} });
@@ -195,6 +202,25 @@ export class Stream {
     }
     state.version++;
     this.draw();
+  }
+
+  // Who was shown something is to log in (again).
+  ended(says) {
+    this.close();
+    Object.assign(this.state, { phase: 'login', says: says.trim(), parts: null, tables: {}, command: '', user: '', at: 0, troubles: [], problem: '' });
+    this.draw();
+  }
+
+  // Logs in or out; why not, in words.
+  async post(path, form = {}) {
+    try {
+      const response = await fetch(`v1/${path}`, { method: 'POST', body: JSON.stringify(form) });
+      if (!response.ok) return (await response.text()).trim();
+      this.open(this.query, true);
+      return '';
+    } catch (error) {
+      return String(error.message);
+    }
   }
 
   draw() {

@@ -1,0 +1,418 @@
+"""``/ui/`` of our own server: the page for who logs in, with that person's rights and nothing else.
+
+A visitor is known by the client certificate of the connection, or by a token that was pasted once: a cookie then names
+the login, and the token stays in memory.  The page's own requests to the server show the visitor's token, or a secret
+which only this door knows and turns into the visitor's certificate; so the server authenticates, authorises, limits and
+audits them as it does the visitor's.  Token, certificate and all rights are asked for anew at each request and every
+ten seconds: who has lost one, or got one, is shown nothing that was read before.
+
+Views and engines run in a thread of their own, and the server's loop passes bytes on.  The page only reads: there is no
+method but GET, and POST to log in and out, which needs a document of the same origin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import secrets
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl
+
+from sliceplane.api.errors import StatusError
+from sliceplane.page.feed import line
+from sliceplane.page.logins import LAST_S, Login, Logins
+from sliceplane.registry.types import User
+from sliceplane.shell.process.log import get_logger
+from sliceplane.shell.server.connections.listener import App
+from sliceplane.shell.server.plane import ServerPlane
+from sliceplane.shell.server.requests.auth import Certificate, bearer_token
+from sliceplane.shell.server.requests.request import StreamConnection
+from sliceplane.shell.transport.base import Unreachable
+from sliceplane.shell.transport.credentials import bearer
+from sliceplane.shell.transport.http import HttpClient
+from sliceplane.shell.transport.kubeconfig import Connection
+from sliceplane.shell.transport.service import ServiceContext
+from sliceplane.shell.ui import viewer
+from sliceplane.shell.ui.questions import WhatIf
+from sliceplane.shell.ui.static_files import HEADERS, NO_STORE, STREAM_TYPE, PageAnswer, StaticFiles, text
+from sliceplane.shell.ui.viewer import WATCH_REST_S, Tab, Viewer, refused_query
+
+T = TypeVar("T")
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+ROOT: Final = "/ui/"
+COOKIE: Final = "__Host-sliceplane-ui"
+#: how often it is asked whether logins still count
+PERIOD_S: Final = 10.0
+BODY_MAX: Final = 32 * 1024
+SERVICE_ACCOUNT: Final = "system:serviceaccount:"
+
+_log = get_logger("page")
+
+
+class LoginDoor:
+    """A ``PlaneService`` around the application of *plane*, which is set before the start."""
+
+    name = "page"
+
+    def __init__(self, what_if: WhatIf) -> None:
+        self.plane: ServerPlane
+        self._what_if = what_if
+        self._static = StaticFiles()
+        self._logins = Logins()
+        #: what the page's own requests of a certificate's login show -> the certificate
+        self._shown: dict[str, Certificate] = {}
+        self._rooms = _Rooms()
+        self._looking: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    # As a service
+
+    async def start(self, context: ServiceContext) -> None:
+        self._looking = asyncio.create_task(self._look())
+
+    async def drain(self) -> None: ...
+
+    async def stop(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+        for login in self._logins:
+            self._end(login, "the server stops")
+        await asyncio.gather(*self._leaving, return_exceptions=True)
+        await self._rooms.close()
+
+    # Requests
+
+    def around(self, app: App) -> App:
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            path = scope["path"]
+            if path == ROOT or path.startswith(ROOT):
+                await self._serve(scope, receive, send)
+            elif path == ROOT.rstrip("/"):
+                await _send(send, PageAnswer(308, b"", {"Location": ROOT, **NO_STORE}))
+            else:
+                if self._shown:
+                    self._show_certificate(scope)
+                await app(scope, receive, send)
+
+        return application
+
+    def _show_certificate(self, scope: Scope) -> None:
+        authorization = dict(scope["headers"]).get(b"authorization", b"")
+        certificate = self._shown.get(bearer_token(authorization)) if authorization else None
+        if certificate is not None:
+            scope["state"]["certificate"] = certificate
+            scope["headers"] = [field for field in scope["headers"] if field[0] != b"authorization"]
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            answer = await self._answer(scope, receive)
+        except (StatusError, Unreachable) as error:
+            answer = text(502, str(error))
+        if isinstance(answer, PageAnswer):
+            await _send(send, answer, head=scope["method"] == "HEAD")
+        else:
+            await self._feed(answer, scope["state"]["connection"], receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> PageAnswer | _OpenTab:
+        headers = dict(scope["headers"])
+        method, path = scope["method"], scope["path"][len(ROOT) :]
+        if method not in ("GET", "HEAD") and not (method == "POST" and path in ("v1/login", "v1/logout")):
+            return text(405, "this only reads", {"Allow": "GET, HEAD"})
+        site = headers.get(b"sec-fetch-site", b"none")
+        if site not in (b"none", b"same-origin"):
+            return text(403, "another site has no business here")
+        file = self._static.answer(path)
+        if file is not None:
+            return file
+        if site != b"same-origin":
+            return text(403, "this is for the page itself: Sec-Fetch-Site must be same-origin")
+        if method == "POST":
+            if headers.get(b"origin", b"") != b"https://" + headers.get(b"host", b""):
+                return text(403, "this is for the page itself: Origin must be the server's")
+            return await self._log_in(receive) if path == "v1/login" else self._log_out(headers)
+        query = dict(parse_qsl(scope["query_string"].decode(errors="replace"), keep_blank_values=True))
+        refusal = refused_query(query)
+        if refusal is not None:
+            return refusal
+        login = self._login_of(scope, headers)
+        if isinstance(login, PageAnswer):
+            # To the stream of a tab it is no error: the page shows where one logs in.
+            says = line({"type": "ended", "says": login.body.decode().strip()})
+            streams = path == "v1/stream" and login.status == 401
+            return PageAnswer(200, says, {"Content-Type": STREAM_TYPE, **NO_STORE}) if streams else login
+        scope["state"]["connection"].authenticated()
+        return await self._ask(login, path, query)
+
+    async def _ask(self, login: Login, path: str, query: dict[str, str]) -> PageAnswer | _OpenTab:
+        shown = await self._viewer(login)
+        if path != "v1/stream":
+            return await self._rooms.run(shown.answer(path, query))
+        tab = await self._rooms.run(_opened(shown, query))
+        if isinstance(tab, PageAnswer):
+            return tab
+        login.tabs += 1
+        return _OpenTab(login, tab)
+
+    # Logins
+
+    async def _log_in(self, receive: Receive) -> PageAnswer:
+        body = await _body(receive)
+        try:
+            form = json.loads(body)
+            token, namespace = form["token"].strip(), form.get("namespace", "").strip()
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return text(400, 'the body is {"token": "...", "namespace": "..."}')
+        now = self.plane.clock()
+        user = self.plane.registry.authenticate(token, now) if token else None
+        if user is None:
+            return text(401, "this token is not known here, or its time is over")
+        secret = secrets.token_urlsafe(32)
+        login = Login(_digest(secret), user, namespace or _own_namespace(user), now, token=token)
+        refusal = self._admit(login, now)
+        if refusal is not None:
+            return refusal
+        _log.info("logged in at the page", user=user.name)
+        attributes = f"Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age={int(LAST_S)}"
+        return PageAnswer(204, b"", {"Set-Cookie": f"{COOKIE}={secret}; {attributes}", **NO_STORE})
+
+    def _log_out(self, headers: dict[bytes, bytes]) -> PageAnswer:
+        login = self._logins.find(_digest(_cookie(headers)), self.plane.clock())
+        if login is not None:
+            self._end(login, "you have logged out")
+        gone = f"{COOKIE}=; Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age=0"
+        return PageAnswer(204, b"", {"Set-Cookie": gone, **NO_STORE})
+
+    def _login_of(self, scope: Scope, headers: dict[bytes, bytes]) -> Login | PageAnswer:
+        """Whose request it is, asked anew."""
+        now = self.plane.clock()
+        certificate: Certificate | None = scope["state"]["certificate"]
+        if certificate is not None and certificate.counts(now):
+            key: Hashable = certificate
+            login = self._logins.find(key, now)
+            if login is None:
+                user = certificate.user
+                login = Login(key, user, "default", now, certificate=certificate)
+                refusal = self._admit(login, now)
+                if refusal is not None:
+                    return refusal
+        else:
+            login = self._logins.find(_digest(_cookie(headers)), now)
+            if login is None:
+                return text(401, "log in")
+        why = self._review(login, now)
+        return login if not why else text(401, why)
+
+    def _admit(self, login: Login, now: float) -> PageAnswer | None:
+        try:
+            gone = self._logins.admit(login, now)
+        except OverflowError as error:
+            return text(503, str(error))
+        if gone is not None:
+            self._drop(gone, {"type": "ended", "says": "another login needed the room"})
+        login.rights = self.plane.registry.rights(login.user)
+        return None
+
+    def _review(self, login: Login, now: float) -> str:
+        """Why *login* has ended; "" if it has not.  What was read with other rights is dropped."""
+        user: User | None = login.user
+        if login.certificate is not None:
+            why = "" if login.certificate.counts(now) else "the time of the certificate is over"
+        else:
+            user = self.plane.registry.authenticate(login.token, now)
+            why = "" if user == login.user else "the token is worth nothing any more"
+        if not why and self._logins.is_over(login, now):
+            why = "the time of the login is over"
+        if why:
+            self._end(login, why)
+            return why
+        rights = self.plane.registry.rights(login.user)
+        if rights != login.rights:
+            login.rights = rights
+            self._drop(login, {"type": "dropped"})
+        return ""
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            now = self.plane.clock()
+            for login in self._logins:
+                self._review(login, now)
+
+    def _end(self, login: Login, why: str) -> None:
+        self._logins.end(login)
+        self._drop(login, {"type": "ended", "says": why})
+
+    # What a login sees
+
+    async def _viewer(self, login: Login) -> Viewer:
+        """Made by whoever comes first.  Raises ``StatusError`` and ``Unreachable``."""
+        if login.viewer is None:
+            login.viewer = asyncio.ensure_future(self._rooms.run(self._made(login)))
+        starting = login.viewer
+        try:
+            return await asyncio.shield(starting)
+        except BaseException:
+            if login.viewer is starting and starting.done():
+                login.viewer = None
+            raise
+
+    def _made(self, login: Login) -> Coroutine[Any, Any, Viewer]:
+        shown = login.token
+        if login.certificate is not None:
+            shown = secrets.token_urlsafe(32)
+            self._shown[shown] = login.certificate
+        context = ssl.create_default_context(cafile=self.plane.pki.ca_file)
+        connection = Connection(server=self.plane.url, ssl_context=context, credentials=bearer(shown))
+        hello = {"server": self.plane.url, "user": login.user.name, "token": bool(login.token)}
+
+        async def make() -> Viewer:
+            made = Viewer(
+                lambda: HttpClient(connection, read_only=True, watch_rest_s=WATCH_REST_S),
+                self._what_if,
+                hello,
+                namespace="",
+                fallback=login.namespace,
+            )
+            try:
+                await made.start()
+            except BaseException:
+                await made.stop()
+                raise
+            return made
+
+        return make()
+
+    def _drop(self, login: Login, last: dict[str, str]) -> None:
+        """All that was read for *login*."""
+        viewer, login.viewer = login.viewer, None
+        for shown in [shown for shown, certificate in self._shown.items() if certificate is login.certificate]:
+            del self._shown[shown]
+        if viewer is None:
+            return
+
+        async def leave() -> None:
+            with contextlib.suppress(StatusError, Unreachable, asyncio.CancelledError):
+                await self._rooms.run((await viewer).stop(last))
+
+        task = asyncio.create_task(leave())
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _feed(self, tab: _OpenTab, connection: StreamConnection, receive: Receive, send: Send) -> None:
+        """Until the tab is closed, takes nothing for too long, or its login has ended."""
+        feeding = asyncio.ensure_future(self._pass_on(tab.tab, send))
+        gone = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await asyncio.wait({feeding, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if feeding.done():
+                feeding.result()
+        except TimeoutError:
+            connection.abort()
+        finally:
+            feeding.cancel()
+            gone.cancel()
+            tab.login.tabs -= 1
+            tab.login.seen = self.plane.clock()
+            self._rooms.call(tab.tab.close)
+
+    async def _pass_on(self, tab: Tab, send: Send) -> None:
+        """Raises ``TimeoutError``."""
+        headers = {"Content-Type": STREAM_TYPE, **HEADERS, **NO_STORE}
+        await send({"type": "http.response.start", "status": 200, "headers": _encoded(headers)})
+        message = b"-"
+        while message:
+            message = await self._rooms.run(tab.next())
+            async with asyncio.timeout(viewer.SLOW_S):
+                await send({"type": "http.response.body", "body": message, "more_body": bool(message)})
+
+
+class _OpenTab:
+    def __init__(self, login: Login, tab: Tab) -> None:
+        self.login = login
+        self.tab = tab
+
+
+class _Rooms:
+    """The thread with a loop in which all viewers live; begun when the first is made."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name="page", daemon=True)
+            self._thread.start()
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def call(self, work: Callable[[], None]) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(work)
+
+    async def close(self) -> None:
+        if self._loop is None or self._thread is None:
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        await asyncio.to_thread(self._thread.join)
+        self._loop.close()
+        self._loop = None
+
+
+async def _opened(shown: Viewer, query: dict[str, str]) -> Tab | PageAnswer:
+    return shown.open(query)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _body(receive: Receive) -> bytes:
+    """Of what is too long, nothing."""
+    body = b""
+    while True:
+        message = await receive()
+        portion: bytes = message.get("body", b"")
+        body += portion
+        if len(body) > BODY_MAX or message["type"] == "http.disconnect":
+            return b""
+        if not message.get("more_body", False):
+            return body
+
+
+def _cookie(headers: dict[bytes, bytes]) -> str:
+    try:
+        cookies = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))
+    except CookieError:
+        return ""
+    return cookies[COOKIE].value if COOKIE in cookies else ""
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def _own_namespace(user: User) -> str:
+    return user.name.split(":")[2] if user.name.startswith(SERVICE_ACCOUNT) else "default"
+
+
+def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+
+
+async def _send(send: Send, answer: PageAnswer, *, head: bool = False) -> None:
+    headers = {**HEADERS, **answer.headers}
+    if answer.status != 204:
+        headers["Content-Length"] = str(len(answer.body))
+    await send({"type": "http.response.start", "status": answer.status, "headers": _encoded(headers)})
+    await send({"type": "http.response.body", "body": b"" if head else answer.body})

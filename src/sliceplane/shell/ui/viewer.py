@@ -1,0 +1,163 @@
+"""What one person sees of a cluster, with a client of that person's rights: a model, the views of it, the engines.
+
+``open`` begins the stream of a tab: lines of JSON, ``hello``, then ``view`` and ``delta`` (``page.feed``), and a
+``beat`` each second with the time until which all of it is known to be so.  A tab that missed more than is remembered
+is told so and closed; it loads the view anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from sliceplane.page.feed import line
+from sliceplane.shell.transport.http import HttpClient
+from sliceplane.shell.ui.hub import Topic, ViewHub
+from sliceplane.shell.ui.live import LiveCluster
+from sliceplane.shell.ui.questions import WHAT_IFS_MAX, Questions, WhatIf
+from sliceplane.shell.ui.static_files import PageAnswer, json_answer, text
+
+TABS_MAX: Final = 64
+BEAT_S: Final = 1.0
+#: a tab that takes no message for so long is closed
+SLOW_S: Final = 10.0
+PARAMETER_MAX: Final = 600
+#: what comes within that time is read in one go
+WATCH_REST_S: Final = 0.2
+
+
+class Viewer:
+    """Owned by one loop, from ``start`` to ``stop``.  *connect* makes a client that only reads, in the loop that calls
+    it; *hello* is told to every tab, *namespace* and *fallback* are as ``LiveCluster`` has them."""
+
+    def __init__(
+        self,
+        connect: Callable[[], HttpClient],
+        what_if: WhatIf,
+        hello: Mapping[str, Any],
+        *,
+        namespace: str,
+        fallback: str,
+    ) -> None:
+        self._connect = connect
+        self._what_if = what_if
+        self._hello = hello
+        self._namespace = namespace
+        self._fallback = fallback
+        self._looking: asyncio.Task[None] | None = None
+        self._client: HttpClient | None = None
+        self.live: LiveCluster
+        self.questions: Questions
+        self.hub: ViewHub
+        self.tabs = 0
+        #: the last message of every stream
+        self.over = b""
+
+    async def start(self) -> None:
+        """Returns when the first lists are here, or were refused.  Raises ``StatusError`` and ``Unreachable``."""
+        self._client = self._connect()
+        self.live = LiveCluster(self._client, self._namespace, self._fallback)
+        await self.live.start()
+        self.questions = Questions(self._connect, self.live.now, self.live.namespace, self._what_if)
+        self.questions.start()
+        self.hub = ViewHub(self.live, self.questions)
+        self._looking = asyncio.create_task(self.hub.run())
+
+    async def stop(self, last: Mapping[str, Any] | None = None) -> None:
+        """Also after a start that failed.  *last* is told to every tab."""
+        if self._client is None:
+            return
+        self.over = line(last or {"type": "anew"})
+        if self._looking is not None:
+            self.hub.close()
+            self._looking.cancel()
+            await self.questions.stop()
+        await self.live.stop()
+        await self._client.close()
+
+    async def answer(self, path: str, query: Mapping[str, str]) -> PageAnswer:
+        """To a question that is answered once."""
+        match path:
+            case "v1/trace":
+                return await self._trace(query)
+            case "v1/what-if":
+                return await self._foreseen(query)
+        return text(404, "there is no such page")
+
+    def open(self, query: Mapping[str, str]) -> Tab | PageAnswer:
+        if self.tabs >= TABS_MAX:
+            return text(503, f"{TABS_MAX} tabs are open, and that is the most")
+        try:
+            key, topic = self.hub.enter(query)
+        except ValueError as error:
+            return text(400, str(error))
+        self.tabs += 1
+        return Tab(self, key, topic)
+
+    def leave(self, key: tuple[str, ...]) -> None:
+        self.tabs -= 1
+        self.hub.leave(key)
+
+    def hello(self) -> bytes:
+        return line({"type": "hello", **self._hello, "namespace": self.live.namespace})
+
+    def beat(self) -> bytes:
+        live = self.live
+        return line({"type": "beat", "at": live.current(), "sent": live.now(), "troubles": live.troubles()})
+
+    async def _trace(self, query: Mapping[str, str]) -> PageAnswer:
+        asked = ("trace", *(query.get(name, "") for name in ("from", "to", "protocol", "node")))
+        if asked[3] not in ("", "tcp", "udp", "sctp"):
+            return text(400, "protocol is one of tcp, udp, sctp")
+        answered = await self.questions.ask((*asked, query.get("namespace") or self.live.namespace or "default"))
+        return json_answer(line(answered.part()))
+
+    async def _foreseen(self, query: Mapping[str, str]) -> PageAnswer:
+        namespace, _, name = query.get("service", "").partition("/")
+        settings = query.get("set", "").split()
+        if not namespace or not name or "/" in name:
+            return text(400, "service is NAMESPACE/NAME")
+        answered = await self.questions.ask_what_if(("what-if", namespace, name, *settings))
+        if answered is None:
+            return text(503, f"{WHAT_IFS_MAX} questions of this kind are being worked out: ask again in a while")
+        return json_answer(line(answered.part()))
+
+
+class Tab:
+    """The stream of one tab; ``close`` it."""
+
+    def __init__(self, viewer: Viewer, key: tuple[str, ...], topic: Topic) -> None:
+        self._viewer = viewer
+        self._key = key
+        self._topic = topic
+        self._number = 0
+        self._first = True
+        self._ended = False
+
+    async def next(self) -> bytes:
+        """What the tab has not seen yet, and the beat; b"" at the end."""
+        viewer, feed = self._viewer, self._topic.feed
+        if self._ended:
+            return b""
+        hello = viewer.hello() if self._first else b""
+        self._first = False
+        if not viewer.over:
+            await self._topic.changed(self._number, BEAT_S)
+        missed = (feed.whole(),) if not self._number else feed.after(self._number)
+        if viewer.over or missed is None:
+            self._ended = True
+            return viewer.over or line({"type": "anew"})
+        self._number = feed.number
+        return b"".join((hello, *missed, viewer.beat()))
+
+    def close(self) -> None:
+        """Once."""
+        self._ended = True
+        self._viewer.leave(self._key)
+
+
+def refused_query(query: Mapping[str, str]) -> PageAnswer | None:
+    if any(len(value) > PARAMETER_MAX for value in query.values()):
+        return text(400, f"a parameter is longer than {PARAMETER_MAX} characters")
+    return None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.cluster import cluster_options, connect
+from sliceplane.cli.dns_options import DomainType
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import on_stop_signal, require, say_ready, spare_descriptors
@@ -20,7 +21,7 @@ from sliceplane.cli.proxy_flags import drain_port_option, flag, given_by, proxy_
 from sliceplane.cli.proxy_render import command as render
 from sliceplane.cli.recorder import flight_config, recorder_options
 from sliceplane.cli.serving import gates_of
-from sliceplane.cli.values import DurationType, SwitchType
+from sliceplane.cli.values import DurationType, ListenType, SwitchType
 
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from sliceplane.shell.node.config import ConfigFile
     from sliceplane.shell.node.node_proxy import NodeProxy
     from sliceplane.shell.process.flight import FlightConfig
+    from sliceplane.shell.transport.http import HttpClient
     from sliceplane.shell.transport.kubeconfig import Connection
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -46,6 +48,10 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--progress-lease", type=SwitchType(), is_flag=False, flag_value=True, default=True, show_default=True,
     help="Tell in a Lease of this node which EndpointSlices the kernel holds.")  # fmt: skip
 @drain_port_option
+@click.option("--dns", type=ListenType(), default=None, metavar="ADDRESS:PORT",
+    help="Answer the names of Services there, for the clients of this node.  [default: off]")  # fmt: skip
+@click.option("--cluster-domain", type=DomainType(), multiple=True, default=("cluster.local",), metavar="NAME",
+    show_default=True, help="Of --dns: the zone of the cluster's names.")  # fmt: skip
 @click.option("--healthz-api-timeout", type=DurationType(), default="600ms", show_default=True,
     help="Not healthy if the API server takes longer to answer; 0: it is not asked.")  # fmt: skip
 @proxy_options
@@ -67,6 +73,8 @@ def command(
     init_only: bool,
     progress_lease: bool,
     drain_port: int,
+    dns: tuple[str, int] | None,
+    cluster_domain: tuple[str, ...],
     healthz_api_timeout: float,
     recorder_size: int,
     recordings: Path | None,
@@ -86,6 +94,7 @@ def command(
     from sliceplane.shell.node.kernel.sysctls import SysctlError
     from sliceplane.shell.node.setup import prepare
     from sliceplane.shell.process.pages import PageError
+    from sliceplane.shell.resolver.sockets import ListenError
     from sliceplane.shell.transport.kubeconfig import KubeconfigError, load_for
 
     require("structlog", "prometheus_client")
@@ -111,12 +120,14 @@ def command(
             chosen=chosen,
             tells=progress_lease,
             drain_port=drain_port,
+            dns=dns,
+            domains=cluster_domain,
             api_timeout_s=healthz_api_timeout,
             flight=flight_config({"recorder_size": recorder_size, "recordings": recordings}),
         )
         connection = load_for(master, kubeconfig, context=context) if master else connect(kubeconfig, context)
         asyncio.run(_serve(connection, process))
-    except (KernelError, KubeconfigError, PageError, ConfigError, SysctlError) as error:
+    except (KernelError, KubeconfigError, PageError, ConfigError, SysctlError, ListenError) as error:
         for line in str(error).splitlines():
             click.echo(f"Error: {line}", err=True)
         raise SystemExit(1) from error
@@ -143,6 +154,9 @@ class _Process:
     #: the Lease of this node is kept
     tells: bool
     drain_port: int
+    #: where names are answered
+    dns: tuple[str, int] | None
+    domains: tuple[str, ...]
     api_timeout_s: float
     flight: FlightConfig
 
@@ -207,6 +221,8 @@ async def _serve(connection: Connection, process: _Process) -> None:
         ending = {following, asyncio.create_task(stop.wait())}
         if process.chosen.file is not None:
             ending.add(asyncio.create_task(_changed(process.chosen.file, process.chosen.gates)))
+        if process.dns is not None:
+            ending.add(asyncio.create_task(_answer_names(client, process, process.dns)))
         beside = {
             asyncio.create_task(_say_ready(proxy, process.node_name)),
             asyncio.create_task(_tidy(proxy, settings.mode, process.netns)),
@@ -229,6 +245,23 @@ async def _changed(file: ConfigFile, gates: Gates) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, look.set)
     await changed(file, look, release=gates.release)
     raise ConfigError(f"{file.path} has changed: start again to use it")
+
+
+async def _answer_names(client: HttpClient, process: _Process, listen: tuple[str, int]) -> None:
+    """Until cancelled.  Every client is one of this node, so it is known where it is.  Raises ``ListenError``."""
+    from sliceplane.dns.clients import AnswerConfig
+    from sliceplane.dns.view import ZoneConfig
+    from sliceplane.kit.rng import Rng
+    from sliceplane.shell.resolver.service import Resolver
+    from sliceplane.shell.transport.reflect import loop_clock
+
+    zone = ZoneConfig(domains=process.domains, addresses=(listen[0],), place=process.node_name)
+    resolver = Resolver(zone, AnswerConfig(), clock=loop_clock(time.time()))
+    await resolver.listen((listen,))
+    try:
+        await resolver.follow(client, Rng(time.time_ns()), nodes=True)
+    finally:
+        await resolver.close()
 
 
 async def _tidy(proxy: NodeProxy, mode: Mode, netns: str) -> None:

@@ -16,7 +16,7 @@ from sliceplane.cli.logs import Logs
 from sliceplane.cli.options import Command
 from sliceplane.cli.proxy_flags import drain_port_option
 from sliceplane.cli.serving import gates_of, plane_config, serve, serving_options
-from sliceplane.cli.values import SwitchType
+from sliceplane.cli.values import ListenType, SwitchType
 
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 @click.option("--proxy-config", type=click.Path(dir_okay=False, path_type=Path),
     help="A KubeProxyConfiguration for --proxy.")  # fmt: skip
 @drain_port_option
+@click.option("--dns", type=ListenType(), default=None, metavar="ADDRESS:PORT",
+    help="Answer the names of Services there, too, and write the Service kube-dns.")  # fmt: skip
 @click.option("--reverse-mirror", is_flag=True, help="Keep Endpoints for old readers, made from EndpointSlices.")
 @click.option("--leader-elect", type=SwitchType(), is_flag=False, flag_value=True, default=None,
     help="Controllers work only while this server leads among those of one etcd.  [default: with --etcd]")  # fmt: skip
@@ -57,6 +59,7 @@ def command(
     netns: str,
     proxy_config: Path | None,
     drain_port: int,
+    dns: tuple[str, int] | None,
     reverse_mirror: bool,
     leader_elect: bool | None,
     **flags: Any,
@@ -106,6 +109,10 @@ def command(
             named = settings.hostname_override if settings is not None else ""
             node_name = (hostname_override.strip() or named.strip() or socket.gethostname()).lower()
             parts.append(ProxyService(node_name, netns, gates, settings, drain_port=drain_port))
+        if dns is not None:
+            from sliceplane.shell.resolver.embedded import DnsService
+
+            parts.append(DnsService(dns, flags["service_cluster_ip_range"]))
         return tuple(parts)
 
     serve(lambda: plane_config(flags, gates), services, logs=logs, ui=flags["ui"])

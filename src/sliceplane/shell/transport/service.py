@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from sliceplane.kit.metrics import Source
@@ -26,6 +27,8 @@ class ServiceContext:
     client: Callable[[str, str], Client]
     #: the server's wall clock
     clock: Callable[[], float]
+    #: with which a process of this machine reaches the server
+    kubeconfig: Path
     #: PEM of the authority that signed the server's certificate
     authority: str
     #: a named check of ``/healthz``, ``/livez`` and ``/readyz``

@@ -71,6 +71,8 @@ if [ "$what" = dev ]; then
     apt_missing nft nftables ip iproute2 conntrack conntrack iptables iptables ipset ipset etcd etcd-server
     # The page is tested in it.
     apt_missing chromium chromium
+    # What asks name servers.
+    apt_missing dnsperf dnsperf dig bind9-dnsutils
     # What docs/etcd.md shows, and what checks deploy/systemd.
     apt_missing etcdctl etcd-client haproxy haproxy curl curl jq jq systemd-analyze systemd
 fi

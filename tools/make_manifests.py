@@ -26,6 +26,10 @@ FILES = {
         "The node proxy.  kube-proxy must be off.  Replace API-SERVER by the address where nodes reach the API server.",
         ("--set=controllers.enabled=false", "--set=proxy.enabled=true", "--set=proxy.apiServer.host=API-SERVER"),
     ),
+    "dns.yaml": (
+        "The name server, two replicas, beside the cluster's own.",
+        ("--set=controllers.enabled=false", "--set=dns.enabled=true"),
+    ),
 }
 
 

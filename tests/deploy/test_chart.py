@@ -49,6 +49,7 @@ VALUES = {
     "reverse mirror": (
         "--set=controllers.mode=work", "--set=controllers.run={endpointslice-controller,reverse-mirror-controller}",
     ),
+    "names": ("--set=controllers.enabled=false", "--set=dns.enabled=true", "--set=dns.clusterIP=10.96.0.10"),
     "conditions alone": ("--set=controllers.mode=work", "--set=controllers.run={traffic-distribution-controller}"),
 }  # fmt: skip
 

@@ -191,6 +191,16 @@ def test_the_controllers_need_what_they_are_given(tmp_path: Path) -> None:
     assert rights <= granted(*values)
 
 
+def test_the_name_server_needs_what_it_is_given(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.log"
+    values = ("--set=controllers.enabled=false", "--set=dns.enabled=true")
+    with running_plane(tmp_path, f"--audit-log-path={audit}", command="apiserver") as plane:
+        kubeconfig, user = installed(plane, tmp_path, "dns", *values)
+        with running("dns", f"--kubeconfig={kubeconfig}", "--listen=127.0.0.1:0"):
+            until(lambda: asked(audit, user)[0] == granted(*values))
+    assert asked(audit, user)[1] == []
+
+
 @pytest.mark.kernel
 def test_the_proxy_needs_what_it_is_given(tmp_path: Path) -> None:
     audit = tmp_path / "audit.log"

@@ -236,7 +236,7 @@ def test_rate_and_capacity_say_what_a_pod_gets(snapshot: Path, tmp_path: Path) -
 
 def test_what_is_done_is_told_on_stderr_when_it_takes_long(snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "writes of controllers" not in run(snapshot, *SAME_ZONE).stderr
-    monkeypatch.setattr(progress, "FIRST_S", -1.0)
+    monkeypatch.setattr(progress, "LOG_S", -1.0)
     done = run(snapshot, *SAME_ZONE)
     assert "0 s: 1 writes of controllers" in done.stderr or "0 s: 0 writes of controllers" in done.stderr, done.stderr
     assert "writes of controllers" not in done.stdout

@@ -1,4 +1,7 @@
-"""What a command does meanwhile, on stderr: for work of more than two seconds, and never in the answer's way."""
+"""What a command does meanwhile, on stderr: for work of more than two seconds, and never in the answer's way.
+
+On a terminal it is one line that is written over; a log gets a line in ten seconds.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,8 @@ from typing import Final
 import click
 
 FIRST_S: Final = 2.0
-#: on a terminal a line is written over; a log gets one now and then
+LOG_S: Final = 10.0
 _TERMINAL_S: Final = 0.2
-_LOG_S: Final = 10.0
 
 
 class WorkTold:
@@ -20,7 +22,7 @@ class WorkTold:
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
         self._began = time.monotonic()
-        self._next = self._began + FIRST_S
+        self._next = self._began + (FIRST_S if self._terminal else LOG_S)
         self._shown = ""
 
     def __enter__(self) -> WorkTold:
@@ -34,7 +36,7 @@ class WorkTold:
         now = time.monotonic()
         if now < self._next:
             return
-        self._next = now + (_TERMINAL_S if self._terminal else _LOG_S)
+        self._next = now + (_TERMINAL_S if self._terminal else LOG_S)
         text = f"{now - self._began:.0f} s: {doing}"
         if self._terminal:
             click.echo(f"\r{text:{len(self._shown)}}", nl=False, err=True)

@@ -197,7 +197,7 @@ async def test_a_pod_that_vanishes_meanwhile(shop: Shop) -> None:
 
 async def test_a_pod_that_does_not_exist_and_the_nearest(shop: Shop) -> None:
     await shop.open()
-    with pytest.raises(NoTarget, match=f"there is no pod {shop.name}-O in default; the nearest is {shop.name}-"):
+    with pytest.raises(NoTarget, match=f"there is no Pod default/{shop.name}-O; is default/{shop.name}-"):
         await find_pods(shop.client, "pod", "default", f"{shop.name}-O")
 
 

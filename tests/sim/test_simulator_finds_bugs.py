@@ -215,5 +215,5 @@ def test_bookmarks_are_not_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_half_a_list_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list that was cut short takes endpoints from traffic that are alive."""
-    monkeypatch.setattr(doubt, "loses_most", lambda held, items: False)
+    monkeypatch.setattr(doubt, "part_kept", lambda held, items: 1.0)
     assert found("none,short-list=1,compaction=0.3") & {"no-lost-endpoint", "caches-current"}

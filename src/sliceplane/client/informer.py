@@ -17,7 +17,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
-from sliceplane.api.scheme import Resource
+from sliceplane.api.scheme import EndpointSlices, Resource
 from sliceplane.client.connecting import RawObject, load_raw
 from sliceplane.informer.actions import Counters
 from sliceplane.informer.cache import Change, Coalesced, IndexFunction
@@ -71,6 +71,7 @@ class Informer(Generic[T]):
                 indexes=indexes,
                 idle_timeout_s=idle_timeout_s,
                 decode=decode,
+                only_reads=resource is EndpointSlices,
                 log=StandardLog(),
             )
 

@@ -71,6 +71,7 @@ class RunningInformer(Generic[T]):
         idle_timeout_s: float = IDLE_TIMEOUT_S,
         absent_period_s: float = ABSENT_PERIOD_S,
         decode: Callable[[bytes], T] | None = None,
+        only_reads: bool = False,
         log: Log = _log,
     ) -> None:
         self.resource = resource = selection.resource
@@ -78,7 +79,11 @@ class RunningInformer(Generic[T]):
         self._log = log
         self.cache: Cache[T] = Cache(resource, kind, indexes, decode)
         self.reflector: Reflector[T] = Reflector(
-            self.cache, rng, idle_timeout_s=idle_timeout_s, absent_period_s=absent_period_s
+            self.cache,
+            rng,
+            idle_timeout_s=idle_timeout_s,
+            absent_period_s=absent_period_s,
+            only_reads=only_reads,
         )
         self._client = client
         self._clock = clock

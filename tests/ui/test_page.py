@@ -139,6 +139,8 @@ def test_what_if_a_zone_were_lost(plane: Plane, page: RunningPage, tab: Tab) -> 
     assert tab.eval("location.hash") == "#/what-if/shop/cart?set=zone-lost%3Dzone-a"
     tab.shows("sliceplane what-if shop/cart --set zone-lost=zone-a", "footer")
     tab.shows(f"{lost} → 0", "[aria-label='by zone']")
+    tab.shows("at once", "[aria-label='after the loss']")
+    tab.shows("40 s", "[aria-label='after the loss']")
     assert tab.eval("document.querySelectorAll('.pictures svg').length") == 3
     assert tab.eval("document.querySelectorAll('.pictures path.line').length") == 2
     tab.eval("location.hash = '#/what-if/shop/cart?set=replicas%3D0'")

@@ -16,11 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
-import dns.exception
-import dns.message
-import dns.name
-import dns.rrset
-
 from sliceplane.api.meta import Object
 from sliceplane.dns import wire
 from sliceplane.dns.clients import AnswerConfig, ClientRights, DnsClients, RateLimit
@@ -50,13 +45,14 @@ _CLASS_IN: Final = b"\0\1"
 
 
 class Forward(NamedTuple):
-    """A question for the forwarder.  ``alias``: the question that the client asked, and the CNAME records that lead
-    from it to this one's name; ``completed`` makes one answer of all."""
+    """A question for the forwarder.  ``target``: the name to ask for, if it is not the question's; ``before``: owner,
+    TTL and target of each CNAME that leads to it and stands before its records."""
 
     question: DnsQuestion
     client: str
     transport: Transport
-    alias: tuple[DnsQuestion, tuple[tuple[bytes, bytes], ...]] | None = None
+    target: bytes | None = None
+    before: tuple[tuple[bytes, int, bytes], ...] = ()
 
 
 class NameServer:
@@ -309,8 +305,9 @@ class NameServer:
             owner = last.alias
             last = self.view.find(wire.labels_of(owner.lower()), question.type, place)
         if last is None and self._config.forwards and rights.recursion and question.flags & wire.RD:
-            further = question._replace(name=owner)
-            return Forward(further, client, transport, (question, tuple(aliases)))
+            ttl_s = self.view.config.ttl_s
+            before = tuple((name, ttl_s, target) for name, target in aliases)
+            return Forward(question, client, transport, owner, before)
         return self._chain(question, tuple(aliases), last, rights, question.payload_of(transport))
 
     def _chain(
@@ -335,31 +332,6 @@ class NameServer:
         if self._config.forwards and rights.recursion:
             flags |= wire.RA
         self._count_response(rcode)
-        return _assembled(question, flags, records, authority, limit=limit, opts=self._opts)
-
-    def completed(self, forward: Forward, reply: bytes) -> bytes:
-        """The answer for the client, of the forwarder's: the same, or with the names before it."""
-        if forward.alias is None:
-            return reply
-        question, aliases = forward.alias
-        limit = question.payload_of(forward.transport)
-        ttl_s = self.view.config.ttl_s
-        records = [wire.encode_record(owner, wire.CNAME, ttl_s, target) for owner, target in aliases]
-        flags = wire.reply_flags(question.flags) | wire.RA
-        try:
-            parsed = dns.message.from_wire(reply, ignore_trailing=True)
-        except dns.exception.DNSException:
-            return self._error(question, wire.SERVFAIL, ra=True, ede=wire.EDE_NO_REACHABLE_AUTHORITY)
-        authority: list[bytes] = []
-        for section, into in ((parsed.answer, records), (parsed.authority, authority)):
-            for rrset in section:
-                owner = rrset.name.to_wire() or wire.ROOT
-                into += [
-                    wire.encode_record(owner, int(rrset.rdtype), rrset.ttl, data.to_wire() or b"") for data in rrset
-                ]
-        rcode = int(parsed.rcode()) & 15
-        flags |= rcode | (wire.TC if parsed.flags & wire.TC else 0)
-        self._count_response(rcode, ours=False)
         return _assembled(question, flags, records, authority, limit=limit, opts=self._opts)
 
     # -- figures -----------------------------------------------------------------------------------------

@@ -55,7 +55,17 @@ def watches(*, nodes: bool) -> tuple[Selection, ...]:
 class Resolver:
     """``listen``, then ``follow`` until cancelled, then ``close``."""
 
-    def __init__(self, zone: ZoneConfig, config: AnswerConfig, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        zone: ZoneConfig,
+        config: AnswerConfig,
+        *,
+        clock: Callable[[], float],
+        forward: Callable[[Forward, Callable[[bytes], None]], None] | None = None,
+    ) -> None:
+        """*forward*: takes a question for others, and what sends the answer; needed where *config* says so."""
+        assert config.forwards == (forward is not None), "there is a forwarder, or there is none"
+        self._forward = forward
         self.server: Final = NameServer(zone, config)
         self._clock = clock
         self._informers: list[RunningInformer[Object]] = []
@@ -164,11 +174,15 @@ class Resolver:
             _log.error("a query met a fault", client=client, query=packet[:64].hex(), exc_info=error)
             answer = _failed(packet)
         if isinstance(answer, Forward):
-            answer = wire.error(answer.question, wire.SERVFAIL, ede=wire.EDE_NO_REACHABLE_AUTHORITY)
-        if answer is not None:
-            size = len(answer)
-            self._answered[size] = self._answered.get(size, 0) + 1
-            send(answer)
+            assert self._forward is not None, "only where names of others are forwarded"
+            self._forward(answer, partial(self._send, send))
+        elif answer is not None:
+            self._send(send, answer)
+
+    def _send(self, send: Callable[[bytes], None], answer: bytes) -> None:
+        size = len(answer)
+        self._answered[size] = self._answered.get(size, 0) + 1
+        send(answer)
 
     def _on_batch(self, count: int, took_s: float) -> None:
         self._took[bisect_left(_DURATION_BUCKETS, took_s / count)] += count

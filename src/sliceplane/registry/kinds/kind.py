@@ -85,7 +85,7 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What a ResourceQuota counts of the kind (``registry.kinds.counting``)."""
+    """What a ResourceQuota counts of the kind (``registry.kinds``)."""
 
     #: under ``count/PLURAL.GROUP``, each object as one
     counted: bool

@@ -26,6 +26,10 @@ _VERB_METHODS = {
     "delete": "DELETE",
     "deletecollection": "DELETE",
 }
+#: verbs of one object, of a collection across namespaces, and of a collection
+_OF_ONE = ("get", "update", "patch", "delete")
+_OF_ALL = ("list", "watch")
+_OF_MANY = (*_OF_ALL, "create", "deletecollection")
 #: subresources of Pods that a kubelet answers
 _OF_CONTAINERS = ("attach", "exec", "log", "portforward", "proxy")
 
@@ -121,7 +125,15 @@ def resolve(path: ResourcePath, verb: str, served: Collection[Resource] = SERVED
             why = f"there is no {path.subresource} of a pod here"
             raise StatusError(404, "NotFound", f"{why}: this server keeps objects, no containers run behind it", {})
         raise unknown_resource()
-    allowed = _verbs_at(resource, path)
+    if path.legacy_watch:
+        allowed: tuple[str, ...] = ("watch",)
+    elif path.subresource:
+        allowed = SUBRESOURCES[path.subresource].verbs
+    elif path.name:
+        allowed = tuple(known for known in resource.verbs if known in _OF_ONE)
+    else:
+        across_namespaces = resource.namespaced and not path.namespace
+        allowed = tuple(known for known in resource.verbs if known in (_OF_ALL if across_namespaces else _OF_MANY))
     if verb not in allowed:
         raise method_not_allowed(tuple(sorted({_VERB_METHODS[known] for known in allowed})))
     # What can be no part of a path can be no name, as upstream:
@@ -136,15 +148,3 @@ def resolve(path: ResourcePath, verb: str, served: Collection[Resource] = SERVED
 
 def _name_invalid(name: str, why: str) -> StatusError:
     return bad_request(f"Name parameter invalid: {show(name)}: {why}")
-
-
-def _verbs_at(resource: Resource, path: ResourcePath) -> tuple[str, ...]:
-    if path.legacy_watch:
-        return ("watch",)
-    if path.subresource:
-        return SUBRESOURCES[path.subresource].verbs
-    if path.name:
-        return tuple(verb for verb in resource.verbs if verb in ("get", "update", "patch", "delete"))
-    across_namespaces = resource.namespaced and not path.namespace
-    here = ("list", "watch") if across_namespaces else ("list", "watch", "create", "deletecollection")
-    return tuple(verb for verb in resource.verbs if verb in here)

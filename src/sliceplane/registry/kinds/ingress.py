@@ -95,9 +95,7 @@ INGRESS: Final = kind.Kind(
     validate=_validate,
     validate_update=lambda new, old: check_spec(new["spec"], old["spec"]),
     warnings=_warnings,
-    status=kind.Status(
-        first=lambda _document: {"loadBalancer": {}}, validate=_validate_status, not_written=kind.SPEC, kept=()
-    ),
+    status=kind.beside_spec(lambda _document: {"loadBalancer": {}}, _validate_status),
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,
     quota=kind.COUNTED,

@@ -226,6 +226,11 @@ EDITED_UNSEEN: Final = Granted(view=(), edit_reads=("",), edit=("",), admin=())
 ADMINISTERED: Final = Granted(view=(), edit_reads=(), edit=(), admin=("",))
 
 
+def beside_spec(first: Callable[[Document], Document | None], validate: ValidateUpdate) -> Status:
+    """A status whose endpoint does not write the spec, and leaves nothing of metadata alone."""
+    return Status(first=first, validate=validate, not_written=SPEC, kept=())
+
+
 def keep(new: Document, old: Document, member: str) -> None:
     """*member* of *new* becomes what it is in *old*."""
     if member in old:

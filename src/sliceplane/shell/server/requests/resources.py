@@ -31,9 +31,8 @@ from sliceplane.shell.server.requests.params import (
     media_type,
     write_options,
 )
-from sliceplane.shell.server.requests.paths import Route
 from sliceplane.shell.server.requests.render import error_representation, escape, render_object
-from sliceplane.shell.server.requests.request import Request
+from sliceplane.shell.server.requests.request import Request, Route
 from sliceplane.shell.server.requests.response import (
     CONTENT_TYPES,
     DEPRECATIONS,

@@ -13,7 +13,7 @@ import pytest
 from sliceplane.controllers import garbage_collector
 from sliceplane.controllers.base import Work
 from sliceplane.controllers.emulation import strategy
-from sliceplane.controllers.emulation.addresses import PodAddresses
+from sliceplane.controllers.emulation.placement import PodAddresses
 from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.ownership import OwnershipGraph
 from sliceplane.endpoints.engine import EndpointsState

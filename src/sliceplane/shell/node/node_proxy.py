@@ -34,12 +34,12 @@ from sliceplane.controllers.base import EventNote, Selection
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.rng import Rng
-from sliceplane.proxy.endpoints import differences
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.plane import AnyNodePlane, NodePlaneConfig
 from sliceplane.proxy.progress import Place, Progress
 from sliceplane.proxy.schedule import Damage
 from sliceplane.proxy.selections import ALL, Union, common_selector, own_selectors, reading_of, reads_slices
+from sliceplane.proxy.slicecache import differences
 from sliceplane.proxy.surroundings import PRIMARY, RulesConfig
 from sliceplane.shell.node.claims import ALL_NODES, ProxyClaims
 from sliceplane.shell.node.consequences import FAILED, Consequences, FlowForgetter

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from sliceplane.cli.cluster import ask, cluster_options, connect
-from sliceplane.cli.dns_options import answer_config, client_options, listen_option, zone_config, zone_options
+from sliceplane.cli.dns_options import (
+    answer_config,
+    client_options,
+    forward_flags,
+    forward_options,
+    listen_option,
+    zone_config,
+    zone_options,
+)
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.monitoring import monitoring_options, serve_monitoring
 from sliceplane.cli.options import Command, CommandGroup
@@ -34,6 +42,7 @@ _NO_ANSWER: Final = 2
 @listen_option
 @zone_options
 @client_options
+@forward_options
 @click.option("--user", default="", metavar="NAME", help="Who to be once the port is bound (if started as root).")
 @click.option("--shutdown-delay", type=DurationType(), default="0s", show_default=True,
     help="Answer on for so long after a signal, and be not ready.")  # fmt: skip
@@ -87,7 +96,9 @@ async def _serve(connection: Connection, listen: tuple[tuple[str, int], ...], fl
     on_stop_signal(stop.set)
     spare_descriptors()
     own = tuple(address for address, _ in listen if address not in ("0.0.0.0", "::"))
-    resolver = Resolver(zone_config(flags, addresses=own), answer_config(flags), clock=loop_clock(time.time()))
+    zone = zone_config(flags, addresses=own)
+    clock = loop_clock(time.time())
+    resolver = Resolver(zone, answer_config(flags), clock=clock, forward=forward_flags(flags))
     async with AsyncExitStack() as stack:
         listening = await resolver.listen(listen)
         stack.push_async_callback(resolver.close)

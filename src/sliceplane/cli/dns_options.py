@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.options import with_options
-from sliceplane.cli.values import ListenType, SwitchType
+from sliceplane.cli.values import DurationType, ListenType, SwitchType
 
 if TYPE_CHECKING:
     from sliceplane.dns.clients import AnswerConfig
     from sliceplane.dns.view import ZoneConfig
     from sliceplane.kit.ip import Network
+    from sliceplane.shell.resolver.upstream import ForwardFlags
 
 
 class NetworkType(click.ParamType["Network"]):
@@ -73,6 +74,20 @@ zone_options = with_options(
         help="Where clients are; may be given several times.  [default: as Pods, endpoints and Nodes say]"),
 )  # fmt: skip
 
+forward_options = with_options(
+    click.option("--forward", multiple=True, default=("/etc/resolv.conf",), metavar="SERVER|FILE", show_default=True,
+        help="Ask there for names that are not the cluster's: ADDRESS, ADDRESS:PORT, or a file that names servers as "
+        "resolv.conf does; may be given several times; none: refuse them."),
+    click.option("--stub", "stubs", multiple=True, metavar="ZONE=SERVER,...",
+        help="Ask these servers for names of the zone; may be given several times."),
+    click.option("--hosts", default="", metavar="FILE",
+        help="Answer from this table, as /etc/hosts is one, before any server is asked."),
+    click.option("--forward-max", type=click.IntRange(min=1), default=1000, show_default=True, metavar="N",
+        help="Ask for so many names at once; more are refused."),
+    click.option("--serve-stale", type=DurationType(), default="0s", show_default=True,
+        help="Where no server answers, use what one said before for so long after its time."),
+)  # fmt: skip
+
 client_options = with_options(
     click.option("--allow", type=NetworkType(), multiple=True, metavar="CIDR",
         help="Who gets answers; may be given several times.  [default: whoever reaches the address]"),
@@ -104,9 +119,28 @@ def zone_config(flags: dict[str, Any], *, addresses: tuple[str, ...] = (), place
     )
 
 
+def forward_flags(flags: dict[str, Any]) -> ForwardFlags | None:
+    """``None``: nothing is forwarded."""
+    from sliceplane.shell.resolver.upstream import ForwardFlags
+
+    forward = tuple(text for text in flags["forward"] if text != "none")
+    if not (forward or flags["stubs"] or flags["hosts"]):
+        return None
+    return ForwardFlags(
+        forward=forward,
+        stubs=tuple(flags["stubs"]),
+        hosts=flags["hosts"],
+        max_concurrent=flags["forward_max"],
+        stale_s=flags["serve_stale"],
+    )
+
+
 def answer_config(flags: dict[str, Any]) -> AnswerConfig:
     from sliceplane.dns.clients import AnswerConfig
 
     return AnswerConfig(
-        allow=tuple(flags["allow"]), shared_resolvers=tuple(flags["shared_resolvers"]), rate=flags["rate_limit"]
+        forwards=forward_flags(flags) is not None,
+        allow=tuple(flags["allow"]),
+        shared_resolvers=tuple(flags["shared_resolvers"]),
+        rate=flags["rate_limit"],
     )

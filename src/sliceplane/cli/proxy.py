@@ -253,10 +253,12 @@ async def _answer_names(client: HttpClient, process: _Process, listen: tuple[str
     from sliceplane.dns.view import ZoneConfig
     from sliceplane.kit.rng import Rng
     from sliceplane.shell.resolver.service import Resolver
+    from sliceplane.shell.resolver.upstream import ForwardFlags
     from sliceplane.shell.transport.reflect import loop_clock
 
     zone = ZoneConfig(domains=process.domains, addresses=(listen[0],), place=process.node_name)
-    resolver = Resolver(zone, AnswerConfig(), clock=loop_clock(time.time()))
+    forward = ForwardFlags(forward=("/etc/resolv.conf",))
+    resolver = Resolver(zone, AnswerConfig(forwards=True), clock=loop_clock(time.time()), forward=forward)
     await resolver.listen((listen,))
     try:
         await resolver.follow(client, Rng(time.time_ns()), nodes=True)

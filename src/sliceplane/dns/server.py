@@ -45,14 +45,13 @@ _CLASS_IN: Final = b"\0\1"
 
 
 class Forward(NamedTuple):
-    """A question for the forwarder.  ``target``: the name to ask for, if it is not the question's; ``before``: owner,
-    TTL and target of each CNAME that leads to it and stands before its records."""
+    """A question for the forwarder.  ``alias``: the question that the client asked, and owner and target of the CNAME
+    records that lead from it to this one's name."""
 
     question: DnsQuestion
     client: str
     transport: Transport
-    target: bytes | None = None
-    before: tuple[tuple[bytes, int, bytes], ...] = ()
+    alias: tuple[DnsQuestion, tuple[tuple[bytes, bytes], ...]] | None = None
 
 
 class NameServer:
@@ -151,7 +150,7 @@ class NameServer:
         question = wire.read_query(packet)
         if not isinstance(question, DnsQuestion):
             if question is not None:
-                self._count_response(question.rcode)
+                self.count_response(question.rcode)
             return question.answer if isinstance(question, Malformed) else None
         rights = self._clients.of(client)
         do = question.edns is not None and question.edns.do
@@ -247,7 +246,7 @@ class NameServer:
                     parts.append(extra)
                     more += 1
                 body = b"".join(parts)
-        self._count_response(found.rcode)
+        self.count_response(found.rcode)
         head = (flags << 64 | counts[0] << 48 | counts[1] << 32 | counts[2] << 16 | more).to_bytes(10, "big")
         return b"".join((number, head, question, body, opt))
 
@@ -265,7 +264,7 @@ class NameServer:
     def _error(
         self, question: DnsQuestion, rcode: int, *, ra: bool = False, ede: int | None = None, text: str = ""
     ) -> bytes:
-        self._count_response(rcode, ours=False)
+        self.count_response(rcode, ours=False)
         return wire.error(question, rcode, ra=ra, ede=ede, text=text)
 
     def _not_ours(
@@ -305,9 +304,8 @@ class NameServer:
             owner = last.alias
             last = self.view.find(wire.labels_of(owner.lower()), question.type, place)
         if last is None and self._config.forwards and rights.recursion and question.flags & wire.RD:
-            ttl_s = self.view.config.ttl_s
-            before = tuple((name, ttl_s, target) for name, target in aliases)
-            return Forward(question, client, transport, owner, before)
+            further = question._replace(name=owner)
+            return Forward(further, client, transport, (question, tuple(aliases)))
         return self._chain(question, tuple(aliases), last, rights, question.payload_of(transport))
 
     def _chain(
@@ -331,7 +329,7 @@ class NameServer:
         flags = wire.reply_flags(question.flags) | wire.AA | rcode
         if self._config.forwards and rights.recursion:
             flags |= wire.RA
-        self._count_response(rcode)
+        self.count_response(rcode)
         return _assembled(question, flags, records, authority, limit=limit, opts=self._opts)
 
     # -- figures -----------------------------------------------------------------------------------------
@@ -342,7 +340,7 @@ class NameServer:
         if do:
             self._do_requests.value += 1
 
-    def _count_response(self, rcode: int, *, ours: bool = True) -> None:
+    def count_response(self, rcode: int, *, ours: bool = True) -> None:
         key = (ours, rcode)
         self.responses[key] = self.responses.get(key, 0) + 1
 

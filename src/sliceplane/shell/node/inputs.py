@@ -184,12 +184,7 @@ class Inputs:
 
     def _informer(self, watched: Selection) -> RunningInformer[Object]:
         return RunningInformer(
-            self._client,
-            watched,
-            clock=self._clock,
-            rng=self._rng.fork(),
-            absent_period_s=self._absent_period_s,
-            only_reads=watched.resource is EndpointSlices,
+            self._client, watched, clock=self._clock, rng=self._rng.fork(), absent_period_s=self._absent_period_s
         )
 
     def _start(self, selector: str) -> None:

@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
+from ipaddress import ip_address
 from typing import Final
 
 from sliceplane.api.meta import Object
@@ -18,14 +19,17 @@ from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Services
 from sliceplane.dns import wire
 from sliceplane.dns.clients import AnswerConfig
+from sliceplane.dns.forwarding.upstreams import SocketAddress
 from sliceplane.dns.server import Forward, NameServer
 from sliceplane.dns.view import ZoneConfig
 from sliceplane.informer.cache import Change
 from sliceplane.kit.metrics import DEFAULT_BUCKETS, Distribution, Metrics
 from sliceplane.kit.rng import Rng
+from sliceplane.shell.process.interfaces import addresses
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.pages import Page, PageMaker
-from sliceplane.shell.resolver.sockets import Datagrams, Streams, bound
+from sliceplane.shell.resolver.sockets import Datagrams, ListenError, Streams, bound
+from sliceplane.shell.resolver.upstream import ForwardFlags, Upstreams
 from sliceplane.shell.transport.base import Reader
 from sliceplane.shell.transport.reflect import RunningInformer
 
@@ -56,21 +60,15 @@ class Resolver:
     """``listen``, then ``follow`` until cancelled, then ``close``."""
 
     def __init__(
-        self,
-        zone: ZoneConfig,
-        config: AnswerConfig,
-        *,
-        clock: Callable[[], float],
-        forward: Callable[[Forward, Callable[[bytes], None]], None] | None = None,
+        self, zone: ZoneConfig, config: AnswerConfig, *, clock: Callable[[], float], forward: ForwardFlags | None = None
     ) -> None:
-        """*forward*: takes a question for others, and what sends the answer; needed where *config* says so."""
-        assert config.forwards == (forward is not None), "there is a forwarder, or there is none"
-        self._forward = forward
         self.server: Final = NameServer(zone, config)
         self._clock = clock
         self._informers: list[RunningInformer[Object]] = []
         self._datagrams: list[Datagrams] = []
         self._streams = Streams(self._on_query)
+        self._upstreams = None if forward is None else Upstreams(forward, clock=clock, own=self._is_own)
+        self._listening: tuple[tuple[str, int], ...] = ()
         self._ready = asyncio.Event()
         self._asked: dict[int, int] = {}
         self._answered: dict[int, int] = {}
@@ -82,6 +80,8 @@ class Resolver:
     def _declared(self) -> Metrics:
         metrics = Metrics()
         metrics.include(self.server.metrics.families)
+        if self._upstreams is not None:
+            metrics.include(self._upstreams.metrics.families)
         labels = ("server", "zone", "view")
         self._panics = metrics.counter("coredns_panics_total", "Faults of this program that a query met.")
         metrics.computed(
@@ -117,6 +117,8 @@ class Resolver:
             for informer in self._informers:
                 group.create_task(informer.run(), name=f"informer {informer.resource.key}")
             group.create_task(self._look(), name="dns: is the API server away?")
+            if self._upstreams is not None:
+                group.create_task(self._upstreams.follow(), name="dns: files of the forwarder")
 
     def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
         self.server.apply(changes, self._clock())
@@ -149,20 +151,37 @@ class Resolver:
 
     # -- sockets -----------------------------------------------------------------------------------------
 
-    async def listen(self, addresses: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    async def listen(self, places: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
         """Where it listens now.  Raises ``ListenError``."""
         listening = []
-        for address, port in addresses:
+        for address, port in places:
             datagrams, stream = bound(address, port)
             self._datagrams.append(Datagrams(datagrams, self._on_query, self._on_batch))
             await self._streams.serve(stream)
             listening.append((address, datagrams.getsockname()[1]))
-        return tuple(listening)
+        self._listening = tuple(listening)
+        if self._upstreams is not None:
+            try:
+                self._upstreams.begin()
+            except (OSError, ValueError) as error:
+                raise ListenError(f"names of others cannot be forwarded: {error}") from error
+        return self._listening
+
+    def _is_own(self, server: SocketAddress) -> bool:
+        """Whether what is sent there comes back to us."""
+        at = [address for address, port in self._listening if port == server.port]
+        if server.host in at:
+            return True
+        if not {"0.0.0.0", "::"} & set(at):
+            return False
+        return ip_address(server.host).is_loopback or server.host in addresses(ipv6=True)
 
     async def close(self) -> None:
         for datagrams in self._datagrams:
             datagrams.close()
         await self._streams.close()
+        if self._upstreams is not None:
+            self._upstreams.close()
 
     def _on_query(self, packet: bytes, client: str, over_tcp: bool, send: Callable[[bytes], None]) -> None:
         size = len(packet)
@@ -174,15 +193,31 @@ class Resolver:
             _log.error("a query met a fault", client=client, query=packet[:64].hex(), exc_info=error)
             answer = _failed(packet)
         if isinstance(answer, Forward):
-            assert self._forward is not None, "only where names of others are forwarded"
-            self._forward(answer, partial(self._send, send))
+            self._forward(answer, send)
         elif answer is not None:
-            self._send(send, answer)
+            self._send(answer, send)
 
-    def _send(self, send: Callable[[bytes], None], answer: bytes) -> None:
+    def _send(self, answer: bytes, send: Callable[[bytes], None]) -> None:
         size = len(answer)
         self._answered[size] = self._answered.get(size, 0) + 1
         send(answer)
+
+    def _forward(self, forward: Forward, send: Callable[[bytes], None]) -> None:
+        assert self._upstreams is not None, "the server was told that names of others are forwarded"
+        question, aliases = forward.alias or (forward.question, ())
+        ttl_s = self.server.view.config.ttl_s
+
+        def answered(answer: bytes) -> None:
+            self.server.count_response(answer[3] & 15, ours=False)
+            self._send(answer, send)
+
+        self._upstreams.ask(
+            question,
+            answered,
+            size=question.payload_of(forward.transport),
+            target=forward.question.name if aliases else None,
+            before=[(owner, ttl_s, target) for owner, target in aliases],
+        )
 
     def _on_batch(self, count: int, took_s: float) -> None:
         self._took[bisect_left(_DURATION_BUCKETS, took_s / count)] += count

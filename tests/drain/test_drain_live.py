@@ -181,6 +181,71 @@ async def test_the_last_one_that_serves_is_used_until_it_goes(shop: Shop) -> Non
     assert (await waiting).outcome == "drained"
 
 
+async def test_a_proxy_that_is_killed_meanwhile_is_named_and_the_next_one_ends_the_drain(plane: Plane) -> None:
+    """What SIGKILL leaves: rules as they were, a Lease that lasts, and nobody who tells."""
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(connect(plane.kubeconfig))
+        for name in NODES[1:]:
+            await stack.enter_async_context(paper_node(client, name, beat_s=0.2))
+        shop = Shop(plane, client, {})
+        async with paper_node(client, "n-1", beat_s=0.2) as killed:
+            await shop.open()
+            assert (await shop.drain(0)).outcome == "drained"
+            killed.open.clear()
+            draining = asyncio.create_task(shop.drain(1, timeout_s=1.0))
+            await eventually(lambda: asyncio.to_thread(shop._ready), lambda ready: ready == 0)
+        assert (await draining).outcome == "time over"
+        await eventually(
+            partial(shop.drain, 1, timeout_s=1.0),
+            lambda answer: [missing.node for missing in answer.pods[0].verdict.waiting] == ["n-1"],
+        )
+        async with paper_node(client, "n-1", beat_s=0.2):
+            answer = await shop.drain(1)
+            assert answer.outcome == "drained", sentence(answer.pods[0])
+
+
+async def test_two_who_drain_one_pod_at_once_are_told_the_same(shop: Shop) -> None:
+    await shop.open()
+    assert [answer.outcome for answer in await asyncio.gather(shop.drain(), shop.drain())] == ["drained"] * 2
+
+
+async def test_rights_that_are_missing_are_named_as_the_verbs_that_one_needs(plane: Plane, shop: Shop) -> None:
+    await shop.open()
+    assert (await shop.drain(0)).outcome == "drained", "now each node has a Lease"
+    connection = kubeconfig.load(plane.kubeconfig)
+    rules: list[dict[str, Any]] = [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"]},
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
+    ]
+    leases_here = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list", "watch"]}
+    needs = (
+        "Services: any may have a policy Local (no right to list and watch services)",
+        "Nodes: those that never told anything are not known (no right to list and watch nodes)",
+    )
+    for name, given in (("seeing", [*rules, leases_here]), ("blind", rules)):
+        await asyncio.to_thread(plane.apply, role(name, given))
+        as_user = replace(connection, headers=(*connection.headers, ("Impersonate-User", name)))
+        async with HttpClient(as_user) as client:
+            other = Shop(plane, client, {})
+            other.name = shop.name
+            answer = await other.drain(1, unknown=UnknownPolicy("fail"))
+        assert set(needs) <= set(answer.not_looked_at), answer.not_looked_at
+        if name == "blind":
+            assert "no right to list and watch leases in kube-node-lease" in sentence(answer.pods[0])
+        else:
+            assert answer.outcome == "drained", sentence(answer.pods[0])
+
+
+def role(user: str, rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    api = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": user}}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
+    return [
+        {**api, "kind": "ClusterRole", "rules": rules},
+        {**api, "kind": "ClusterRoleBinding", "roleRef": reference, "subjects": [subject]},
+    ]
+
+
 async def test_a_pod_that_vanishes_meanwhile(shop: Shop) -> None:
     await shop.open()
     shop.papers["n-3"].open.clear()

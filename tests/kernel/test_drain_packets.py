@@ -1,7 +1,8 @@
 """The drain barrier under packets: three nodes in network namespaces, load on all of them, both families, Pods that
 leave one after the other.  After the answer not one SYN reaches the Pod, and no request fails.
 
-``python -m tests.kernel.test_drain_packets`` does it a thousand times, and compares with hooks that sleep.
+``python -m tests.kernel.test_drain_packets`` does it a thousand times, with reports in memory and by Leases, and
+compares with hooks that sleep.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pytest
 from tests.kernel.netns import Host, Net
 from tests.waiting import PATIENCE_S, eventually
 
-from sliceplane.client import HttpClient, Pods, connect
+from sliceplane.client import HttpClient, Pods
 from sliceplane.drain.answer import DrainedPod, sentence
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.kit.rng import Rng
@@ -28,6 +29,7 @@ from sliceplane.shell.node.node_proxy import NodeProxy
 from sliceplane.shell.node.timing import ProxyTiming
 from sliceplane.shell.tools.drain_targets import find_pods
 from sliceplane.shell.tools.draining import DrainOptions, drain_pods
+from sliceplane.shell.transport import kubeconfig
 from sliceplane.shell.transport.reflect import loop_clock
 from sliceplane.shell.transport.telling import tell_progress
 from sliceplane.testing import Plane
@@ -192,15 +194,21 @@ class Town:
         await self.plane.until(lambda: self._ready() == PODS)
 
 
+class WithoutMemory(HttpClient):
+    """As of a server that keeps no reports in its memory: nodes tell in Leases."""
+
+    post = None  # type: ignore[assignment]
+
+
 @asynccontextmanager
-async def town(*, beat_s: float = 0.2) -> AsyncIterator[Town]:
+async def town(*, beat_s: float = 0.2, client_of: type[HttpClient] = HttpClient) -> AsyncIterator[Town]:
     """Node proxies on the kernel of each node."""
     async with AsyncExitStack() as stack:
         net = stack.enter_context(Net("spd"))
         hosts = [net.add_host(name, ip4=f"10.78.0.{n}/16", ip6=f"fd78::{n}/64") for n, name in enumerate(NODES, 1)]
         pods = [net.add_host(f"p{n}", ip4=f"10.78.1.{n}/16", ip6=f"fd78::1:{n}/64") for n in range(1, PODS + 1)]
         plane = await stack.enter_async_context(Plane())
-        client = await stack.enter_async_context(connect(plane.kubeconfig))
+        client = await stack.enter_async_context(client_of(kubeconfig.load(plane.kubeconfig)))
         made = Town(plane, client, hosts, pods)
         await made.open()
         clock = loop_clock(time.time())
@@ -269,14 +277,15 @@ async def test_a_thousand_drains_under_a_thousand_connections_a_second() -> None
     assert (figures["failed"], figures["synAfterAnswer"]) == (0, 0), figures
 
 
-async def measure_drains(count: int, rate: int) -> dict[str, Any]:
-    async with town(beat_s=10.0) as place:
+async def measure_drains(count: int, rate: int, client_of: type[HttpClient] = HttpClient) -> dict[str, Any]:
+    async with town(beat_s=10.0, client_of=client_of) as place:
         await asyncio.sleep(10.5)  # each told once, and from then on only when asked
         async with place.load(rate) as results:
             took, late = await drains(place, count)
     made = sum(result[0] for result in results)
     ordered = sorted(took)
     return {
+        "reports": "by Leases" if client_of is WithoutMemory else "in memory",
         "drains": count,
         "connections": made,
         "perSecond": round(made / max(result[3] for result in results)),
@@ -316,7 +325,8 @@ async def measure_rollout(hook: float | None, rate: int) -> dict[str, Any]:
 
 
 async def main(count: int, rate: int) -> None:
-    print(json.dumps(await measure_drains(count, rate)), flush=True)
+    for client_of in (HttpClient, WithoutMemory):
+        print(json.dumps(await measure_drains(count, rate, client_of)), flush=True)
     for hook in (0.0, 5.0, 30.0, None):
         print(json.dumps(await measure_rollout(hook, rate)), flush=True)
 

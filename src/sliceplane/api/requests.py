@@ -98,6 +98,8 @@ class Write:
     label_selector: str = ""
     #: errors that count as success, by reason (a delete that finds nothing, say)
     tolerate: tuple[str, ...] = ()
+    #: of the answer its metadata is used and nothing else; the rest may be left out
+    metadata_only: bool = False
     #: of an EndpointSlice: its endpoints as they are in ``body``, one by one.  One that did not change since the write
     #: before is the same bytes object, so a reader finds those that did without reading the body
     parts: Collection[bytes] = field(default=(), compare=False, repr=False)

@@ -178,6 +178,7 @@ def to_write(resource: Resource, planned: PlannedWrite, parts: Collection[bytes]
         name=planned.name if planned.verb != "create" else "",
         body=planned.body,
         tolerate=("NotFound",) if planned.verb == "delete" else (),
+        metadata_only=bool(parts) and planned.verb == "update",
         parts=parts,
     )
 

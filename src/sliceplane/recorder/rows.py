@@ -20,7 +20,6 @@ import msgspec
 from sliceplane.api.codec import decode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
-from sliceplane.api.scheme import Resource
 from sliceplane.controllers.base import Done, Job, Write
 from sliceplane.informer.cache import Change
 from sliceplane.recorder.delta import Packer, service_of
@@ -102,6 +101,7 @@ class _Key:
         "newest_parts",
         "number",
         "own_version",
+        "unproven",
         "writing",
         "wrote",
     )
@@ -119,6 +119,8 @@ class _Key:
         #: of a slice: a write that is under way, and the last one
         self.writing: Write | None = None
         self.wrote = _NEVER
+        #: a write whose answer left out the endpoints: the event that shows it is looked at
+        self.unproven: Write | None = None
         #: of a slice that is known to be as it was written, its endpoints: of that answer, and of the newest version
         self.answered_parts: Collection[bytes] = ()
         self.newest_parts: Collection[bytes] = ()
@@ -327,10 +329,12 @@ class Rows:
         """The endpoints of *value*, where it is known to be what a controller wrote; *body* is as it came."""
         if key.writing is None and not key.own_version:
             return ()
+        write = key.writing  # informers may be quicker than answers
         if value.metadata.resource_version == key.own_version:
             key.own_version = ""  # a server that was restored may reach that version again
-            return key.answered_parts
-        write = key.writing  # informers may be quicker than answers
+            if key.unproven is None:
+                return key.answered_parts
+            write, key.unproven = key.unproven, None
         return write.parts if write is not None and body and _is_kept(write, body) else ()
 
     def _whole(self, key: _Key, value: Object) -> bytes | list[Any]:
@@ -393,7 +397,8 @@ class Rows:
                 if reply.kind == "Status":
                     uid = reply.details.uid if reply.details is not None else ""
                     return [Answer.UID.value, uid] if uid else Answer.STATUS.value
-            if write.verb == "update" and not write.subresource and len(result) > ANSWER_BYTES_MAX:
+            short = not write.metadata_only and len(result) <= ANSWER_BYTES_MAX
+            if write.verb == "update" and not write.subresource and not short:
                 own, generation = _version_of(result)
                 key = self._key(write.resource.key, write.namespace, write.name)
                 # What the server keeps of an object is taken from the version before, so that must be of this object.
@@ -402,16 +407,17 @@ class Rows:
                     if key.newest.metadata.resource_version != own:
                         key.own_version = own
                         key.answered_parts = write.parts if _is_kept(write, result) else ()
+                        key.unproven = write if write.metadata_only and not key.answered_parts else None
                     return (_WRITTEN, key.number, own, generation)
-            return self._answered(write.resource, decode(result, write.resource.projection))
+            return self._answered(write, decode(result, write.resource.projection))
         except msgspec.DecodeError:
             return Answer.STATUS.value  # the core can make nothing of it, either
 
-    def _answered(self, resource: Resource, answer: Object) -> Row:
+    def _answered(self, write: Write, answer: Object) -> Row:
         meta = answer.metadata
-        key = self._key(resource.key, meta.namespace, meta.name, answer)
+        key = self._key(write.resource.key, meta.namespace, meta.name, answer)
         self._touched[key.number] = None
-        key.answered = answer
+        key.answered = None if write.metadata_only else answer
         key.answered_parts = ()
         key.own_version = meta.resource_version
         if key.large and key.newest is not None:

@@ -58,6 +58,16 @@ def test_garbage_ends_the_stream(garbage: bytes) -> None:
         WatchLines().feed(garbage)
 
 
+def test_an_event_as_servers_write_it_is_split_and_nothing_else_is_taken_for_one() -> None:
+    event = b'{"type":"MODIFIED","object":{"a":{}}}'
+    assert WatchLines().feed(event + b"\n") == [WatchMessage("MODIFIED", b'{"a":{}}')]
+    for other in (b' {"type":"MODIFIED","object":{"a":{}}}', b'{"object":{"a":{}},"type":"MODIFIED"}'):
+        assert WatchLines().feed(other + b"\n") == [WatchMessage("MODIFIED", b'{"a":{}}')]
+    for broken in (event + b"x", event[:-2]):
+        with pytest.raises(BadStream, match="no event"):
+            WatchLines().feed(broken + b"\n")
+
+
 def test_lines_are_bounded_even_in_small_pieces() -> None:
     lines = WatchLines(line_bytes_max=1000)
     for _ in range(100):

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
@@ -49,6 +49,11 @@ _PATCH_TYPES: Mapping[PatchType, str] = {
     "strategic": "application/strategic-merge-patch+json",
     "apply": "application/apply-patch+yaml",
 }
+#: of an answer its metadata alone; a server that cannot leave out the rest answers the whole object
+_METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+#: what a path (with a query of its own, maybe) and a parameter may have as it is (RFC 3986, sections 3.3 and 3.4)
+_PATH: Final = "/?:@!$&'()*+,;=~"
+_QUERY: Final = "/:@!$'()*,"
 Params = dict[str, str]
 Headers = list[tuple[str, str]]
 
@@ -74,6 +79,7 @@ class _Request:
     params: Params
     body: bytes | None = None
     content_type: str = "application/json"
+    accept: str = "application/json"
     #: for all of it; ``None``: the reader decides
     timeout_s: float | None = REQUEST_TIMEOUT_S
 
@@ -138,7 +144,7 @@ class HttpClient(Verbs):
     # Reading
 
     async def get(self, resource: Resource, namespace: str, name: str) -> bytes:
-        return await self._send("GET", resource.path(namespace, name))
+        return await self._send(_Request("GET", resource.path(namespace, name), {}))
 
     async def list(
         self,
@@ -156,7 +162,7 @@ class HttpClient(Verbs):
             params["limit"] = str(limit)
         if continue_token:
             params["continue"] = continue_token
-        body = await self._send("GET", selection.resource.path(selection.namespace), params)
+        body = await self._send(_Request("GET", selection.resource.path(selection.namespace), params))
         try:
             page = _list_decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -201,7 +207,8 @@ class HttpClient(Verbs):
         path = write.resource.path(write.namespace, write.name, write.subresource)
         params = {} if write.verb == "delete" else {"fieldManager": self._manager}
         content_type = _PATCH_TYPES[write.patch_type] if write.verb == "patch" else "application/json"
-        return await self._send(_METHODS[write.verb], path, params, write.body or None, content_type)
+        accept = _METADATA if write.metadata_only else "application/json"
+        return await self._send(_Request(_METHODS[write.verb], path, params, write.body or None, content_type, accept))
 
     async def post(self, path: str, body: bytes) -> bytes:
         """The answer to a question of ``drain.reports``, which the server holds for less than a minute."""
@@ -235,18 +242,11 @@ class HttpClient(Verbs):
 
     # Requests
 
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        params: Params | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-    ) -> bytes:
+    async def _send(self, request: _Request) -> bytes:
         """The whole body of the answer."""
         import aiohttp
 
-        response = await self._open(_Request(method, path, params or {}, body, content_type, REQUEST_TIMEOUT_S))
+        response = await self._open(request)
         try:
             async with response:
                 return await response.read()
@@ -283,19 +283,24 @@ class HttpClient(Verbs):
 
     async def _exchange(self, request: _Request, *, refresh: bool) -> aiohttp.ClientResponse:
         import aiohttp
+        from yarl import URL
 
         await self._take_turn(request.method)
         headers = await self._headers(refresh)
+        headers.append(("Accept", request.accept))
         if request.body is not None:
             headers.append(("Content-Type", request.content_type))
         session = await self._pool.session(look=refresh)
+        # Whole and encoded: aiohttp's own way from parameters to a URL takes as long as the rest of a request.
+        url = self.server + quote(request.path, _PATH)
+        if request.params:
+            url += f"?{urlencode(request.params, safe=_QUERY)}"
         began = time.monotonic()
         code = "<error>"
         try:
             response = await session.request(
                 request.method,
-                self.server + request.path,
-                params=request.params,
+                URL(url, encoded=True),
                 headers=headers,
                 data=request.body,
                 timeout=aiohttp.ClientTimeout(total=request.timeout_s, sock_connect=CONNECT_TIMEOUT_S),
@@ -328,7 +333,7 @@ class HttpClient(Verbs):
             return error_of(response.status, body, response.headers.get("Retry-After", ""))
 
     async def _headers(self, refresh: bool) -> Headers:
-        headers: Headers = [("Accept", "application/json"), ("User-Agent", "sliceplane"), *self._connection.headers]
+        headers: Headers = [("User-Agent", "sliceplane"), *self._connection.headers]
         try:
             authorization = await self._connection.credentials.authorization(refresh=refresh)
         except CredentialsError as error:

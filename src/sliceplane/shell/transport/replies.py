@@ -137,6 +137,10 @@ class _Envelope(msgspec.Struct, frozen=True, gc=False):
 
 
 _decoder = msgspec.json.Decoder(_Envelope)
+#: an event as API servers write it: an object that is long is then not looked at twice
+_TYPE: Final = b'{"type":"'
+_OBJECT: Final = b'","object":{'
+_TYPE_BYTES_MAX: Final = 32
 
 
 class WatchLines:
@@ -227,6 +231,10 @@ class WatchStream:
 
 
 def _message(line: bytes) -> WatchMessage:
+    """What is within the object is for its reader to judge."""
+    at = line.find(_OBJECT, len(_TYPE), _TYPE_BYTES_MAX)
+    if at > 0 and line.startswith(_TYPE) and line.endswith(b"}}"):
+        return WatchMessage(line[len(_TYPE) : at].decode(), line[at + len(_OBJECT) - 1 : -1])
     try:
         envelope = _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

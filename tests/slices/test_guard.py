@@ -153,3 +153,20 @@ def test_nothing_is_held_beyond_its_bound(peak: int, late: int) -> None:
     assert now <= START + HOLD_S + 10 * STEP_S + late
     assert reasons(guard) == [REASON_HELD, REASON_EXPIRED]
     assert guard.deadline(now) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 90)), max_size=20), st.integers(0, 40))
+def test_a_guard_that_rested_holds_what_one_that_was_asked_holds(quiet: list[tuple[int, int]], left: int) -> None:
+    asked, rested = ServiceGuard(), ServiceGuard()
+    now = START
+    for ready, pause_s in quiet:
+        now += pause_s
+        assert not asked.doubts(0, ready, now, storm=False, unknown=False)
+        assert asked.weigh(losses(ready, 0), now) == 0
+        assert asked.deadline(now) is None
+        assert not asked.news
+        rested.rest(ready, now)
+    now += 61.0
+    missed = losses(left, 40 - left)
+    assert asked.weigh(missed, now) == rested.weigh(missed, now)
+    assert reasons(asked) == reasons(rested)

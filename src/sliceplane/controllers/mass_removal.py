@@ -167,6 +167,8 @@ class MassRemovals:
 
     def take_relist(self) -> tuple[Selection, ...]:
         """What is to be listed anew: caches that a list has shown to be wrong."""
+        if not self._relist:
+            return ()
         relist = tuple(Selection(resource) for resource in self._relist)
         self._relist = {}
         return relist

@@ -178,6 +178,13 @@ class ServiceGuard:
         many = storm or ready < max(1.0, STAY_SHARE * peak)
         return self.doubt.weigh(many=many, unknown=unknown, now=now)
 
+    def rest(self, ready: int, now: float) -> None:
+        """Nothing is lost, in doubt or held, as nearly always: ``doubts`` and ``weigh`` have nothing to say."""
+        assert self.hold is None, f"{self.hold} is not over"
+        self.doubt.close()
+        self._gathers = None
+        self._peak.note(ready, now)
+
     def weigh(self, losses: Losses, now: float) -> int:
         """How many of the missed endpoints stay.  O(1)."""
         if losses.missed:

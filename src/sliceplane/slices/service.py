@@ -280,6 +280,10 @@ class ServiceState:
     def _guard(self, members: SliceMembers, shape: ServiceShape, now: float) -> tuple[Notice, ...]:
         """Removals that no Pod told stay until they are confirmed, are then held, or are what they seem."""
         guard = self.guard
+        if not (members.doubted or members.missed or guard.hold is not None or guard.news):
+            guard.rest(members.ready, now)
+            self._guard_at = None
+            return ()
         storm = bool(members.doubted or members.missed) and self._storm.blows(now)
         unknown = members.may_be_missed and self._asks_namespace(shape, now)
         if not guard.doubts(len(members.doubted), members.ready, now, storm=storm, unknown=unknown):

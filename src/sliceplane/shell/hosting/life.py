@@ -201,9 +201,10 @@ class Life:
         self._record.turn(work, room, now)
         for note in work.notes:
             self._note(note)
-        for informer, watched in zip(self._informers, self._controller.info.watches, strict=True):
-            if watched in work.relist:
-                informer.relist("a controller has seen that the cache is wrong")
+        if work.relist:
+            for informer, watched in zip(self._informers, self._controller.info.watches, strict=True):
+                if watched in work.relist:
+                    informer.relist("a controller has seen that the cache is wrong")
         for job in work.jobs:
             assert job.key not in self._jobs, f"two unfinished jobs with key {job.key!r}"
             self._tally.jobs += 1

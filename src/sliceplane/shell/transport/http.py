@@ -51,8 +51,8 @@ _PATCH_TYPES: Mapping[PatchType, str] = {
 }
 #: of an answer its metadata alone; a server that cannot leave out the rest answers the whole object
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-#: what a path (with a query of its own, maybe) and a parameter may have as it is (RFC 3986, sections 3.3 and 3.4)
-_PATH: Final = "/?:@!$&'()*+,;=~"
+#: what a path (encoded already, and with a query, maybe) and a parameter may have as it is (RFC 3986, section 3)
+_PATH: Final = "%/?:@!$&'()*+,;=~"
 _QUERY: Final = "/:@!$'()*,"
 Params = dict[str, str]
 Headers = list[tuple[str, str]]

@@ -26,6 +26,7 @@ from sliceplane.recorder.file import Header, Recording, recording_of
 from sliceplane.recorder.reader import entries
 from sliceplane.recorder.recorder import Recorder
 from sliceplane.recorder.replay import Replay
+from sliceplane.recorder.rows import writer_of
 
 BEGAN = 1_800_000_000.0
 PODS = 30
@@ -223,3 +224,12 @@ def test_another_write_of_the_same_endpoints_has_another_digest(monkeypatch: pyt
     monkeypatch.setattr(writes, "slice_body", lying)
     report = Replay({NAME: EndpointSliceController}).run(recording)
     assert len(report.differences) == 1
+
+
+def test_who_wrote_a_slice_is_read_from_its_metadata_and_not_from_its_endpoints() -> None:
+    entry = '{"manager":"%s","operation":"Update","apiVersion":"v1","time":"2026-01-01T00:00:%s"}'
+    managers = f'"managedFields":[{entry % ("early", "01Z")},{entry % ("late", "02Z")}]'
+    endpoints = f'"endpoints":[{entry % ("never", "03Z")}]'
+    assert writer_of(f'{{"metadata":{{{managers}}},{endpoints}}}'.encode()) == "late"
+    assert writer_of(f'{{"metadata":{{{managers}}}}}'.encode()) == "late"
+    assert not writer_of(f'{{"metadata":{{}},{endpoints}}}'.encode())

@@ -434,7 +434,9 @@ def writer_of(body: bytes) -> str:
     start = body.find(b'"managedFields":[')
     if start < 0:
         return ""
-    entries = [(found[2], found.start(), found[1]) for found in _MANAGER.finditer(body, start)]
+    end = body.find(_ENDPOINTS, start)  # a slice's are long, and come after all metadata
+    matches = _MANAGER.finditer(body, start, end if end > 0 else len(body))
+    entries = [(found[2], found.start(), found[1]) for found in matches]
     return max(entries)[2].decode(errors="replace") if entries else ""
 
 

@@ -212,7 +212,7 @@ class HttpClient(Verbs):
 
     async def post(self, path: str, body: bytes) -> bytes:
         """The answer to a question of ``drain.reports``, which the server holds for less than a minute."""
-        return await self._send("POST", path, body=body)
+        return await self._send(_Request("POST", path, {}, body))
 
     async def download(self, path: str) -> AsyncIterator[bytes]:
         """The body of a page, in portions, however long it takes while something comes.  Raises as ``get``."""

@@ -28,7 +28,7 @@ VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 FAST = [
     *("tests/kit", "tests/api", "tests/documents", "tests/store", "tests/informer", "tests/workqueue"),
     *("tests/flowcontrol", "tests/slices", "tests/endpoints", "tests/balancing", "tests/registry", "tests/shell"),
-    *("tests/client", "tests/estimate", "tests/cli"),
+    *("tests/client", "tests/whatif", "tests/cli"),
     # grpcio, with a real etcd if there is one
     *("tests/replicated/test_etcd_tls.py", "tests/replicated/test_two_servers.py"),
 ]

@@ -9,7 +9,7 @@ in which none needs one that comes later:
 - what writes and decides: registry, controllers;
 - rules of a node: nft, iptables, ipvs, hns;
 - names of Services: dns;
-- what answers questions: tracer, endpoints_audit, estimate, explain, drift;
+- what answers questions: tracer, endpoints_audit, explain, drift;
 - what controllers were told, to be told again: recorder;
 - what a browser shows of all that: page;
 - what runs them, on real or on virtual time: shell, sim;

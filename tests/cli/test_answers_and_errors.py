@@ -160,7 +160,8 @@ def test_files_that_cannot_be_rendered(tmp_path: Path, content: bytes, sentence:
 def test_an_answer_that_cannot_be_printed_is_a_failure() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "sliceplane", "estimate"], stdout=full, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-m", "sliceplane", "estimate", "--pods", "2"],
+            stdout=full, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONPATH": "src"}, timeout=120, check=False,
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (1, "Error: cannot write to stdout: no space left on device\n")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.running import ROOT
+from tests.whatif.asked import cart_snapshot
 
 from sliceplane.cli import entry
 
@@ -48,7 +49,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
         ("up", "--help"),
         ("proxy", "--help"),
         ("controllers", "--help"),
-        ("estimate",),
+        ("estimate", "--pods", "2", "--nodes", "1"),
         ("simulate", "--steps", "1"),
         ("completion", "bash"),
         ("proxy", "render", "-f", str(ROOT / "tests/shell/node/objects.yaml"), "--hostname-override", "node-1"),
@@ -66,14 +67,17 @@ def test_what_works_without_an_extra(words: tuple[str, ...]) -> None:
         (("up", "--data-dir", "memory:"), "server"),
         (("controllers", "--once", "--kubeconfig", "KUBECONFIG"), "server"),
         (("proxy", "--kubeconfig", "KUBECONFIG"), "proxy"),
-        (("estimate", "--pods", "3", "--nodes", "1", "--plot", "/nonexistent/x.png"), "plot"),
+        (("what-if", "cart", "--snapshot", "SNAPSHOT", "--plot", "/nonexistent/x.png"), "plot"),
     ],
 )
 def test_what_needs_an_extra_says_which(words: tuple[str, ...], extra: str, tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text('{"clusters":[{"name":"a","cluster":{"server":"http://127.0.0.1:1"}}],"current-context":"a",'
         '"contexts":[{"name":"a","context":{"cluster":"a"}}]}')  # fmt: skip
-    done = run(*(str(kubeconfig) if word == "KUBECONFIG" else word for word in words))
+    snapshot = tmp_path / "cart.snapshot"
+    snapshot.write_bytes(cart_snapshot())
+    files = {"KUBECONFIG": str(kubeconfig), "SNAPSHOT": str(snapshot)}
+    done = run(*(files.get(word, word) for word in words))
     assert done.returncode == 1
     assert f"sliceplane[{extra}]" in done.stderr
     assert len(done.stderr.splitlines()) == 2, done.stderr

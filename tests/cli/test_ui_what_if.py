@@ -54,7 +54,7 @@ def test_a_curve_has_an_end_and_so_many_points(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(("setting", "name", "sentence"), [
     ("replicas=501", "cart", "501 endpoints are more than the 500 that the page works out: the command does"),
     ("replica=3", "cart", "'replica' is nothing that can be set; is replicas meant?"),
-    ("zone-lost=zone-x", "cart", "no Node is in zone zone-x; is zone-a meant?"),
+    ("zone-lost=zone-x", "cart", "there is no Node in zone zone-x; is zone-a or zone-b or zone-c meant?"),
     ("rollout=yes", "carts", "there is no Service default/carts; is default/cart meant?"),
 ])  # fmt: skip
 def test_why_there_is_no_answer(setting: str, name: str, sentence: str) -> None:

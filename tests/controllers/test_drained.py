@@ -72,7 +72,8 @@ class Story:
     def report(self, version: int, *held: EndpointSlice) -> None:
         progress = encode(progress_of(version, *held)).decode()
         document = {
-            "metadata": {"name": "sliceplane-proxy-n1", "labels": {"sliceplane.dev/component": "node-proxy"},
+            "metadata": {"name": "sliceplane-proxy-n1", "namespace": "kube-node-lease",
+                         "labels": {"sliceplane.dev/component": "node-proxy"},
                          "resourceVersion": str(version), "annotations": {"sliceplane.dev/progress": progress}},
             "spec": {"holderIdentity": "n1", "leaseDurationSeconds": 90, "renewTime": format_micro_time(self.now)},
         }  # fmt: skip
@@ -145,7 +146,9 @@ def test_a_node_that_tells_in_the_servers_memory_is_asked_for_no_write() -> None
     (job,) = [job for job in taken if job.writes[0].verb == "ask"]
     wanted = questions.decode(job.writes[0].body).versions
     assert (wanted.endpointslices["all"], wanted.endpointslices["*"]) == (11, 10)
-    answer = Heard(2, {"sliceplane-proxy-n1": progress_of(11, gone), "sliceplane-proxy-gone": progress_of(5)})
+    answer = Heard(
+        2, {"kube-node-lease/sliceplane-proxy-n1": progress_of(11, gone), "kube-node-lease/gone": progress_of(5)}
+    )
     story.controller.on_done(Done(job, (encode(answer),)), story.now + 0.004)
     story.now += 0.004
     assert story.told() == [("True", "Proven", "revision 11, 1 nodes, 4 ms")]

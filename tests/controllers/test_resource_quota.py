@@ -18,7 +18,7 @@ from sliceplane.api.scheme import ConfigMaps, Namespaces, ResourceQuotas, Servic
 from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.resource_quota import CHARGE_PATIENCE_S, ResourceQuotaController
 from sliceplane.informer.cache import Change
-from sliceplane.registry.kinds.counting import COUNTED, usage
+from sliceplane.registry.kinds import COUNTED, usage
 from sliceplane.sim.cluster import Cluster
 
 HARD = {"configmaps": "3", "count/configmaps": "9", "services.nodeports": "4", "count/x.example.com": "1"}

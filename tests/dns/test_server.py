@@ -143,18 +143,17 @@ def test_names_of_others_are_forwarded_for_own_clients_alone() -> None:
     assert asked("example.net.", server=Cluster().server).rcode() == dns.rcode.REFUSED
 
 
-def test_the_target_of_an_external_name_is_asked_for_with_what_leads_to_it() -> None:
-    cluster = Cluster(
-        service("out", type="ExternalName", externalName="db.example.net"), config=AnswerConfig(forwards=True)
-    )
-    packet = dns.message.make_query(f"out.default.svc.{ZONE}", "A", id=9).to_wire()
+def test_an_external_name_of_another_zone_is_asked_for_on_the_clients_behalf() -> None:
+    own = service("out", type="ExternalName", externalName="db.example.net")
+    cluster = Cluster(own, config=AnswerConfig(forwards=True))
+    name = f"out.default.svc.{ZONE}"
+    packet = dns.message.make_query(name, "A", id=9).to_wire()
     forward = cluster.server.answer(packet, "10.1.0.9", "udp", NOW)
     assert isinstance(forward, Forward)
-    assert forward.question.name == name_of("db.example.net")
-    assert forward.alias is not None
-    question, aliases = forward.alias
-    assert question.wire == packet[12:]
-    assert aliases == ((question.name, name_of("db.example.net")),)
+    assert (forward.question.name, forward.target) == (name_of(name), name_of("db.example.net"))
+    assert forward.before == ((name_of(name), 5, name_of("db.example.net")),)
+    # Who may not have names of others gets what is ours.
+    assert cluster.addresses("out.default", client="8.8.8.8") == ["db.example.net."]
 
 
 def test_who_may_ask() -> None:

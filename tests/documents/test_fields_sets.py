@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.documents.fields import elements, sets
+from sliceplane.documents.fields import sets
 
 ELEMENTS = [
     "f:a",
@@ -129,5 +129,5 @@ def test_what_clients_send_is_brought_to_one_form(sent: Any, read: Any) -> None:
     "sent", [[], {"f": {}}, {"fa": {}}, {"k:[": {}}, {"k:[]": {}}, {"i:x": {}}, {"f:a": 1}, {"f:a": []}]
 )
 def test_nonsense_is_refused(sent: Any) -> None:
-    with pytest.raises(elements.MalformedElement):
+    with pytest.raises(sets.MalformedElement):
         sets.from_wire(sent)

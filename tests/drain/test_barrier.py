@@ -105,14 +105,16 @@ def test_what_is_no_policy(text: str) -> None:
         parse_policy(text)
 
 
-def lease(node: str, revision: int, *, renewed: float, version: int = 1) -> Lease:
-    progress = encode({"endpointslices": {"all": [revision, "0" * 16]}}).decode()
+def lease(node: str, revision: int, *, renewed: float, version: int = 1, **other: str) -> Lease:
+    """*other*: of another consumer, its ``kind``, ``namespace`` and ``reading``."""
+    progress = encode({"endpointslices": {other.get("reading", "all"): [revision, "0" * 16]}}).decode()
     document = {
         "metadata": {
             "name": f"sliceplane-proxy-{node}", "resourceVersion": str(version),
-            "labels": {"sliceplane.dev/component": "node-proxy"},
+            "namespace": other.get("namespace", "kube-node-lease"),
+            "labels": {"sliceplane.dev/component": other.get("kind", "node-proxy")},
             "annotations": {"sliceplane.dev/progress": progress},
-            "ownerReferences": [{"kind": "Node", "name": node}],
+            "ownerReferences": [] if other else [{"kind": "Node", "name": node}],
         },
         "spec": {"holderIdentity": node, "leaseDurationSeconds": 90, "renewTime": format_micro_time(renewed)},
     }  # fmt: skip
@@ -136,6 +138,52 @@ def test_nodes_of_leases_and_leases_of_nodes() -> None:
     assert [node.name for node in nodes.facts()] == ["n2"]
 
 
+WEB = "service/shop/web"
+
+
+@pytest.mark.parametrize(
+    ("other", "counts"),
+    [
+        ({"kind": "view", "namespace": "shop", "reading": WEB}, True),
+        ({"kind": "view", "namespace": "shop", "reading": "service/shop/cart"}, False),
+        ({"kind": "view", "namespace": "store", "reading": WEB}, False),
+        ({"kind": "dns", "namespace": "store"}, False),
+        ({"kind": "dns"}, True),
+        ({"namespace": "store"}, False),
+    ],
+    ids=[
+        "of the Service",
+        "of another",
+        "from elsewhere",
+        "of all, from elsewhere",
+        "of all",
+        "no node, from elsewhere",
+    ],
+)
+def test_another_consumer_is_waited_for_where_the_goal_concerns_it_and_it_may_speak(
+    other: dict[str, str], counts: bool
+) -> None:
+    goal = {**GOAL, ("endpointslices", WEB): 10}
+    nodes = Nodes()
+    nodes.on_lease(None, lease("n1", 12, renewed=NOW), NOW)
+    told = lease("c", 9, renewed=NOW, **other)
+    nodes.on_lease(None, told, NOW)
+    proof = compare(goal, nodes.facts(), NOW)
+    kind = other.get("kind", "")
+    assert (proof.required, proof.others) == (1, int(counts))
+    assert names(proof.waiting) == ([f"{kind} c"] if counts else [])
+    assert not compare(goal, nodes.facts(), NOW + 91).others, "it has ended"
+    nodes.on_lease(told, lease("c", 10, renewed=NOW, version=2, **other), NOW)
+    assert not compare(goal, nodes.facts(), NOW).waiting
+
+
+def test_other_consumers_alone_prove_nothing() -> None:
+    nodes = Nodes()
+    nodes.on_lease(None, lease("c", 12, renewed=NOW, kind="dns"), NOW)
+    proof = compare(GOAL, nodes.facts(), NOW)
+    assert judge((), GOAL, proof, UnknownPolicy("wait"), 1e6).state == "unknown"
+
+
 def test_what_is_said() -> None:
     waiting = DrainVerdict("waiting", waiting=tuple(Missing(f"n{number}", "") for number in range(5)), required=9)
     assert sentence(DrainedPod("shop/a", "time over", waiting, 60.0)) == (
@@ -145,6 +193,13 @@ def test_what_is_said() -> None:
     assert sentence(DrainedPod("shop/a", "drained", proven, 0.0421, gone=True)) == (
         "drained: 2 nodes hold version 7 or later, after 42 ms; not known of n9 (it never told anything); "
         "the Pod is gone"
+    )
+
+
+def test_other_consumers_are_counted_in_the_sentence() -> None:
+    proven = DrainVerdict("proven", revision=7, required=1, others=2)
+    assert sentence(DrainedPod("shop/a", "drained", proven, 0.0421)) == (
+        "drained: 1 node and 2 more that told hold version 7 or later, after 42 ms"
     )
 
 

@@ -17,7 +17,7 @@ from tests.drain.paper import Paper, paper_node
 from tests.waiting import eventually
 
 from sliceplane.api.requests import PROGRESS_PATH
-from sliceplane.client import HttpClient, StatusError, connect
+from sliceplane.client import EndpointView, HttpClient, StatusError, connect
 from sliceplane.drain.answer import DrainAnswer, sentence
 from sliceplane.drain.barrier import UnknownPolicy
 from sliceplane.kit.rng import Rng
@@ -130,10 +130,31 @@ async def test_who_may_write_no_lease_may_not_tell(plane: Plane) -> None:
     connection = kubeconfig.load(plane.kubeconfig)
     stranger = replace(connection, headers=(*connection.headers, ("Impersonate-User", "mallory")))
     async with HttpClient(stranger) as client:
-        for path, verb in ((f"{PROGRESS_PATH}/sliceplane-proxy-n-1", "patch"), (PROGRESS_PATH, "watch")):
+        for path, verb in (
+            (f"{PROGRESS_PATH}/kube-node-lease/sliceplane-proxy-n-1", "patch"),
+            (PROGRESS_PATH, "watch"),
+        ):
             with pytest.raises(StatusError, match=f'cannot {verb} resource "leases"') as refused:
                 await client.post(path, b"{}")
             assert refused.value.code == 403
+
+
+async def test_a_view_that_tells_is_waited_for(shop: Shop) -> None:
+    """Also in a namespace where nothing else happens: a barrier's floor is no event of its slices."""
+    await shop.open()
+    assert (await shop.drain(0)).outcome == "drained"
+    async with EndpointView(shop.client, shop.name, tells="checkout") as view:
+        lease = f"sliceplane-view-{shop.name}-checkout"
+        await eventually(
+            lambda: asyncio.to_thread(shop.plane.list, "leases"),
+            lambda leases: lease in [made["metadata"]["name"] for made in leases],
+        )
+        answer = await shop.drain(1)
+        assert (answer.outcome, answer.pods[0].verdict.others) == ("drained", 1), sentence(answer.pods[0])
+        assert view.usable == ()
+        assert (await shop.drain(0)).pods[0].verdict.others == 1
+    assert lease not in [made["metadata"]["name"] for made in await asyncio.to_thread(shop.plane.list, "leases")]
+    assert (await shop.drain(1)).pods[0].verdict.others == 0
 
 
 async def test_a_node_whose_kernel_does_not_follow_is_named(shop: Shop) -> None:
@@ -262,7 +283,7 @@ async def test_a_pod_that_vanishes_meanwhile(shop: Shop) -> None:
 
 async def test_a_pod_that_does_not_exist_and_the_nearest(shop: Shop) -> None:
     await shop.open()
-    with pytest.raises(NoTarget, match=f"there is no pod {shop.name}-O in default; the nearest is {shop.name}-"):
+    with pytest.raises(NoTarget, match=f"there is no Pod default/{shop.name}-O; is default/{shop.name}-"):
         await find_pods(shop.client, "pod", "default", f"{shop.name}-O")
 
 

@@ -26,7 +26,7 @@ from sliceplane.drain.reports import (
 from sliceplane.proxy.progress import Held, ProgressReport
 from sliceplane.shell.server.requests.reports import HeldReports, rights
 
-NODE = "sliceplane-proxy-n1"
+NODE = "kube-node-lease/sliceplane-proxy-n1"
 
 
 def told(version: int, reading: str = "all") -> ProgressReport:
@@ -129,9 +129,14 @@ def test_who_tells_must_be_allowed_to_write_that_lease_and_who_asks_to_watch_the
     assert tells is not None
     assert asks is not None
     where = ("coordination.k8s.io", "leases", "kube-node-lease")
-    assert (tells.verb, tells.group, tells.resource, tells.namespace, tells.name) == ("patch", *where, NODE)
+    assert (tells.verb, tells.group, tells.resource, tells.namespace, tells.name) == ("patch", *where, NODE[16:])
     assert (asks.verb, asks.group, asks.resource, asks.namespace, asks.name) == ("watch", *where, "")
-    for method, path in (("GET", PROGRESS_PATH), ("POST", f"{PROGRESS_PATH}/a/b"), ("POST", f"{PROGRESS_PATH}s")):
+    for method, path in (
+        ("GET", PROGRESS_PATH),
+        ("POST", f"{PROGRESS_PATH}/a"),
+        ("POST", f"{PROGRESS_PATH}/a/b/c"),
+        ("POST", f"{PROGRESS_PATH}s"),
+    ):
         assert rights(method, path) is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tests.explain.world import NEARLY, PLANTED, Fault
 
 from sliceplane.findings.finding import Finding
-from sliceplane.findings.wording import count, part, plural, some, verb
+from sliceplane.findings.wording import count, nearest, no_such, part, plural, some, verb
 
 assert tests.explain.faults, "importing it fills the lists"
 NUMBERS = st.integers(min_value=0, max_value=10**7)
@@ -78,3 +79,22 @@ def _texts(finding: Finding) -> Iterator[str]:
     yield finding.sentence
     yield finding.effect
     yield from (entry.value for entry in finding.evidence)
+
+
+@pytest.mark.parametrize(("kind", "key", "known", "sentence"), [
+    ("Service", "shop/kart", ["shop/cart", "shop/web"], "there is no Service shop/kart; is shop/cart meant?"),
+    ("Service", "shop/web", ["a/web", "b/web", "shop/wep"], "there is no Service shop/web; is a/web or b/web meant?"),
+    ("Service", "shop/x", ["shop/cart", "a/y"], "there is no Service shop/x; there is cart in shop"),
+    ("Service", "shop/x", ["a/y"], "there is no Service shop/x; there is none in shop"),
+    ("Node", "x", ["node-1", "node-2"], "there is no Node x; there are node-1, node-2"),
+    ("Node", "x", [], "there is no Node x; there is none"),
+])  # fmt: skip
+def test_a_name_that_is_not_there_leads_on(kind: str, key: str, known: list[str], sentence: str) -> None:
+    assert no_such(kind, key, known) == sentence
+
+
+@given(st.text("abc-", min_size=1, max_size=8), st.lists(st.text("abc-", max_size=14), max_size=12))
+def test_the_nearest_are_those_of_all_pairs(name: str, names: list[str]) -> None:
+    ratios = {other: difflib.SequenceMatcher(None, name, other).ratio() for other in names if other != name}
+    ranked = sorted((-ratio, other) for other, ratio in ratios.items() if ratio >= 0.66)
+    assert nearest(name, names) == tuple(other for _, other in ranked)[:3]

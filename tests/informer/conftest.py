@@ -84,7 +84,7 @@ class Driver:
             self.between_pages()
         try:
             limit = min(action.limit, self.page_limit) if action.limit else 0
-            page = self.api.list(Selection(ConfigMaps), limit=limit, continue_token=action.continue_token)
+            page = self.api.list(Selection(self.cache.resource), limit=limit, continue_token=action.continue_token)
         except StatusError as error:
             self.reflector.on_list_failed(error, self.now)
             return
@@ -93,7 +93,7 @@ class Driver:
     def watch(self, version: str, timeout_s: int) -> None:
         assert self.stream is None, "one stream at a time"
         try:
-            self.stream = self.api.watch(Selection(ConfigMaps), version, now=self.now, timeout_s=timeout_s)
+            self.stream = self.api.watch(Selection(self.cache.resource), version, now=self.now, timeout_s=timeout_s)
         except StatusError as error:
             self.reflector.on_watch_ended(self.now, error)
             return
@@ -130,7 +130,7 @@ class Driver:
 
     def assert_current(self) -> None:
         held = {key: (item.metadata.uid, item.metadata.resource_version) for key, item in self.view.items()}
-        assert held == self.api.objects(ConfigMaps)
+        assert held == self.api.objects(self.cache.resource)
         assert [item.metadata.key for item in self.cache] == sorted(self.view)
 
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.fakes.fake_api import FakeApi
+from tests.informer.conftest import Driver
 
+from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError, internal
-from sliceplane.api.requests import ListPage
-from sliceplane.api.scheme import ConfigMaps
+from sliceplane.api.requests import ListPage, Selection
+from sliceplane.api.scheme import ConfigMaps, EndpointSlices
+from sliceplane.client.informer import Informer
 from sliceplane.informer.actions import StartList
 from sliceplane.informer.doubt import CONFIRM_BOUND_S, CONFIRM_PAUSE_S
+from sliceplane.kit.rng import Rng
+from sliceplane.shell.node.inputs import Inputs
+from sliceplane.shell.transport.reflect import RunningInformer
 
 NAMES = "abcdefgh"
 
@@ -143,3 +150,95 @@ def test_while_no_list_can_be_had_all_stays(api: FakeApi, driver: Any, monkeypat
     driver.advance(300)
     assert driver.deleted == []
     driver.assert_current()
+
+
+def put_slice(api: FakeApi, endpoints: int) -> None:
+    found = [{"addresses": [f"10.0.0.{number}"], "conditions": {"ready": True}} for number in range(1, endpoints + 1)]
+    api.put(EndpointSlices, "ns", "cart-1", {"addressType": "IPv4", "endpoints": found})
+
+
+def following(api: FakeApi, informer: RunningInformer[Any]) -> Driver:
+    driver = Driver(api, page_limit=0)
+    driver.cache, driver.reflector = informer.cache, informer.reflector
+    driver.start()
+    assert len(driver.cache) == 1
+    return driver
+
+
+NOBODY: Any = None
+
+
+def of_an_endpoint_view() -> RunningInformer[Any]:
+    async def made() -> RunningInformer[Any]:
+        return Informer[EndpointSlice](NOBODY, EndpointSlices, seed=1)._make()
+
+    return asyncio.run(made())
+
+
+def of_a_node_proxy() -> RunningInformer[Any]:
+    ignored: Any = lambda *_: None  # noqa: E731
+    inputs = Inputs(
+        NOBODY, (Selection(EndpointSlices),), clock=lambda: 0.0, rng=Rng(1), on_changes=ignored, on_mark=ignored,
+        on_synced=ignored, on_dropped=ignored, api_timeout_s=1.0, probe_valid_s=1.0, absent_period_s=1.0,
+    )  # fmt: skip
+    return inputs._informers[0]
+
+
+def of_a_controller() -> RunningInformer[Any]:
+    return RunningInformer(NOBODY, Selection(EndpointSlices), clock=lambda: 0.0, rng=Rng(1))
+
+
+READERS = [of_an_endpoint_view, of_a_node_proxy]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_who_reads_slices_holds_them_until_a_controller_of_a_restored_server_has_written_them(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, reader: Callable[[], RunningInformer[Any]]
+) -> None:
+    """The copy had none of them.  A controller confirms for a second, and then it writes."""
+    put_slice(api, 5)
+    driver = following(api, reader())
+    answers(monkeypatch, nothing, 6)
+    relist(driver)
+    driver.advance(5.5 * CONFIRM_PAUSE_S)
+    assert driver.reflector.doubts.refuted == 0
+    driver.advance(30)
+    assert driver.deleted == []
+    driver.assert_current()
+    assert driver.reflector.doubts.refuted == 1
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_slices_that_are_gone_for_good_go_at_the_bound(
+    api: FakeApi, reader: Callable[[], RunningInformer[Any]]
+) -> None:
+    put_slice(api, 5)
+    driver = following(api, reader())
+    driver.stream = None
+    api.remove(EndpointSlices, "ns", "cart-1")
+    relist(driver)
+    driver.advance(CONFIRM_BOUND_S - CONFIRM_PAUSE_S)
+    assert driver.deleted == []
+    driver.advance(2 * CONFIRM_PAUSE_S)
+    assert len(driver.deleted) == 1
+    driver.assert_current()
+
+
+def test_a_controller_believes_the_second_list_and_writes(api: FakeApi) -> None:
+    put_slice(api, 5)
+    driver = following(api, of_a_controller())
+    driver.stream = None
+    api.remove(EndpointSlices, "ns", "cart-1")
+    relist(driver)
+    assert driver.deleted == []
+    driver.advance(CONFIRM_PAUSE_S)
+    assert len(driver.deleted) == 1
+
+
+def test_a_slice_of_three_endpoints_is_never_missed(api: FakeApi) -> None:
+    put_slice(api, 3)
+    driver = following(api, of_an_endpoint_view())
+    driver.stream = None
+    api.remove(EndpointSlices, "ns", "cart-1")
+    relist(driver)
+    assert len(driver.deleted) == 1

@@ -92,8 +92,8 @@ def test_changes_close_together_are_one_line_of_activity() -> None:
 def test_a_view_without_an_answer_says_so_and_one_with_a_problem_names_it() -> None:
     model = ClusterModel()
     views = Views(model, "shop")
-    assert views.now(None, None, (), 0.0).parts["lint"] is None
-    view = views.now(Answered(5.0, None, "the server refuses: no"), None, (), 0.0)
+    assert views.now(None, None, None, ()).parts["lint"] is None
+    view = views.now(Answered(5.0, None, "the server refuses: no"), None, None, ())
     assert view.parts["lint"] == {"at": 5.0, "answer": None, "problem": "the server refuses: no"}
     assert view.command == "sliceplane status -n shop"
     drift = Answered(1.0, {"nodes": [

@@ -24,8 +24,8 @@ from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Events, Name
 from sliceplane.informer.cache import Change
 from sliceplane.kit.rng import Rng
 from sliceplane.nft.objects import Memory, TableRef, Transaction
-from sliceplane.proxy.endpoints import slices_of
 from sliceplane.proxy.selections import Union, common_selector, own_selectors, reads_slices
+from sliceplane.proxy.slicecache import slices_of
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.node_proxy import NodeProxy
 from sliceplane.shell.node.timing import PROBE_VALID_S, ProxyTiming

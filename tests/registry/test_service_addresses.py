@@ -9,7 +9,7 @@ import pytest
 
 from sliceplane.api.scheme import Events, IPAddresses, ServiceCIDRs, Services
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.admission.ledger import NumberLedger, Range, static_band
+from sliceplane.registry.admission.address_book import NumberLedger, Range, static_band
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.registry import Registry
 from sliceplane.store.mvcc import Store

@@ -13,7 +13,7 @@ import pytest
 from sliceplane.controllers import garbage_collector
 from sliceplane.controllers.base import Work
 from sliceplane.controllers.emulation import strategy
-from sliceplane.controllers.emulation.addresses import PodAddresses
+from sliceplane.controllers.emulation.placement import PodAddresses
 from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.ownership import OwnershipGraph
 from sliceplane.endpoints.engine import EndpointsState
@@ -215,5 +215,5 @@ def test_bookmarks_are_not_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_half_a_list_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list that was cut short takes endpoints from traffic that are alive."""
-    monkeypatch.setattr(doubt, "loses_most", lambda held, items: False)
+    monkeypatch.setattr(doubt, "part_kept", lambda held, items: 1.0)
     assert found("none,short-list=1,compaction=0.3") & {"no-lost-endpoint", "caches-current"}

@@ -136,8 +136,8 @@ def test_a_pod_that_has_ended_has_no_address() -> None:
         ({}, {"to": "api.prod:grpc"}, "Service prod/api has no port grpc; it has http/TCP"),
         ({}, {"to": "api.prod", "protocol": "UDP"}, "Service prod/api has no port UDP; it has http/TCP"),
         ({"ports": DNS_PORTS}, {"to": "api.prod"}, "several ports, name one: dns/UDP, dns-tcp/TCP, metrics/TCP"),
-        ({}, {"to": "api"}, "there is no Service default/api, but prod/api: write NAME.NAMESPACE"),
-        ({}, {"to": "apo.prod"}, "there is no Service prod/apo; did you mean api?"),
+        ({}, {"to": "api"}, "there is no Service default/api; is prod/api meant?"),
+        ({}, {"to": "apo.prod"}, "there is no Service prod/apo; is prod/api meant?"),
         ({}, {"to": "elsewhere.other"}, "there is no Service other/elsewhere"),
         ({"clusterIP": "None"}, {"to": "api.prod"}, "no proxy serves Service prod/api: headless"),
         (
@@ -151,7 +151,7 @@ def test_a_pod_that_has_ended_has_no_address() -> None:
         ({}, {"to": "10.96.0.10"}, "--to 10.96.0.10 lacks a port, 10.96.0.10:80 is one with it; Services have 80/TCP"),
         ({}, {"to": "9.9.9.9:80"}, "9.9.9.9 is nothing here: no cluster IP, external IP or load balancer address"),
         ({}, {"to": "9.9.9.9:80", "unread": ("pods, 403",)}, r"range of cluster IPs \(not looked at: pods, 403\)"),
-        ({}, {"at": "node-x"}, "there is no Node node-x; there are node-a, node-b"),
+        ({}, {"at": "node-x"}, "there is no Node node-x; is node-a or node-b meant?"),
         ({}, {"source": OUTSIDE}, "is no address of a Pod or Node: say with --node which node"),
         ({}, {"source": OUTSIDE, "unread": ("pods, 403",)}, r"no address of a Pod or Node \(pods, 403\): say with"),
     ],
@@ -174,5 +174,5 @@ def test_long_lists_of_names_are_cut() -> None:
 
 def test_a_cluster_without_services_has_none_to_name() -> None:
     nobody: tuple[Service, ...] = ()
-    with pytest.raises(Unanswerable, match=r"there is no Service default/api$"):
+    with pytest.raises(Unanswerable, match=r"there is no Service default/api; there is none in default$"):
         ask(*nobody, to="api")

@@ -103,11 +103,12 @@ class Browser:
         self._reading = asyncio.ensure_future(self._read())
 
     async def _stop(self) -> None:
-        self._reading.cancel()
-        await self._http.close()
         os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()
         await self._drain
+        await self._reading  # the connection has ended
+        await self._socket.close()
+        await self._http.close()
 
     async def _open(self) -> str:
         target = await self.ask("Target.createTarget", {"url": "about:blank"})

@@ -13,7 +13,8 @@ import yaml
 from tests.ui.browser import Background
 
 from sliceplane.api.codec import decode_document, encode
-from sliceplane.api.scheme import ServiceAccounts
+from sliceplane.api.discovery import ANNOTATION_DRAIN
+from sliceplane.api.scheme import Pods, ServiceAccounts
 from sliceplane.cli.ui_what_if import foreseen
 from sliceplane.informer.digest import digest_of_versions
 from sliceplane.kit.times import format_micro_time
@@ -40,9 +41,9 @@ from sliceplane.testing import plane as planes
 class RunningPage:
     """``sliceplane ui`` without a process.  Use as a ``with`` block."""
 
-    def __init__(self, plane: Plane, *, connection: Connection | None = None, namespace: str = "") -> None:
+    def __init__(self, plane: Plane, *, connection: Connection | None = None, port: int = 0) -> None:
         self._connection = connection or from_file(plane.kubeconfig)
-        self._namespace = namespace
+        self._port = port
         self.server: PageServer
         self._context: AbstractAsyncContextManager[PageServer]
 
@@ -56,7 +57,7 @@ class RunningPage:
         self._background.stop()
 
     async def _start(self) -> None:
-        self._context = page(self._connection, self._namespace, 0, foreseen)
+        self._context = page(self._connection, "", self._port, foreseen)
         self.server = await self._context.__aenter__()
 
     @property
@@ -70,6 +71,17 @@ class RunningPage:
             change(self.server.viewer.live.model)
 
         self._background.call(do())
+
+
+def mark(plane: Plane, pod: str, namespace: str, value: str | None) -> None:
+    """As ``sliceplane drain`` does, or takes back with ``None``."""
+
+    async def patch() -> None:
+        async with plane.client() as client:
+            body = encode({"metadata": {"annotations": {ANNOTATION_DRAIN: value}}})
+            await client.patch(Pods, namespace, pod, body, patch_type="merge")
+
+    asyncio.run(patch())
 
 
 def deployment(

@@ -15,6 +15,7 @@ from tests.ui.cluster import (
     RunningPage,
     connection_with,
     deployment,
+    mark,
     proxy_lease,
     reader_of,
     service,
@@ -31,8 +32,8 @@ from sliceplane.testing import Plane
 
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 VIEWS = (
-    "now", "services", "service/shop/cart?client=node/node-1", "service/shop/search", "zones", "nodes", "timeline",
-    "timeline/shop/cart", "trace?from=node/node-1&to=cart.shop:80",
+    "now", "services", "service/shop/cart?client=node/node-1", "service/shop/search", "zones", "nodes", "drains",
+    "timeline", "timeline/shop/cart", "trace?from=node/node-1&to=cart.shop:80",
     "what-if", "what-if/shop/cart?set=zone-lost%3Dzone-a",
 )  # fmt: skip
 #: markup, a change of direction, and the longest name
@@ -139,6 +140,8 @@ def test_what_if_a_zone_were_lost(plane: Plane, page: RunningPage, tab: Tab) -> 
     assert tab.eval("location.hash") == "#/what-if/shop/cart?set=zone-lost%3Dzone-a"
     tab.shows("sliceplane what-if shop/cart --set zone-lost=zone-a", "footer")
     tab.shows(f"{lost} → 0", "[aria-label='by zone']")
+    tab.shows("at once", "[aria-label='after the loss']")
+    tab.shows("40 s", "[aria-label='after the loss']")
     assert tab.eval("document.querySelectorAll('.pictures svg').length") == 3
     assert tab.eval("document.querySelectorAll('.pictures path.line').length") == 2
     tab.eval("location.hash = '#/what-if/shop/cart?set=replicas%3D0'")
@@ -163,6 +166,53 @@ def test_a_node_behind_is_named(plane: Plane, page: RunningPage, tab: Tab) -> No
     tab.shows("3 of 4 nodes in step", "section[aria-labelledby=h-fresh]")
     tab.shows("node-4", "section[aria-labelledby=h-fresh]")
     plane.apply(deployment("cart", 6, image="web:2"), namespace="shop")
+
+
+def test_a_drain_names_the_nodes_that_are_waited_for(plane: Plane, page: RunningPage, tab: Tab) -> None:
+    going, ended = (f"section[aria-labelledby=h-{name}]" for name in ("going", "ended"))
+    nodes = [f"node-{number}" for number in (1, 2, 3, 4)]
+    plane.apply([proxy_lease(node, plane) for node in nodes])
+    pod = plane.list("pods", namespace="shop")[0]["metadata"]["name"]
+    tab.go(f"{page.url}#/drains")
+    tab.shows("No Pod is leaving", going)
+    mark(plane, pod, "shop", "true")
+    try:
+        tab.shows("waiting for node-1", going)
+        tab.shows(f"sliceplane drain pod shop/{pod} --wait-only", "footer")
+        plane.apply([proxy_lease(node, plane) for node in nodes[:3]])
+        tab.shows("waiting for node-4", going)
+        plane.apply(proxy_lease("node-4", plane))
+        tab.shows("drained", going)
+        tab.eval("location.hash = '#/now'")
+        tab.shows(f"drained shop/{pod}", "section[aria-labelledby=h-drains]")
+    finally:
+        mark(plane, pod, "shop", None)
+    tab.eval("location.hash = '#/drains'")
+    tab.shows(f"shop/{pod}", ended)
+    tab.shows("No Pod is leaving", going)
+
+
+def test_a_page_server_that_dies_is_told_of_and_comes_back(
+    plane: Plane, tab: Tab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RunningPage(plane) as running:
+        url, port = running.url, running.server.port
+        tab.go(f"{url}#/service/shop/cart")
+        tab.until(f"{READY} === 6")
+        tab.eval("window.same = true")
+    tab.shows("the stream is gone", "[role=alert]")
+    tab.until("document.documentElement.classList.contains('stale')")
+    assert tab.eval(READY) == 6, "what was known stays"
+    with RunningPage(plane, port=port):
+        tab.shows("the whole URL is printed by 'sliceplane ui'", "[role=alert]")
+    monkeypatch.setattr("secrets.token_urlsafe", lambda size: url.split("/")[3])
+    with RunningPage(plane, port=port):
+        tab.until("!document.querySelector('[role=alert]') && !document.documentElement.classList.contains('stale')")
+        assert tab.eval("window.same"), "without being loaded anew"
+        tab.send("Page.navigate", url="about:blank")
+        tab.until("location.href === 'about:blank'")
+    assert all("Failed to load resource" in fault for fault in tab.faults), tab.faults
+    tab.faults.clear()
 
 
 def test_the_scheme_follows_the_system_and_the_switch_stays_in_the_url(page: RunningPage, tab: Tab) -> None:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from click.testing import CliRunner
@@ -23,7 +24,8 @@ from tests.waiting import eventually
 from tests.whatif.asked import ask, deployment, service
 
 from sliceplane.api.codec import decode_document, encode
-from sliceplane.api.discovery import LABEL_ZONE
+from sliceplane.api.discovery import LABEL_FOR_ZONE, LABEL_ZONE
+from sliceplane.api.gates import ENDPOINT_SLICE_SUBSETTING, Gates
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Deployments, EndpointSlices, Nodes, Pods, Resource, Services
 from sliceplane.cli.main import main
@@ -31,17 +33,24 @@ from sliceplane.cli.what_if import read_cluster
 from sliceplane.client.connecting import connect
 from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
+from sliceplane.documents.protobuf import FrameReader
+from sliceplane.explain.checks.zones import is_working
+from sliceplane.proxy.selections import common_selector, own_selectors
 from sliceplane.shell.hosting.catalogue import DiscoveryConfig, default_controllers, emulation_controllers
 from sliceplane.shell.hosting.embedded import ControllerService
 from sliceplane.shell.server.config import PlaneConfig
 from sliceplane.shell.server.plane import ServerPlane
 from sliceplane.shell.tools import recordings, snapshot
 from sliceplane.shell.transport.http import HttpClient
+from sliceplane.shell.transport.kubeconfig import from_file
+from sliceplane.whatif import changes as whatif_changes
+from sliceplane.whatif.changes import NOW_KEYS
 from sliceplane.whatif.prediction import Prediction
 from sliceplane.whatif.state import of_snapshot
 
 ZONES = ("zone-a", "zone-b", "zone-c")
 MARKER = "theirs-marker"
+EVERYTHING = ""
 MADE = ("slices made", "slices updated", "slices deleted")
 
 
@@ -53,11 +62,14 @@ class Case:
     change: Callable[[HttpClient], Awaitable[None]]
     pods: int = 12
     now: tuple[str, ...] = ("max-endpoints-per-slice=4",)
-    before: int = 4
-    after: int = 4
     emulated: bool = True
     min_ready_s: int = 0
     termination_s: float = 1.0
+
+    def config(self, *, changed: bool) -> EndpointSliceConfig:
+        """Of the controllers before, or with the words that are about them."""
+        words = (*self.now, *(word for word in self.words if changed and word.partition("=")[0] in NOW_KEYS))
+        return whatif_changes.running(tuple(whatif_changes.parse(word, NOW_KEYS) for word in words)).config
 
 
 async def patch(client: HttpClient, resource: Resource, name: str, body: Any, subresource: str = "") -> None:
@@ -93,7 +105,7 @@ CASES = {
     ),
     "one Pod more": Case(("replicas=13",), patched(Deployments, {"spec": {"replicas": 13}})),
     "larger slices, and one Pod more": Case(
-        ("max-endpoints-per-slice=40", "replicas=13"), patched(Deployments, {"spec": {"replicas": 13}}), after=40
+        ("max-endpoints-per-slice=40", "replicas=13"), patched(Deployments, {"spec": {"replicas": 13}})
     ),
     "Auto": Case(
         ("topology-mode=Auto",),
@@ -105,23 +117,44 @@ CASES = {
         emulated=False,
     ),
     "a zone that is lost": Case(("zone-lost=zone-b",), lose_a_zone, pods=3, emulated=False),
+    "one Pod more, in subsets by zone": Case(
+        ("replicas=13",), patched(Deployments, {"spec": {"replicas": 13}}), now=("subsetting=RequireZone",)
+    ),
+    "a Node in another zone, in subsets by zone": Case(
+        ("node-zone=node-1:zone-b",),
+        patched(Nodes, {"metadata": {"labels": {LABEL_ZONE: "zone-b"}}}, "node-1"),
+        now=("subsetting=RequireZone",), emulated=False,
+    ),
+    "defragmenting after one Pod less": Case(
+        ("replicas=8", "termination=2s"), patched(Deployments, {"spec": {"replicas": 8}}), pods=9,
+        now=("max-endpoints-per-slice=4", "defragment=yes"), termination_s=2.0,
+    ),
     "a rollout": Case(
         ("rollout=yes", "termination=6s"), patched(Deployments, TEMPLATE), pods=1, min_ready_s=5, termination_s=6.0
     ),
 }  # fmt: skip
 
 
+class ProtobufClient(HttpClient):
+    async def _headers(self, refresh: bool) -> list[tuple[str, str]]:
+        others = [(name, value) for name, value in await super()._headers(refresh) if name != "Accept"]
+        return [("Accept", "application/vnd.kubernetes.protobuf;stream=watch"), *others]
+
+
 @asynccontextmanager
-async def running(folder: Path, case: Case, most: int) -> AsyncIterator[HttpClient]:
-    config = DiscoveryConfig(slices=EndpointSliceConfig(max_endpoints_per_slice=most))
-    entries = default_controllers(config)
+async def running(
+    folder: Path, case: Case, config: EndpointSliceConfig
+) -> AsyncIterator[tuple[HttpClient, ProtobufClient]]:
+    entries = default_controllers(DiscoveryConfig(slices=config))
     if case.emulated or not (folder / "restored").exists():
         nodes = make_nodes(6, ZONES)
         entries += emulation_controllers(EmulationConfig(nodes=nodes, termination_s=case.termination_s))
     plane = ServerPlane(PlaneConfig(data_dir=str(folder), secure_port=0), (ControllerService(entries),))
-    async with plane, connect(plane.kubeconfig) as client:
+    async with (
+        plane, connect(plane.kubeconfig) as client, ProtobufClient(from_file(Path(plane.kubeconfig))) as binary,
+    ):  # fmt: skip
         await eventually(lambda: is_ready(client))
-        yield client
+        yield client, binary
 
 
 async def is_ready(client: HttpClient) -> bool:
@@ -137,25 +170,79 @@ async def ready_endpoints(client: HttpClient) -> int:
     return found
 
 
-async def watched(client: HttpClient, revision: int) -> Counter[str]:
-    """Bytes and numbers of the events of the Service's slices after *revision*, until the marker."""
-    path = f"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?watch=true&resourceVersion={revision}"
+def lines(buffer: bytes) -> Iterator[bytes]:
+    """Whole events of a stream of JSON."""
+    while b"\n" in buffer:
+        event, newline, buffer = buffer.partition(b"\n")
+        yield event + newline
+
+
+def frames(buffer: bytes) -> Iterator[bytes]:
+    """Whole events of a stream of protobuf, each with its length before it."""
+    while len(buffer) >= 4 and len(buffer) >= 4 + int.from_bytes(buffer[:4], "big"):
+        size = 4 + int.from_bytes(buffer[:4], "big")
+        yield buffer[:size]
+        buffer = buffer[size:]
+
+
+def read_line(event: bytes) -> tuple[str, Any]:
+    document = json.loads(event)
+    return document["type"], document["object"]
+
+
+def read_frame(event: bytes) -> tuple[str, Any]:
+    ((kind, document),) = FrameReader().feed(event)
+    return kind, document
+
+
+async def watched(client: HttpClient, selector: str, revision: int) -> Counter[str]:
+    """Bytes and numbers of the events of what *selector* shows after *revision*, until the marker."""
+    cut, read = (frames, read_frame) if isinstance(client, ProtobufClient) else (lines, read_line)
+    query = urlencode({"watch": "true", "resourceVersion": revision, "labelSelector": selector})
+    path = f"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?{query}"
     counted: Counter[str] = Counter()
     rest = b""
     async for portion in client.download(path):
-        *lines, rest = (rest + portion).split(b"\n")
-        for line in lines:
-            event = json.loads(line)
-            if event["object"]["metadata"]["name"] == MARKER:
+        rest += portion
+        for event in cut(rest):
+            rest = rest[len(event) :]
+            kind, document = read(event)
+            if document["metadata"]["name"].startswith(MARKER):
                 return counted
-            counted.update({event["type"]: 1, "bytes": len(line) + 1})
+            counted.update({kind: 1, "events": 1, "bytes": len(event)})
     raise AssertionError("the watch ended before the marker came")
 
 
-async def really(tmp_path: Path, case: Case) -> tuple[Prediction, Counter[str]]:
+async def mark_the_end(client: HttpClient) -> None:
+    """For every watch something comes."""
+    for zone in ("", *ZONES):
+        labels = {LABEL_FOR_ZONE: zone} if zone else {}
+        marker = {"metadata": {"name": f"{MARKER}{zone}", "labels": labels}, "addressType": "IPv4", "endpoints": []}
+        await client.create(EndpointSlices, "default", encode(marker))
+
+
+@dataclass(frozen=True)
+class Received:
+    """By what node proxies and others watch: what one watcher got."""
+
+    json: dict[str, Counter[str]]
+    protobuf: dict[str, Counter[str]]
+
+
+def selectors_of(found: Prediction) -> Counter[str]:
+    """What the proxies of Nodes that work watch."""
+    gates = Gates(chosen={ENDPOINT_SLICE_SUBSETTING: found.running.subsetting.by_zone})
+    return Counter(
+        selector
+        for node in found.state.nodes if is_working(node)
+        for selector in (common_selector(gates), *own_selectors(gates, node))
+    )  # fmt: skip
+
+
+async def really(tmp_path: Path, case: Case) -> tuple[Prediction, Received]:
     """Leaves ``taken.snapshot`` and ``incident.recording`` behind."""
     made = tmp_path / "made.snapshot"
-    async with running(tmp_path / "first", case, case.before) as client:
+    async with running(tmp_path / "first", case, case.config(changed=False)) as (client, _):
         document = deployment(case.pods)
         document["spec"]["minReadySeconds"] = case.min_ready_s
         await client.create(Deployments, "default", encode(document))
@@ -167,7 +254,7 @@ async def really(tmp_path: Path, case: Case) -> tuple[Prediction, Counter[str]]:
     second = tmp_path / "second"
     snapshot.restore(made, str(second))
     (second / "restored").touch()
-    async with running(second, case, case.after) as client:
+    async with running(second, case, case.config(changed=True)) as (client, binary):
         await eventually(lambda: ready_endpoints(client), lambda ready: ready == case.pods)
         taken = tmp_path / "taken.snapshot"
         revision = (await snapshot.save(client, taken)).revision
@@ -177,14 +264,20 @@ async def really(tmp_path: Path, case: Case) -> tuple[Prediction, Counter[str]]:
         assert ask(live, *case.words, now=case.now).written == found.written, (
             "as the cluster is, and as the file has it"
         )
-        watching = asyncio.create_task(watched(client, revision))
+        streams = {
+            (of is binary, selector): asyncio.create_task(watched(of, selector, revision))
+            for of in (client, binary) for selector in (EVERYTHING, *selectors_of(found))
+        }  # fmt: skip
         await case.change(client)
         await eventually(lambda: shown(client), lambda now: now == foreseen(found))
-        marker = {"metadata": {"name": MARKER}, "addressType": "IPv4", "endpoints": []}
-        await client.create(EndpointSlices, "default", encode(marker))
-        counted = await watching
+        await mark_the_end(client)
+        got = {key: await stream for key, stream in streams.items()}
         await recordings.save(client, tmp_path / "incident.recording")
-        return found, counted
+        in_json, in_protobuf = (
+            {selector: counted for (is_binary, selector), counted in got.items() if is_binary is wanted}
+            for wanted in (False, True)
+        )
+        return found, Received(in_json, in_protobuf)
 
 
 async def available(client: HttpClient) -> int:
@@ -223,15 +316,17 @@ QUICK = "PreferSameZone"
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name != QUICK)) for name in CASES])
 def test_writes_and_bytes_are_those_of_a_real_plane(name: str, tmp_path: Path) -> None:
-    found, counted = asyncio.run(really(tmp_path, CASES[name]))
+    found, received = asyncio.run(really(tmp_path, CASES[name]))
     written = found.written
     assert written.writes > 0
-    assert (counted["ADDED"], counted["MODIFIED"], counted["DELETED"]) == (
+    every = received.json[EVERYTHING]
+    assert (every["ADDED"], every["MODIFIED"], every["DELETED"]) == (
         written.creates, written.updates, written.deletes,
     )  # fmt: skip
-    watchers = found.after.watchers
-    assert written.events == written.writes * watchers
-    assert counted["bytes"] * watchers == written.json
+    proxies = selectors_of(found)
+    for got, foreseen_bytes in ((received.json, written.json), (received.protobuf, written.protobuf)):
+        assert sum(number * got[selector]["events"] for selector, number in proxies.items()) == written.events
+        assert sum(number * got[selector]["bytes"] for selector, number in proxies.items()) == foreseen_bytes
     check_the_recording(tmp_path, CASES[name])
 
 

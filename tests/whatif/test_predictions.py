@@ -379,12 +379,12 @@ def test_the_same_question_has_the_same_answer_byte_for_byte() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ("zone-lost=zone-bb", "no Node is in zone zone-bb; is zone-b meant?"),
+        ("zone-lost=zone-bb", "there is no Node in zone zone-bb; is zone-b or zone-a meant?"),
         ("zone-added=zone-a", "zone zone-a is there already"),
-        ("node-zone=node-a-2:zone-b", "there is no Node node-a-2; is node-a-1 meant?"),
+        ("node-zone=node-a-2:zone-b", "there is no Node node-a-2; is node-a-1"),
         ("replicas=-3", "-3 is not between 0 and 50,000"),
         ("replicas=many", "'many' is no whole number"),
-        ("replicas=card:3", "card makes no Pods of Service default/cart; is cart meant?"),
+        ("replicas=card:3", "there is no workload of Service default/cart with the name card; is cart meant?"),
         ("max-surge=25%", "add rollout=yes"),
         ("traffic-distribution=PreferSameRack", "the server would refuse that"),
         ("max-endpoints-per-slice=1001", "1001 is not between 1 and 1,000"),

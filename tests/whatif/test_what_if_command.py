@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -234,9 +236,21 @@ def test_rate_and_capacity_say_what_a_pod_gets(snapshot: Path, tmp_path: Path) -
         assert said in text, done.output
 
 
-def test_what_is_done_is_told_on_stderr_when_it_takes_long(snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "writes of controllers" not in run(snapshot, *SAME_ZONE).stderr
+def test_what_is_done_is_told_on_a_terminal_when_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "FIRST_S", 3600.0)
+    with progress.WorkTold() as tell:
+        tell("nothing takes so long")
+    assert terminal.getvalue() == ""
     monkeypatch.setattr(progress, "FIRST_S", -1.0)
-    done = run(snapshot, *SAME_ZONE)
-    assert "0 s: 1 writes of controllers" in done.stderr or "0 s: 0 writes of controllers" in done.stderr, done.stderr
-    assert "writes of controllers" not in done.stdout
+    with progress.WorkTold() as tell:
+        tell("12 writes")
+    assert terminal.getvalue().startswith("\r0 s: 12 writes\r")
+    assert terminal.getvalue().endswith("\r")
+
+
+def test_a_log_is_told_nothing_meanwhile(snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "FIRST_S", -1.0)
+    assert run(snapshot, *SAME_ZONE).stderr == ""

@@ -56,10 +56,13 @@ def command(*, what: tuple[str, ...], output: Form, **flags: Any) -> None:
     """
     from sliceplane.explain.question import ExplainQuestion
     from sliceplane.explain.text import as_text
-    from sliceplane.shadow.report import findings_of_lines
 
     path: Path | None = flags["shadow"]
-    told = findings_of_lines(path.read_bytes().splitlines()) if path is not None else ()
+    told: Iterable[Finding] = ()
+    if path is not None:
+        from sliceplane.shadow.report import findings_of_lines
+
+        told = findings_of_lines(path.read_bytes().splitlines())
     kind, name = _kind_and_name(what)
     namespace_in_name, _, bare = name.rpartition("/")
 

@@ -13,6 +13,7 @@ from sliceplane.balancing.shares import OVERLOAD
 from sliceplane.cli.pictures import save
 from sliceplane.documents.wire import human_bytes
 from sliceplane.findings.wording import count
+from sliceplane.kit.times import format_duration
 from sliceplane.whatif.assumptions import zone_name
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from sliceplane.whatif.prediction import Prediction
 
 _PALETTE: Final = ("#1f6fb2", "#5b8c3a", "#c98a1b", "#8a4fa3", "#2a9d8f", "#b3382c", "#6c6f7d", "#d26a9c")
+_RED: Final = "#b3382c"
 #: zones of which a picture can still be read
 ZONES_MAX: Final = 12
 _PALE: Final = 0.35
@@ -36,7 +38,10 @@ def draw(found: Prediction, path: Path) -> None:
         zones = sorted(zones, key=lambda zone: (-found.after.shares.load(zone), zone))[:ZONES_MAX]
     _loads(loads, found, zones)
     _flows(flows, found, zones)
-    _sent(sent, found)
+    if found.moments:
+        _moments(sent, found)
+    else:
+        _sent(sent, found)
     changes = ", ".join(found.question.changes.words) or "nothing changes"
     figure.suptitle(f"Service {found.question.service.metadata.key}, what if: {changes}")
     save(figure, path)
@@ -47,26 +52,38 @@ def _colors(zones: list[str]) -> dict[str, str]:
 
 
 def _loads(axes: Any, found: Prediction, zones: list[str]) -> None:
+    """Against an even share; where the rate is known, requests a second, and against what a Pod can take."""
     colors = _colors(zones)
-    highest = float(OVERLOAD)
-    for picture, shift, alpha in ((found.before, -0.2, _PALE), (found.after, 0.2, 1.0)):
-        for index, zone in enumerate(zones):
-            load = float(picture.shares.load(zone))
-            highest = max(highest, load)
-            axes.bar(index + shift, load, 0.38, color=colors[zone], alpha=alpha)
-            text = f"{load:.2f}" if load else "none"
-            axes.text(index + shift, load + 0.01, text, ha="center", va="bottom", fontsize=9)
-    axes.axhline(1, color="0.5", linewidth=1, linestyle=":")
-    axes.axhline(float(OVERLOAD), color="#b3382c", linewidth=1.2, linestyle="--")
-    axes.text(-0.42, float(OVERLOAD) + 0.01, "overload", color="#b3382c", fontsize=9, va="bottom")
-    axes.set(title="Load of one endpoint (1: an even share)", ylim=(0, highest * 1.15))
+    in_rates = found.question.clients.rate is not None
+    capacity = found.question.clients.capacity
+    limit = float(OVERLOAD) if not in_rates else None if capacity is None else float(capacity)
+    values = {
+        (shift, index): float(picture.loads.rate_in(zone) if in_rates else picture.shares.load(zone))
+        for picture, shift in ((found.before, -0.2), (found.after, 0.2))
+        for index, zone in enumerate(zones)
+    }
+    for (shift, index), value in values.items():
+        axes.bar(index + shift, value, 0.38, color=colors[zones[index]], alpha=_PALE if shift < 0 else 1.0)
+        text = (f"{value:,.0f}" if in_rates else f"{value:.2f}") if value else "none"
+        axes.annotate(
+            text, (index + shift, value), (0, 2), textcoords="offset points", ha="center", va="bottom", fontsize=9
+        )
+    if not in_rates:
+        axes.axhline(1, color="0.5", linewidth=1, linestyle=":")
+    if limit is not None:
+        axes.axhline(limit, color=_RED, linewidth=1.2, linestyle="--")
+        text = "overload" if not in_rates else f"a Pod can take {limit:,g}"
+        axes.annotate(text, (-0.42, limit), (0, 2), textcoords="offset points", color=_RED, fontsize=9, va="bottom")
+    title = "Requests a second to one endpoint" if in_rates else "Load of one endpoint (1: an even share)"
+    axes.set(title=title, ylim=(0, max(*values.values(), limit or 0.0) * 1.2))
     _name_zones(axes, zones, [f"{found.before.ready[zone]}, {found.after.ready[zone]}" for zone in zones])
     axes.set_xlabel("zone, and its ready endpoints now, then; pale: now")
 
 
 def _flows(axes: Any, found: Prediction, zones: list[str]) -> None:
+    from matplotlib.patches import Patch
+
     colors = _colors(zones)
-    labelled: set[str] = set()
     for picture, shift, alpha in ((found.before, -0.2, _PALE), (found.after, 0.2, 1.0)):
         for index, zone in enumerate(zones):
             bottom = 0.0
@@ -74,11 +91,9 @@ def _flows(axes: Any, found: Prediction, zones: list[str]) -> None:
                 {to for came, to in picture.shares.flows if came == zone}, key=lambda to: (to != zone, to)
             ):
                 share = float(picture.shares.flows[zone, target]) * 100
-                fresh = alpha == 1.0 and target not in labelled
-                labelled |= {target} if fresh else set()
                 axes.bar(
                     index + shift, share, 0.38, bottom=bottom, color=colors.get(target, "0.6"), alpha=alpha,
-                    label=zone_name(target) if fresh else None, edgecolor="white", linewidth=0.6,
+                    edgecolor="white", linewidth=0.6,
                 )  # fmt: skip
                 bottom += share
             _lost(axes, picture, zone, index + shift, bottom)
@@ -87,17 +102,15 @@ def _flows(axes: Any, found: Prediction, zones: list[str]) -> None:
     axes.set_xlabel("zone of the client; pale: now")
     axes.set_ylabel("% of all connections")
     axes.margins(y=0.2)
-    if labelled:
-        axes.legend(
-            title="zone of the endpoint", fontsize=9, title_fontsize=9, ncols=min(len(labelled), 3), loc="upper right"
-        )
+    handles = [Patch(color=color, label=zone_name(zone)) for zone, color in colors.items()]
+    axes.legend(handles=handles, title="zone of the endpoint", fontsize=9, title_fontsize=9, ncols=3, loc="upper right")
 
 
 def _lost(axes: Any, picture: Picture, zone: str, at: float, bottom: float) -> None:
     """Connections that find no endpoint."""
     missing = float(picture.clients.get(zone, 0)) * 100 - bottom
     if missing > 0.05:
-        axes.bar(at, missing, 0.38, bottom=bottom, color="white", edgecolor="#b3382c", hatch="///", linewidth=0.8)
+        axes.bar(at, missing, 0.38, bottom=bottom, color="white", edgecolor=_RED, hatch="///", linewidth=0.8)
 
 
 def _crossing(picture: Picture) -> str:
@@ -109,6 +122,32 @@ def _name_zones(axes: Any, zones: list[str], below: list[str]) -> None:
     axes.set_xticks(range(len(zones)), names, fontsize=9 if len(zones) < 6 else 7)
     axes.set_axisbelow(True)
     axes.grid(visible=True, axis="y", color="0.92")
+
+
+def _moments(axes: Any, found: Prediction) -> None:
+    """Ready endpoints after the loss, and how long connections are sent to what is lost."""
+    times = [moment.after_s for moment in found.moments]
+    ready = [moment.picture.ready.total() for moment in found.moments]
+    end = times[-1] * 1.2 + 1
+    axes.axhline(found.before.ready.total(), color="0.5", linewidth=1, linestyle=":")
+    axes.step([*times, end], [*ready, ready[-1]], where="post", color=_PALETTE[0], linewidth=2)
+    for moment, number in zip(found.moments[1:], ready[1:], strict=True):
+        axes.annotate(
+            f"{number:,} ready after {format_duration(round(moment.after_s))}", (moment.after_s, number), (4, 4),
+            textcoords="offset points", fontsize=9, ha="left" if moment.after_s < end / 2 else "right",
+        )  # fmt: skip
+    first = found.moments[0]
+    if first.failing:
+        axes.axvspan(0, times[1], facecolor="none", edgecolor=_RED, alpha=_PALE, hatch="///")
+        axes.annotate(
+            f"{float(first.failing):.0%} of connections\nare sent to the lost", (times[1], 0), (4, 6),
+            textcoords="offset points", color=_RED, fontsize=9,
+        )  # fmt: skip
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.set(title="Ready endpoints after the loss", xlim=(0, end), ylim=(0, max(*ready, 1) * 1.25))
+    axes.set_xlabel("seconds after the loss, on virtual time")
+    axes.set_axisbelow(True)
+    axes.grid(visible=True, color="0.92")
 
 
 def _sent(axes: Any, found: Prediction) -> None:

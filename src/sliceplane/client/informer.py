@@ -17,7 +17,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
-from sliceplane.api.scheme import Resource
+from sliceplane.api.scheme import EndpointSlices, Resource
 from sliceplane.client.connecting import RawObject, load_raw
 from sliceplane.informer.actions import Counters
 from sliceplane.informer.cache import Change, Coalesced, IndexFunction
@@ -71,6 +71,7 @@ class Informer(Generic[T]):
                 indexes=indexes,
                 idle_timeout_s=idle_timeout_s,
                 decode=decode,
+                only_reads=resource is EndpointSlices,
                 log=StandardLog(),
             )
 
@@ -111,7 +112,7 @@ class Informer(Generic[T]):
     # Reading
 
     @property
-    def _running(self) -> reflect.RunningInformer[T]:
+    def running(self) -> reflect.RunningInformer[T]:
         assert self._made is not None, "the informer was not started: use it in an async with block"
         return self._made
 
@@ -128,7 +129,7 @@ class Informer(Generic[T]):
         """Raises ``TimeoutError``, which says what went wrong last."""
         try:
             async with asyncio.timeout(timeout):
-                await self._running.wait_synced()
+                await self.running.wait_synced()
         except TimeoutError as error:
             raise TimeoutError(f"no list of {self.resource.key} within {timeout:g} s{self.trouble()}") from error
 
@@ -138,12 +139,12 @@ class Informer(Generic[T]):
         A healthy and quiet watch stays below the period of bookmarks, a minute or so; a number that keeps growing means
         that the server has not been heard of.  The cache then shows the state of that time.
         """
-        return self._running.staleness()
+        return self.running.staleness()
 
     @property
     def last_error(self) -> StatusError | None:
         """Why the last list or watch failed; ``None`` once things go well again."""
-        error = self._running.reflector.last_error
+        error = self.running.reflector.last_error
         return None if error is None else error[0]
 
     def trouble(self) -> str:
@@ -153,34 +154,34 @@ class Informer(Generic[T]):
     @property
     def counters(self) -> Counters:
         """Lists, watches, events, failures and so on since the start, for metrics."""
-        return self._running.reflector.counters
+        return self.running.reflector.counters
 
     @property
     def resource_version(self) -> str:
         """The version that the cache stands for; "" while a list is due."""
-        return self._running.reflector.resource_version
+        return self.running.reflector.resource_version
 
     @property
     def unreadable(self) -> Mapping[str, str]:
         """Keys of objects whose newest version does not decode as *kind*, and why; an older version may be held."""
-        return self._running.cache.unreadable
+        return self.running.cache.unreadable
 
     def __len__(self) -> int:
-        return len(self._running.cache)
+        return len(self.running.cache)
 
     def __iter__(self) -> Iterator[T]:
         """The objects, by key; not across an ``await``."""
-        return iter(self._running.cache)
+        return iter(self.running.cache)
 
     def __contains__(self, key: str) -> bool:
-        return key in self._running.cache
+        return key in self.running.cache
 
     def get(self, key: str) -> T | None:
         """*key* is ``namespace/name``, or the name alone for what is in no namespace."""
-        return self._running.cache.get(key)
+        return self.running.cache.get(key)
 
     def by_index(self, name: str, value: str) -> tuple[T, ...]:
-        return self._running.cache.by_index(name, value)
+        return self.running.cache.by_index(name, value)
 
     # Following
 
@@ -211,7 +212,7 @@ class Informer(Generic[T]):
                 pending.note(change)
             news.set()
 
-        running = self._running
+        running = self.running
         running.add_handler(note, lambda: None)
         self._wakers.append(news)
         try:

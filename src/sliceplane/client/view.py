@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from types import TracebackType
 from typing import Self
 
@@ -45,6 +45,9 @@ class EndpointView:
     them, or with *honour_hints* false, every ready endpoint is used.  *family* limits to one address family;
     ``None`` takes both and gives IPv4 for a Pod that has both.
 
+    *tells* is a name of its own for this view, of the Pod that it is in, say: how far it is is then told in the Lease
+    ``sliceplane-view-SERVICE-NAME`` of the Service's namespace, and drain barriers wait for it, too.
+
     Raises ``ValueError`` for what no Service can be or have.
     """
 
@@ -63,8 +66,11 @@ class EndpointView:
         idle_timeout_s: float = IDLE_TIMEOUT_S,
         seed: int | None = None,
         lock: AbstractContextManager[object] | None = None,
+        tells: str = "",
     ) -> None:
         _check(service, namespace, port, protocol, family)
+        if tells and check_dns_label(tells):
+            raise ValueError(f"{tells!r} is no name of a view")
         self.service = service
         self.namespace = namespace
         self._lock = lock if lock is not None else nullcontext()
@@ -85,9 +91,14 @@ class EndpointView:
         self._zone = zone
         self._closed = False
         self._wakers: list[asyncio.Event] = []
+        self._client = client
+        self._tells = tells
+        self._telling = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         self.start()
+        if self._tells:
+            await self._tell()
         return self
 
     async def __aexit__(
@@ -102,8 +113,20 @@ class EndpointView:
     async def close(self) -> None:
         """Stop following; what was known stays readable, and ``async for`` comes to its end.  Idempotent."""
         self._closed = True
+        await self._telling.aclose()
         await self._informer.close()
         self._wake()
+
+    async def _tell(self) -> None:
+        from sliceplane.proxy.selections import SERVICE_READING
+        from sliceplane.shell.transport.reflect import loop_clock
+        from sliceplane.shell.transport.telling import Consumer, telling
+
+        clock = loop_clock(time.time())
+        informers = {f"{SERVICE_READING}{self.namespace}/{self.service}": self._informer.running}
+        name = f"{self.service}-{self._tells}"
+        consumer = Consumer("view", name, informers, clock, namespace=self.namespace)
+        await self._telling.enter_async_context(telling(self._client, consumer, self._rng.fork(), clock))
 
     # State
 

@@ -23,7 +23,7 @@ from sliceplane.api.scheme import Pods, ResourceQuotas, Services, by_key
 from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.informer.cache import Change
-from sliceplane.registry.kinds.counting import COUNTABLE, COUNTED, usage
+from sliceplane.registry.kinds import COUNTABLE, COUNTED, usage
 
 CHARGE_PATIENCE_S: Final = 5.0
 #: kinds whose cost changes while they live

@@ -45,13 +45,14 @@ _CLASS_IN: Final = b"\0\1"
 
 
 class Forward(NamedTuple):
-    """A question for the forwarder.  ``alias``: the question that the client asked, and owner and target of the CNAME
-    records that lead from it to this one's name."""
+    """A question for the forwarder.  ``target``: the name to ask for, if it is not the question's; ``before``: owner,
+    TTL and target of each CNAME that leads to it and stands before its records."""
 
     question: DnsQuestion
     client: str
     transport: Transport
-    alias: tuple[DnsQuestion, tuple[tuple[bytes, bytes], ...]] | None = None
+    target: bytes | None = None
+    before: tuple[tuple[bytes, int, bytes], ...] = ()
 
 
 class NameServer:
@@ -304,8 +305,9 @@ class NameServer:
             owner = last.alias
             last = self.view.find(wire.labels_of(owner.lower()), question.type, place)
         if last is None and self._config.forwards and rights.recursion and question.flags & wire.RD:
-            further = question._replace(name=owner)
-            return Forward(further, client, transport, (question, tuple(aliases)))
+            ttl_s = self.view.config.ttl_s
+            before = tuple((name, ttl_s, target) for name, target in aliases)
+            return Forward(question, client, transport, owner, before)
         return self._chain(question, tuple(aliases), last, rights, question.payload_of(transport))
 
     def _chain(

@@ -56,6 +56,7 @@ class DrainAnswer:
                     "gone": pod.gone,
                     "milliseconds": round(pod.took_s * 1000),
                     "revision": pod.verdict.revision,
+                    "otherConsumers": pod.verdict.others,
                     "usedBy": [use._asdict() for use in pod.verdict.uses],
                     "waitingFor": [missing._asdict() for missing in pod.verdict.waiting],
                     "unknown": [missing._asdict() for missing in pod.verdict.unknown],
@@ -84,7 +85,9 @@ def sentence(pod: DrainedPod) -> str:
     match pod.outcome:
         case "drained":
             count = verdict.required - len(verdict.let_go)
-            nodes = "1 node holds" if count == 1 else f"{count} nodes hold"
+            nodes = "1 node" if count == 1 else f"{count} nodes"
+            nodes += f" and {verdict.others} more that told" if verdict.others else ""
+            nodes += " holds" if count == 1 and not verdict.others else " hold"
             let_go = f"; not known of {named(verdict.let_go)}" if verdict.let_go else ""
             gone = "; the Pod is gone" if pod.gone else ""
             return f"drained: {nodes} version {verdict.revision} or later, after {took}{let_go}{gone}"

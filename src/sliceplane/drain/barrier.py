@@ -10,6 +10,9 @@ that leaves no node at all, nothing is proven, and all are unknown.
 seconds, and say so.
 
 A node whose cache is known to have lost an event holds no version, whatever it says.
+
+**Other consumers** (views, name servers, ...) tell in the same way, and a goal that concerns them waits for them as
+long as their Leases last: a client that ended sends nothing.  They are no proof that nodes were heard.
 """
 
 from __future__ import annotations
@@ -28,11 +31,13 @@ from sliceplane.proxy.progress import (
     COMPONENT,
     LABEL_COMPONENT,
     LEASE_DURATION_S,
+    LEASE_NAMESPACE,
     LEASE_PREFIX,
     Place,
     ProgressReport,
     read_report,
 )
+from sliceplane.proxy.selections import SERVICE_READING
 
 #: a proxy that told nothing for so long after its Lease ran out was taken away, or its node is gone
 FORGET_S: Final = 300.0
@@ -70,10 +75,12 @@ class NodeHolding(NamedTuple):
     until: float
     ready: bool | None
     differs: bool = False
+    #: what it is, if no node: a view, say
+    kind: str = ""
 
 
 class Missing(NamedTuple):
-    """A node, and why it is not done."""
+    """A node, or another consumer, and why it is not done."""
 
     node: str
     why: str
@@ -84,22 +91,30 @@ class Missing(NamedTuple):
 
 
 class Proof(NamedTuple):
-    """How the nodes stand to one goal.  ``required``: all that count; ``unknown``: those of which nothing is known."""
+    """How the nodes stand to one goal.  ``required``: all that count; ``unknown``: those of which nothing is known;
+    ``others``: consumers that are no nodes and count, too."""
 
     required: int
     waiting: tuple[Missing, ...]
     unknown: tuple[Missing, ...]
+    others: int = 0
 
 
 def compare(
     goal: Mapping[Place, int], nodes: Iterable[NodeHolding], now: float, *, forget_s: float = FORGET_S
 ) -> Proof:
     """O(nodes)."""
-    required = 0
+    required = others = 0
     waiting: list[Missing] = []
     unknown: list[Missing] = []
     for node in nodes:
         silent_s = now - node.until
+        if node.kind:
+            if node.held and silent_s <= 0 and any(needed(place, goal) for place in node.held):
+                others += 1
+                if not _holds(node, goal):
+                    waiting.append(Missing(f"{node.kind} {node.name}", ""))
+            continue
         if node.held is None or silent_s > forget_s:
             if node.ready:
                 required += 1
@@ -115,7 +130,7 @@ def compare(
             waiting.append(Missing(node.name, "its proxy stopped reporting" if silent_s > 0 else ""))
     if not required:
         unknown.append(Missing("every node", "none is Ready, and none tells anything"))
-    return Proof(required, tuple(sorted(waiting)), tuple(sorted(unknown)))
+    return Proof(required, tuple(sorted(waiting)), tuple(sorted(unknown)), others)
 
 
 def _holds(node: NodeHolding, goal: Mapping[Place, int]) -> bool:
@@ -141,6 +156,7 @@ class DrainVerdict:
     let_go: tuple[Missing, ...] = ()
     revision: int = 0
     required: int = 0
+    others: int = 0
 
 
 def judge(
@@ -157,11 +173,13 @@ def judge(
         state = "waiting"
     else:
         state = "unknown" if unknown else "proven"
-    return DrainVerdict(state, uses, () if uses else proof.waiting, unknown, let_go, revision, proof.required)
+    return DrainVerdict(
+        state, uses, () if uses else proof.waiting, unknown, let_go, revision, proof.required, proof.others
+    )
 
 
 class Nodes:
-    """What Leases and Nodes say, by the name of the node.  Owned by one reader of them.
+    """What Leases and Nodes say, by the key of the Lease.  Owned by one reader of them.
 
     Clocks of machines differ: a Lease lives from the moment at which we saw it change, but for the first look, when its
     own word is taken.
@@ -172,6 +190,7 @@ class Nodes:
         self._until: dict[str, float] = {}
         self._held: dict[str, dict[Place, int] | None] = {}
         self._names: dict[str, str] = {}
+        self._kinds: dict[str, str] = {}
         self._ready: dict[str, bool] = {}
         self._differs: frozenset[str] = frozenset()
 
@@ -181,9 +200,11 @@ class Nodes:
     def on_lease(self, old: Lease | None, new: Lease | None, now: float) -> None:
         subject = new or old
         assert subject is not None, "a change has an old or a new object"
-        lease = subject.metadata.name
-        if new is None or (new.metadata.labels or {}).get(LABEL_COMPONENT) != COMPONENT:
-            for kept in (self._leases, self._until, self._held, self._names):
+        lease = subject.metadata.key
+        kind = "" if new is None else (new.metadata.labels or {}).get(LABEL_COMPONENT, "")
+        own = subject.metadata.namespace == LEASE_NAMESPACE
+        if new is None or not kind or (kind == COMPONENT and not own):
+            for kept in (self._leases, self._until, self._held, self._names, self._kinds):
                 kept.pop(lease, None)
             return
         duration_s = new.spec.lease_duration_seconds or LEASE_DURATION_S
@@ -191,17 +212,19 @@ class Nodes:
         known = self._leases.get(lease)
         self._leases[lease] = new
         self._until[lease] = duration_s + (min(renewed, now) if known is None else now)
-        told = held_of(new)
+        self._kinds[lease] = "" if kind == COMPONENT else kind
+        told = _within(new.metadata.namespace, held_of(new))
         goes_back = known is None or new.metadata.revision < known.metadata.revision  # a server was restored
         self._held[lease] = told if told is None or goes_back else newest(self._held[lease], told)
         owner = next((owner.name for owner in new.metadata.owner_references or () if owner.kind == "Node"), "")
-        self._names[lease] = owner or new.spec.holder_identity or lease.removeprefix(LEASE_PREFIX)
+        self._names[lease] = owner or new.spec.holder_identity or new.metadata.name.removeprefix(LEASE_PREFIX)
 
     def on_report(self, lease: str, report: ProgressReport) -> bool:
         """The same, told otherwise than by the Lease.  False: that is not there, and nobody is known by it."""
         if lease not in self._leases:
             return False
-        self._held[lease] = newest(self._held[lease], places_of(report))
+        told = _within(lease.partition("/")[0], places_of(report))
+        self._held[lease] = newest(self._held[lease], told or {})
         return True
 
     def on_node(self, old: Node | None, new: Node | None) -> None:
@@ -211,16 +234,25 @@ class Nodes:
             self._ready.pop(old.metadata.name, None)
 
     def on_differing(self, nodes: frozenset[str]) -> None:
-        """Names of Leases of nodes whose caches lost an event."""
+        """Keys of Leases of nodes whose caches lost an event."""
         self._differs = nodes
 
     def facts(self) -> list[NodeHolding]:
-        told = set(self._names.values())
+        told = {name for lease, name in self._names.items() if not self._kinds[lease]}
         facts = [
-            NodeHolding(name, self._held[lease], self._until[lease], self._ready.get(name), lease in self._differs)
+            NodeHolding(name, self._held[lease], self._until[lease], ready, lease in self._differs, self._kinds[lease])
             for lease, name in self._names.items()
+            for ready in (None if self._kinds[lease] else self._ready.get(name),)
         ]
         return facts + [NodeHolding(name, None, 0.0, ready) for name, ready in self._ready.items() if name not in told]
+
+
+def _within(namespace: str, told: dict[Place, int] | None) -> dict[Place, int] | None:
+    """Who may write Leases in a namespace speaks for readers of that namespace's Services, and no others."""
+    if namespace == LEASE_NAMESPACE or told is None:
+        return told
+    own = f"{SERVICE_READING}{namespace}/"
+    return {place: revision for place, revision in told.items() if place[1].startswith(own)}
 
 
 def is_ready(node: Node) -> bool:

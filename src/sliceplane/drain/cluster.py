@@ -15,15 +15,17 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Services
-from sliceplane.drain.barrier import FORGET_S, DrainVerdict, Missing, NodeHolding, Proof, UnknownPolicy, compare, judge
+from sliceplane.drain.barrier import FORGET_S, DrainVerdict, Missing, NodeHolding, UnknownPolicy, compare, judge
 from sliceplane.drain.barrier import Nodes as KnownNodes
 from sliceplane.drain.departure import Departures
 from sliceplane.drain.reports import heards
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.proxy.node_caches import NodeCaches
-from sliceplane.proxy.progress import ANNOTATION_PROGRESS, COMPONENT, LABEL_COMPONENT, LEASE_NAMESPACE, read_report
+from sliceplane.proxy.progress import ANNOTATION_PROGRESS, LABEL_COMPONENT, LEASE_NAMESPACE, read_report
 
-LEASES: Final = Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT}={COMPONENT}")
+#: of all consumers that tell; and of those that read everything, node proxies among them
+LEASES: Final = Selection(Leases, label_selector=LABEL_COMPONENT)
+NODE_LEASES: Final = Selection(Leases, LEASE_NAMESPACE, LABEL_COMPONENT)
 SELECTIONS: Final = (Selection(EndpointSlices), Selection(Services), Selection(Nodes), LEASES)
 
 
@@ -51,7 +53,7 @@ class DrainCluster:
                 self.nodes.on_lease(*change.typed(Lease), now)
                 annotations = {} if change.new is None else lease.metadata.annotations or {}
                 report = read_report(annotations.get(ANNOTATION_PROGRESS, ""))
-                self._caches.on_report(lease.metadata.name, report, now)
+                self._caches.on_report(lease.metadata.key, report, now)
             case unexpected:
                 raise AssertionError(f"{change.resource} is not followed: {unexpected!r}")
 
@@ -97,7 +99,7 @@ class DrainCluster:
         proof = compare(goal, facts, now, forget_s=forget_s)
         if not self._leases_known:
             blind = Missing("every node", f"no right to list and watch leases in {LEASE_NAMESPACE}")
-            proof = Proof(proof.required + 1, proof.waiting, (*proof.unknown, blind))
+            proof = proof._replace(required=proof.required + 1, unknown=(*proof.unknown, blind))
         return judge(self.departures.uses(key), goal, proof, policy, waited_s)
 
     def check(self) -> None:

@@ -1,9 +1,9 @@
 """Reports on demand in a server's memory: what consumers told last, and what barriers want to hear.
 
 Two requests that the server holds, and no write.  A *consumer* (a node proxy, say) posts its report to
-``PROGRESS_PATH/NAME``, the name of its Lease, and is answered when a barrier wants more than the report says: with the
-versions that it wants.  When it holds them it posts again.  A *barrier* posts to ``PROGRESS_PATH`` what it wants, and
-up to which report it has heard, and is answered with the reports that came since, when there is one.
+``PROGRESS_PATH/NAMESPACE/NAME``, which is its Lease, and is answered when a barrier wants more than the report says:
+with the versions that it wants.  When it holds them it posts again.  A *barrier* posts to ``PROGRESS_PATH`` what it
+wants, and up to which report it has heard, and is answered with the reports that came since, when there is one.
 
 The memory says nothing of who there is: Leases do.  So it may be lost, or be another server's, and a barrier is late by
 it and never wrong.  A report counts as the Lease would, and takes the same right: to patch that Lease.
@@ -81,7 +81,7 @@ class BarrierQuestion(msgspec.Struct, frozen=True, omit_defaults=True, rename="c
 
 
 class Heard(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What it is answered, by the names of Leases."""
+    """What it is answered, by the keys of Leases."""
 
     number: int = 0
     reports: dict[str, ProgressReport] = {}
@@ -120,7 +120,7 @@ class Reports:
 
     def __init__(self, number: int) -> None:
         self._number = number
-        #: by name, the newest last
+        #: by key of the Lease, the newest last
         self._told: OrderedDict[str, _Told] = OrderedDict()
         self._questions: list[_Open] = []
         self._places: dict[Place, int] = {}

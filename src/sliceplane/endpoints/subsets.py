@@ -227,19 +227,15 @@ def subset_text(ready: Iterable[bytes], waiting: Iterable[bytes], ports: Ports) 
         if addresses
     ]
     if ports:
-        members.append(b'"ports":' + _ports_text(ports))
+        entries = []
+        for port in ports:
+            entry: dict[str, str | int | None] = {"name": port.name} if port.name else {}
+            entry |= {"port": port.port, "protocol": port.protocol}
+            if port.app_protocol is not None:
+                entry["appProtocol"] = port.app_protocol
+            entries.append(entry)
+        members.append(b'"ports":' + encode(entries))
     return b"{" + b",".join(members) + b"}"
-
-
-def _ports_text(ports: Ports) -> bytes:
-    entries = []
-    for port in ports:
-        entry: dict[str, str | int | None] = {"name": port.name} if port.name else {}
-        entry |= {"port": port.port, "protocol": port.protocol}
-        if port.app_protocol is not None:
-            entry["appProtocol"] = port.app_protocol
-        entries.append(entry)
-    return encode(entries)
 
 
 def _text(address: EndpointAddress) -> bytes:

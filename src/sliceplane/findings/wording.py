@@ -97,8 +97,26 @@ def since(text: str | None, now: float) -> float | None:
 
 def nearest(name: str, names: Iterable[str]) -> tuple[str, ...]:
     """Those of *names* that are like *name* and not it, the likest first."""
-    ranked = sorted((-difflib.SequenceMatcher(None, name, other).ratio(), other) for other in set(names) - {name})
+    ranked = sorted(
+        (-difflib.SequenceMatcher(None, name, other).ratio(), other)
+        for other in set(names) - {name}
+        # By their lengths alone most of many are too different, and a ratio costs 50 us.
+        if 2 * min(len(name), len(other)) >= _ALIKE_MIN * (len(name) + len(other))
+    )
     return tuple(other for likeness, other in ranked if -likeness >= _ALIKE_MIN)[:NAMES_MAX]
+
+
+def no_such(kind: str, key: str, known: Iterable[str]) -> str:
+    """``there is no Service shop/kart; is shop/cart meant?``: of that name in another namespace, or of one like it;
+    where none is, what there is to choose from.  *known*: keys, with a namespace as *key* has one."""
+    space, _, name = key.rpartition("/")
+    apart = [other.rpartition("/") for other in sorted(known)]
+    here = [other for where, _, other in apart if where == space]
+    meant = [f"{where}/{other}" for where, _, other in apart if other == name and where != space]
+    meant = meant or [f"{space}/{other}" if space else other for other in nearest(name, here)]
+    where = f" in {space}" if space else ""
+    choice = f"there {verb(len(here), 'is')} {some(here, CHOICES_MAX)}{where}" if here else f"there is none{where}"
+    return f"there is no {kind} {key}; " + (f"is {' or '.join(meant[:NAMES_MAX])} meant?" if meant else choice)
 
 
 def explain_command(name: ObjectName) -> str:

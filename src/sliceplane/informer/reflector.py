@@ -95,6 +95,7 @@ class Reflector(Generic[T]):
         *,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
         absent_period_s: float = ABSENT_PERIOD_S,
+        only_reads: bool = False,
     ) -> None:
         self.cache = cache
         self.counters = Counters()
@@ -124,7 +125,7 @@ class Reflector(Generic[T]):
         self._list_token = ""
         self._list_began = 0.0
         self._expired_pages = 0
-        self.doubts = Doubts()
+        self.doubts = Doubts(only_reads=only_reads)
         # The watch in progress, and those before it.
         self._watch_began = 0.0
         self._watch_opened_at: float | None = None

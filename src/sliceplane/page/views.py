@@ -20,6 +20,8 @@ from sliceplane.page.zones import ZoneBook
 
 FINDINGS_MAX: Final = 200
 LEAVING_MAX: Final = 20
+#: beside what else is so now
+DRAINS_SHOWN: Final = 5
 SERVICE_COLUMNS: Final = (
     "namespace", "name", "type", "address", "ports", "ready", "endpoints", "slices", "zones", "finding", "changes",
 )  # fmt: skip
@@ -56,7 +58,9 @@ class Views:
 
     # Views
 
-    def now(self, lint: Answered | None, drift: Answered | None, held: Iterable[Any], now: float) -> PageView:
+    def now(
+        self, lint: Answered | None, drift: Answered | None, drains: Answered | None, held: Iterable[Any]
+    ) -> PageView:
         model = self._model
         freshness = Counter(row["state"] for row in _rows_of(drift, "nodes"))
         states: Counter[str] = Counter()
@@ -83,6 +87,8 @@ class Views:
                 for entry in model.activity
             ],
             "guards": [item.as_document() for item in held],
+            "drains": _rows_of(drains, "going")[:DRAINS_SHOWN],
+            "drainCount": len(_rows_of(drains, "going")),
         }
         return PageView("now", self._command("sliceplane status"), parts, {})
 
@@ -174,6 +180,11 @@ class Views:
             "notLookedAt": _rows_of(drift, "notLookedAt"),
         }
         return PageView("nodes", "sliceplane drift", parts, {"nodes": table_of(NODE_COLUMNS, 1, rows)})
+
+    def drains(self, drains: Answered | None) -> PageView:
+        going = _rows_of(drains, "going")
+        pod = going[0]["pod"] if going else "NAMESPACE/POD"
+        return PageView("drains", f"sliceplane drain pod {pod} --wait-only", {"drains": part_of(drains)}, {})
 
     def timeline(self, key: str, answered: Answered | None, since: str) -> PageView:
         namespace, _, name = key.partition("/")

@@ -20,7 +20,7 @@ from sliceplane.api.scheme import EndpointSlices
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.informer.digest import Terms, digest_text
 from sliceplane.proxy.progress import FOLLOWED, Held, Place, ProgressReport
-from sliceplane.proxy.selections import readings_of_service, readings_of_slice
+from sliceplane.proxy.selections import SERVICE_READING, readings_of_service, readings_of_slice
 
 #: how long it is remembered what a digest was; more than two reports of a proxy
 KEPT_S: Final = 120.0
@@ -176,6 +176,8 @@ class NodeCaches:
         plural, _ = place
         if plural not in self._marks or not self._floors[plural] <= revision <= self._marks[plural] or not revision:
             return None
+        if place[1].startswith(SERVICE_READING):
+            return None  # we keep none of single Services
         history = self._histories.get(place)
         value = 0 if history is None else history.at(revision)
         return None if value is None else digest_text(value)

@@ -121,10 +121,15 @@ class Progress:
         *,
         changed_period_s: float = CHANGED_PERIOD_S,
         idle_period_s: float = IDLE_PERIOD_S,
+        kind: str = COMPONENT,
+        namespace: str = LEASE_NAMESPACE,
     ) -> None:
+        """*node*: its name, or that of another *kind* of consumer (a word), whose Lease is in *namespace*."""
         self.changed_period_s: Final = changed_period_s
         self._idle_period_s = idle_period_s
-        self.name: Final = f"{LEASE_PREFIX}{node}"
+        self.name: Final = f"{LEASE_PREFIX}{node}" if kind == COMPONENT else f"sliceplane-{kind}-{node}"
+        self.namespace: Final = namespace
+        self._kind = kind
         self._node = node
         #: the Node, with which the Lease goes
         self._owner: OwnerReference | None = None
@@ -255,8 +260,8 @@ class Progress:
         self._requests = [item for item in self._requests if _revision(held, item.place) < item.revision]
         metadata: Document = {
             "name": self.name,
-            "namespace": LEASE_NAMESPACE,
-            "labels": {LABEL_COMPONENT: COMPONENT},
+            "namespace": self.namespace,
+            "labels": {LABEL_COMPONENT: self._kind},
             "annotations": {ANNOTATION_REVISION: str(_least(held)), ANNOTATION_PROGRESS: encode(report).decode()},
         }
         if self._owner is not None:

@@ -117,7 +117,15 @@ _hints_of_zones: Callable[[AnyEndpoint], tuple[str, ...]] = attrgetter("zone_hin
 def choose(endpoints: Sequence[E], place: Locality, *, honour_hints: bool = True) -> Choice[E]:
     """Under the policy ``Cluster``."""
     ready = tuple([endpoint for endpoint in endpoints if endpoint.ready])
-    used, hints = _narrowed(ready, place) if honour_hints else (ready, None)
+    used = ready
+    hints = _NOT_LOOKED_AT if honour_hints else None
+    if ready and honour_hints:
+        of_zone: HintOutcome = "not needed"
+        used, of_node = _naming(ready, place.node, _hints_of_nodes)
+        if of_node != "honoured":
+            used, of_zone = _naming(ready, place.zone, _hints_of_zones)
+            used = used if of_zone == "honoured" else ready
+        hints = HintUse(of_node, of_zone)
     # Hints never leave none of several ready endpoints, so where none is used, none is ready anywhere.
     return Choice(used or _still_serving(endpoints), "Cluster", place, hints, len(used) != len(ready))
 
@@ -163,16 +171,6 @@ def outcome_of(place: str, *, every_one_names: bool, one_names_it: bool) -> Hint
 
 def _still_serving(endpoints: Sequence[E]) -> tuple[E, ...]:
     return tuple([endpoint for endpoint in endpoints if is_still_serving(endpoint)])
-
-
-def _narrowed(ready: tuple[E, ...], place: Locality) -> tuple[tuple[E, ...], HintUse]:
-    if not ready:
-        return ready, _NOT_LOOKED_AT
-    on_node, of_node = _naming(ready, place.node, _hints_of_nodes)
-    if of_node == "honoured":
-        return on_node, HintUse(of_node, "not needed")
-    in_zone, of_zone = _naming(ready, place.zone, _hints_of_zones)
-    return in_zone if of_zone == "honoured" else ready, HintUse(of_node, of_zone)
 
 
 def _naming(

@@ -9,6 +9,7 @@ Owned by ``Registry``; one caller at a time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Protocol
 
 from sliceplane.api.errors import StatusError, not_found
@@ -160,7 +161,7 @@ class Core:
         # The addresses that a Service has, which this write may set free.
         held = self.services.addresses(key) if resource is Services else ()
         record = self.store.stage_put(
-            key, lambda revision: make_record(resource, shaped, revision, before.created if before else revision)
+            key, partial(make_record, resource, shaped, created=before.created if before else None)
         )
         self._tell(key, shaped)
         if held:

@@ -87,8 +87,8 @@ def canonical(resource: Resource, document: Document) -> Document:
     return {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata, **rest}
 
 
-def make_record(resource: Resource, document: Document, revision: int, created: int) -> Record:
-    """The record of a canonical *document* that is committed at *revision*."""
+def make_record(resource: Resource, document: Document, revision: int, created: int | None = None) -> Record:
+    """The record of a canonical *document* that is committed at *revision*; *created* ``None``: by that commit."""
     resource = stored_form(resource)
     metadata = {**document["metadata"], "resourceVersion": str(revision)}
     metadata = {name: metadata[name] for name in _METADATA_ORDER if name in metadata}
@@ -96,7 +96,7 @@ def make_record(resource: Resource, document: Document, revision: int, created: 
     return Record(
         key=Key(resource.storage_key, metadata.get("namespace", ""), metadata["name"]),
         revision=revision,
-        created=created,
+        created=revision if created is None else created,
         uid=metadata["uid"],
         body=codec.encode(stamped),
         labels=metadata.get("labels", {}),

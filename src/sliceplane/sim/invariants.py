@@ -22,7 +22,7 @@ from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import ConfigMaps, Deployments, ReplicaSets, ServiceAccounts, by_storage_key
 from sliceplane.controllers.emulation.rollout import limits
 from sliceplane.heuristics.shipped import find_shipped
-from sliceplane.registry.kinds.counting import COUNTABLE, COUNTED, usage
+from sliceplane.registry.kinds import COUNTABLE, COUNTED, usage
 from sliceplane.sim.endpoints_invariants import check_endpoints, check_mirror
 from sliceplane.sim.proxies import Proxies
 from sliceplane.sim.roster import AUTHORITY, Setup

@@ -96,7 +96,7 @@ def adopt(recording: Recording, file: str = "") -> Adoption:
     for (key, _), version in adopted.items():
         resource, revision = _ADOPTED[key], version.metadata.revision
         document = canonical(resource, decode_document(encode(version)))
-        records.append(make_record(resource, document, revision, revision))
+        records.append(make_record(resource, document, revision))
     simulated = {node.name for node in make_nodes(EMULATED_NODES, ZONES)}
     pods = frozenset(
         version.metadata.key

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from sliceplane.api.core import Node, Service
-from sliceplane.findings.wording import CHOICES_MAX, some
+from sliceplane.findings.wording import CHOICES_MAX, no_such, some
 from sliceplane.kit.ip import Family
 from sliceplane.nft.trace import Packet, Path
 from sliceplane.proxy.model import ServedPort, ServiceKey
@@ -91,11 +90,7 @@ def _port_of(question: Question, to: NameTarget, cluster: TracedCluster, family:
 def _service_of(to: NameTarget, cluster: TracedCluster) -> Service:
     service = cluster.by_key.get(ServiceKey(to.namespace, to.name))
     if service is None:
-        elsewhere = [str(key) for key in cluster.by_key if key.name == to.name]
-        if elsewhere:
-            raise Unanswerable(f"there is no Service {to}, but {some(elsewhere)}: write NAME.NAMESPACE")
-        near = difflib.get_close_matches(to.name, [key.name for key in cluster.by_key if key.namespace == to.namespace])
-        raise Unanswerable(f"there is no Service {to}" + (f"; did you mean {some(near)}?" if near else ""))
+        raise Unanswerable(no_such("Service", str(to), map(str, cluster.by_key)))
     why = why_not_served(service)
     if why:
         raise Unanswerable(f"no proxy serves Service {to}: {why}")
@@ -154,8 +149,7 @@ def _place(question: Question, ip: str, cluster: TracedCluster) -> _TracedPlace:
         asked = addressed.metadata.name
     node = cluster.node_by_name.get(asked)
     if node is None:
-        there = some([*cluster.node_by_name], CHOICES_MAX) or "none"
-        raise Unanswerable(f"there is no Node {asked}; there are {there}")
+        raise Unanswerable(no_such("Node", asked, cluster.node_by_name))
     notes = []
     if lives_on and lives_on != asked:
         notes.append(f"{kind} {name} is on node {lives_on}: its packets meet the rules there first")

@@ -7,6 +7,7 @@
 - ``picture``: a Service at one moment: where connections go (``balancing.shares``), overload.
 - ``prediction``: the whole question: before, after, what it takes.
 - ``assumptions``: what it rests on; ``text``: the answer for people; ``document``: for programs.
+- ``estimate``: the same for a Service that is not there yet, in a cluster that is made up.
 - ``verify``: what was foreseen beside what a recording says that happened.
 
 Nothing is reckoned that can be run.  Never: says more than was run; what is assumed stands first in every answer.

@@ -13,7 +13,7 @@ from sliceplane.api.core import Service
 from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.explain.checks.silent_nodes import KUBELET_LOST_S
-from sliceplane.findings.wording import nearest
+from sliceplane.findings.wording import nearest, no_such
 from sliceplane.kit.integers import NotAnInteger, parse_int64
 from sliceplane.kit.names import check_label_value
 from sliceplane.kit.times import parse_duration
@@ -193,13 +193,8 @@ def zones_of(state: ClusterState) -> tuple[str, ...]:
 def _zone_lost(changes: Changes, setting: Setting, state: ClusterState, _: Service) -> Changes:
     zones = zones_of(state)
     if setting.value not in zones:
-        raise CannotTell(f"no Node is in zone {setting.value}; {_choice(setting.value, zones)}")
+        raise CannotTell(no_such("Node in zone", setting.value, zones))
     return replace(changes, zones_lost=(*changes.zones_lost, setting.value))
-
-
-def _choice(name: str, names: tuple[str, ...]) -> str:
-    near = nearest(name, names)
-    return f"is {near[0]} meant?" if near else f"there are {', '.join(names[:5]) or 'none'}"
 
 
 def _zone_added(changes: Changes, setting: Setting, state: ClusterState, _: Service) -> Changes:
@@ -221,7 +216,7 @@ def _node_zone(changes: Changes, setting: Setting, state: ClusterState, _: Servi
     node, __, zone = setting.value.partition(":")
     names = tuple(node.metadata.name for node in state.nodes)
     if node not in names:
-        raise CannotTell(f"there is no Node {node}; {_choice(node, names)}")
+        raise CannotTell(no_such("Node", node, names))
     for problem in check_label_value(zone):
         raise CannotTell(f"{setting}: {problem}")
     return replace(changes, node_zones=(*changes.node_zones, (node, zone)))
@@ -240,7 +235,7 @@ def _workload(name: str, state: ClusterState, service: Service) -> ServiceWorklo
     found = next((workload for workload in workloads if workload.name == name), None)
     if found is None:
         names_of = tuple(workload.name for workload in workloads)
-        raise CannotTell(f"{name} makes no Pods of Service {key}; {_choice(name, names_of)}")
+        raise CannotTell(no_such(f"workload of Service {key} with the name", name, names_of))
     return found
 
 

@@ -22,9 +22,9 @@ def as_document(found: Prediction, real: Happened | None = None) -> dict[str, An
         "assumptions": list(found.assumed),
         "before": _picture(found.before),
         "after": _picture(found.after),
-        "written": _written(found.written),
-        "writtenOfAllServices": _written(found.everything),
-        "pending": _written(found.pending),
+        "written": written_document(found.written),
+        "writtenOfAllServices": written_document(found.everything),
+        "pending": written_document(found.pending),
         "ifClientsStay": None if found.stays is None else _loads(found.stays),
         "moments": [_moment(moment) for moment in found.moments],
         "controllerTells": list(found.notes),
@@ -60,7 +60,7 @@ def _moment(moment: Moment) -> dict[str, Any]:
         "readyEndpoints": moment.picture.ready.total(),
         "failing": float(moment.failing),
         "inside": _loads(moment.picture.loads),
-        "written": _written(moment.written),
+        "written": written_document(moment.written),
     }
 
 
@@ -112,7 +112,7 @@ def _shares(shares: TrafficShares) -> dict[str, Any]:
     }
 
 
-def _written(written: Written) -> dict[str, Any]:
+def written_document(written: Written) -> dict[str, Any]:
     return {
         "writes": written.writes,
         "creates": written.creates,

@@ -111,7 +111,7 @@ def predict(state: ClusterState, question: WhatIfQuestion, tell: Callable[[str],
     world = WhatIfWorld(state, service, question.now, question.watchers, tell)
     began = world.cluster.now
     world.settle()
-    pending = _written(world.events, key, began)
+    pending = sum_up(world.events, key, began)
     before = picture(world, service, question.clients, others=question.watchers)
     world.events.clear()
     world.cluster.notes.clear()
@@ -121,13 +121,13 @@ def predict(state: ClusterState, question: WhatIfQuestion, tell: Callable[[str],
     moments = [_moment(world, question, left, 0.0, Written())] if lost else []
     world.apply(question.changes)
     world.settle(world.next_eviction)
-    written = _written(world.events, key, began)
+    written = sum_up(world.events, key, began)
     if lost:
         moments.append(_moment(world, question, left, world.running.node_grace_s, written))
     after = moments[-1].picture if lost else picture(world, service, question.clients, others=question.watchers)
     after_state = world.state
     events = tuple(event for event in world.events if event.service == key)
-    everything = _written(world.events, "", began)
+    everything = sum_up(world.events, "", began)
     notes = _notes(world, service)
     stays = None
     if lost:
@@ -135,7 +135,7 @@ def predict(state: ClusterState, question: WhatIfQuestion, tell: Callable[[str],
     if world.next_eviction is not None:
         world.events.clear()
         gone_at = world.evict()
-        last = _written(world.events, key, began)
+        last = sum_up(world.events, key, began)
         moments.append(_moment(world, question, left, max(last.took_s, gone_at - began), last))
     return Prediction(
         question=question,
@@ -173,7 +173,7 @@ def _notes(world: WhatIfWorld, service: Service) -> tuple[str, ...]:
     return tuple(dict.fromkeys(said))
 
 
-def _written(events: Sequence[SliceEvent], service: str, began: float) -> Written:
+def sum_up(events: Sequence[SliceEvent], service: str, began: float) -> Written:
     """*service* "": of all."""
     counted = [event for event in events if service in ("", event.service)]
     verbs = Counter(event.verb for event in counted)

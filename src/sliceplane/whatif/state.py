@@ -25,7 +25,7 @@ from sliceplane.api.scheme import (
     Services,
     StatefulSets,
 )
-from sliceplane.findings.wording import nearest
+from sliceplane.findings.wording import no_such
 from sliceplane.registry.documents import canonical, make_record
 from sliceplane.store.snapshot import BadSnapshot, SnapshotReader
 from sliceplane.store.types import Record
@@ -84,10 +84,7 @@ class ClusterState:
         services = {service.metadata.key: service for service in self.objects(Services, Service)}
         if found := services.get(f"{namespace}/{name}"):
             return found
-        here = [key.partition("/")[2] for key in services if key.startswith(f"{namespace}/")]
-        elsewhere = [key for key in services if key.endswith(f"/{name}")]
-        near = elsewhere or [f"{namespace}/{other}" for other in nearest(name, here)]
-        raise CannotTell(f"there is no Service {namespace}/{name}" + (f"; is {near[0]} meant?" if near else ""))
+        raise CannotTell(no_such("Service", f"{namespace}/{name}", services))
 
     def slices(self, namespace: str, service: str) -> list[tuple[str, EndpointSlice]]:
         return [

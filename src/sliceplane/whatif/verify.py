@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
@@ -21,9 +21,12 @@ from sliceplane.informer.cache import Change
 from sliceplane.recorder.entries import Changed, LifeBegan
 from sliceplane.recorder.file import Recording, RecordingError
 from sliceplane.recorder.reader import entries
+from sliceplane.whatif.assumptions import percent
 from sliceplane.whatif.picture import family_of
 from sliceplane.whatif.prediction import Prediction
 from sliceplane.whatif.state import CannotTell, ClusterState
+
+LOAD: Final = "greatest load"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +123,7 @@ def compared(found: Prediction, real: Happened) -> tuple[Pair, ...]:
         ("slices in the end", found.after.slices, real.slices),
         *((f"ready endpoints, {zone or '(no zone)'}", found.after.ready[zone], real.ready[zone]) for zone in zones),
         ("leaves its zone", found.after.shares.leaving, real.shares.leaving),
-        ("greatest load", found.after.shares.greatest[0], real.shares.greatest[0]),
+        (LOAD, found.after.shares.greatest[0], real.shares.greatest[0]),
     )
 
 
@@ -130,7 +133,10 @@ def is_as_foreseen(pairs: tuple[Pair, ...]) -> bool:
 
 def rows(pairs: tuple[Pair, ...]) -> Iterator[tuple[str, str, str, str]]:
     for what, foreseen, real in pairs:
-        texts = [
-            f"{float(value):.3f}" if isinstance(value, Fraction) else f"{value:,}" for value in (foreseen, real)
-        ]  # fmt: skip
-        yield what, texts[0], texts[1], "." if foreseen == real else "differs"
+        yield what, _text(what, foreseen), _text(what, real), "." if foreseen == real else "differs"
+
+
+def _text(what: str, value: int | Fraction) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{float(value):.2f} x" if what == LOAD else percent(value)

@@ -18,7 +18,6 @@ from sliceplane.api.meta import Document, Object
 from sliceplane.api.requests import PatchType, Verb
 from sliceplane.api.scheme import Nodes, Pods
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Selection, Write
-from sliceplane.controllers.emulation.addresses import PodAddresses
 from sliceplane.controllers.emulation.eligibility import UNSCHEDULABLE, is_selected, tolerates
 from sliceplane.controllers.emulation.nodes import (
     ANNOTATION_READY,
@@ -27,7 +26,7 @@ from sliceplane.controllers.emulation.nodes import (
     node_document,
     node_status,
 )
-from sliceplane.controllers.emulation.placement import Placement
+from sliceplane.controllers.emulation.placement import Placement, PodAddresses
 from sliceplane.controllers.emulation.pod_status import readiness, ready_status, started_status
 from sliceplane.controllers.emulation.pods import has_ended, pod_condition
 from sliceplane.controllers.emulation.templates import controller_uid

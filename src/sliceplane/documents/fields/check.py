@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from sliceplane.api.errors import ERRORS_MAX
-from sliceplane.documents.fields import elements
+from sliceplane.documents.fields import sets
 from sliceplane.documents.fields.shape import KeyedShape, SetShape, Unkeyed, element_of, field_shape
 from sliceplane.documents.patch.json_and_merge import go_text
 from sliceplane.documents.schema.model import SchemaField, Struct, Type
@@ -84,7 +84,7 @@ class _ConfigurationWalk:
                 except Unkeyed as error:
                     self.complain(place, f"element {index}: {error}")
                     return
-                step = elements.show(element)
+                step = sets.shown_element(element)
                 if element in seen:
                     self.complain(place, f"duplicate entries for key {step}")
                 seen.add(element)

@@ -1,4 +1,19 @@
-"""Sets of fields, and their algebra.
+"""Sets of fields: their elements, and their algebra.
+
+A path element is one step from an object to a part of it, spelled as in ``FieldsV1``.
+
+    ==================  =======================================  ==========================
+    spelling            stands for                               shown in messages as
+    ==================  =======================================  ==========================
+    ``f:NAME``          a field of a struct, an entry of a map   ``.NAME``
+    ``k:{"a":1}``       the element of a list with these keys    ``[a=1]``
+    ``v:"x"``           the element of a set with this value     ``[="x"]``
+    ``i:3``             an element by its position               ``[3]``
+    ==================  =======================================  ==========================
+
+One element has one spelling here (keys sorted by name, compact JSON), so that elements are compared as text; what
+clients send is brought to that form by ``canonical_element``.  Spellings repeat from object to object and from write to
+write, which is why what is derived from one is remembered.
 
 A set is the tree that ``FieldsV1`` writes down: a dictionary from path elements to what the set has below them.  A
 path is a **member** if its node is empty (a leaf) or has the entry ``"."``; nodes without members do not exist.  So
@@ -14,7 +29,101 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from sliceplane.documents.fields import elements
+import msgspec
+
+from sliceplane.api.errors import show as show_value
+from sliceplane.documents.schema.walks import DEPTH_MAX, deeper_than
+from sliceplane.kit.containers import remembered
+
+#: spellings remembered; the names of some thousand labels and ports
+_REMEMBERED: Final = 8192
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+#: what JSON has, in the order in which upstream sorts values of different types
+_RANKS: Final[dict[type, int]] = {int: 0, float: 0, str: 1, bool: 2, list: 3, dict: 4, type(None): 5}
+
+
+class MalformedElement(ValueError):
+    """A spelling that cannot be read; the text says why."""
+
+
+def key_element(pairs: list[tuple[str, Any]]) -> str:
+    """The element of a list by its *pairs* of key and value."""
+    return f"k:{_encode(dict(sorted(pairs))).decode()}"
+
+
+def value_element(scalar: Any) -> str:
+    return f"v:{_encode(scalar).decode()}"
+
+
+@remembered(_REMEMBERED)
+def canonical_element(text: str) -> str | None:
+    """The one spelling of an element; ``None`` for an unknown sort, to be passed over.  Raises ``MalformedElement``."""
+    if len(text) < 2:
+        raise MalformedElement("key must be 2 characters long:")
+    sort = text[0]
+    body = text[2:]
+    if text[1] != ":":
+        raise MalformedElement(f"missing colon: {text}")
+    if sort == "f":
+        return text
+    if sort not in "kvi":
+        return None
+    try:
+        decoded = _decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise MalformedElement(str(error)) from error
+    if deeper_than(decoded, DEPTH_MAX):
+        raise MalformedElement("exceeded max depth")
+    if sort == "k":
+        if not isinstance(decoded, dict):
+            raise MalformedElement(f"not an object: {body}")
+        return key_element(list(decoded.items()))
+    if sort == "i":
+        if type(decoded) is not int:
+            raise MalformedElement(f"not a position: {body}")
+        return f"i:{decoded}"
+    return value_element(decoded)
+
+
+def _value_order(scalar: Any) -> tuple[int, Any]:
+    rank = _RANKS[type(scalar)]
+    return rank, scalar if rank < 3 else repr(scalar)
+
+
+@remembered(_REMEMBERED)
+def element_order(text: str) -> tuple[int, Any]:
+    """Where an element stands among its siblings: itself, fields, keys, values, positions; each in its own order."""
+    sort = text[:2]
+    body = text[2:]
+    match sort:
+        case "f:":
+            return 1, body
+        case "k:":
+            return 2, tuple((name, _value_order(scalar)) for name, scalar in _decode(body).items())
+        case "v:":
+            return 3, _value_order(_decode(body))
+        case "i:":
+            return 4, int(body)
+    return 0, ""
+
+
+@remembered(_REMEMBERED)
+def shown_element(text: str) -> str:
+    """The element as messages show it."""
+    sort = text[:2]
+    body = text[2:]
+    match sort:
+        case "f:":
+            return f".{body}"
+        case "k:":
+            pairs = ",".join(f"{name}={show_value(scalar)}" for name, scalar in _decode(body).items())
+            return f"[{pairs}]"
+        case "v:":
+            return f"[={show_value(_decode(body))}]"
+    return f"[{body}]"
+
 
 FieldSet = dict[str, "FieldSet"]
 Path = tuple[str, ...]
@@ -57,7 +166,7 @@ def has(fields: FieldSet, path: Path) -> bool:
 
 def paths(fields: FieldSet, before: Path = ()) -> Iterator[Path]:
     """All members: at each level those of the level, in order, and then those below."""
-    inner = sorted((element for element in fields if element != SELF), key=elements.order)
+    inner = sorted((element for element in fields if element != SELF), key=element_order)
     for element in inner:
         if is_member(fields[element]):
             yield (*before, element)
@@ -67,7 +176,7 @@ def paths(fields: FieldSet, before: Path = ()) -> Iterator[Path]:
 
 def show(path: Path) -> str:
     """``.spec.ports[port=80,protocol="TCP"].name``."""
-    return "".join(elements.show(element) for element in path)
+    return "".join(shown_element(element) for element in path)
 
 
 def union(left: FieldSet, right: FieldSet) -> FieldSet:
@@ -181,13 +290,13 @@ def renamed(fields: FieldSet, names: dict[str, str]) -> FieldSet:
 
 def ordered(fields: FieldSet) -> FieldSet:
     """Equal, with elements in the order in which they are written."""
-    names = fields if len(fields) < 2 else sorted(fields, key=elements.order)
+    names = fields if len(fields) < 2 else sorted(fields, key=element_order)
     # Most nodes are leaves, which all may share.
     return {element: ordered(fields[element]) if fields[element] else EMPTY for element in names}
 
 
 def from_wire(value: Any) -> FieldSet:
-    """A set that a client sent, in canonical form.  Raises ``elements.MalformedElement``."""
+    """A set that a client sent, in canonical form.  Raises ``MalformedElement``."""
     made: FieldSet = {}
     for element, below in _object(value).items():
         if element != SELF:
@@ -196,7 +305,7 @@ def from_wire(value: Any) -> FieldSet:
 
 
 def _add(made: FieldSet, element: str, value: Any) -> None:
-    spelled = elements.canonical(element)
+    spelled = canonical_element(element)
     if spelled is None:
         return
     below = from_wire(value)
@@ -212,5 +321,5 @@ def _add(made: FieldSet, element: str, value: Any) -> None:
 
 def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise elements.MalformedElement("a set of fields is made of objects")
+        raise MalformedElement("a set of fields is made of objects")
     return value

@@ -19,8 +19,7 @@ from functools import cache
 from typing import Any, Final
 
 from sliceplane.api.meta import Document
-from sliceplane.documents.fields import elements
-from sliceplane.documents.fields.sets import EMPTY, SELF, FieldSet
+from sliceplane.documents.fields.sets import EMPTY, SELF, FieldSet, key_element, value_element
 from sliceplane.documents.schema.model import SchemaField, Struct, Type, lookup
 from sliceplane.documents.schema.model import struct as definition
 
@@ -169,7 +168,7 @@ def element_of(shape: KeyedShape | SetShape, item: Any) -> str:
             raise Unkeyed("not supported: associative list with lists as elements")
         if item is None:
             raise Unkeyed("associative list without keys has an element that's an explicit null")
-        return elements.value(item)
+        return value_element(item)
     if item is None:
         raise Unkeyed("associative list with keys may not have a null element")
     if not isinstance(item, dict):
@@ -181,7 +180,7 @@ def element_of(shape: KeyedShape | SetShape, item: Any) -> str:
             f"associative list with keys has an element that omits all key fields [{names}] "
             "(and doesn't have default values for any key fields)"
         )
-    return elements.key(pairs)
+    return key_element(pairs)
 
 
 def by_element(shape: KeyedShape | SetShape, items: list[Any]) -> dict[str, list[Any]]:

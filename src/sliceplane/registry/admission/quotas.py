@@ -19,7 +19,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import Resource, ResourceQuotas
 from sliceplane.registry.documents import document_of
-from sliceplane.registry.kinds.counting import usage
+from sliceplane.registry.kinds import usage
 from sliceplane.store.mvcc import Store
 from sliceplane.store.types import Key
 

@@ -18,8 +18,7 @@ from sliceplane.api.service_rules import NO_CLUSTER_IP, has_health_check_port, t
 from sliceplane.kit.ip import Family, family, parse_lenient
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.admission import ip_families
-from sliceplane.registry.admission.address_book import AddressBook, family_of
-from sliceplane.registry.admission.ledger import NumberLedger, Range, static_band
+from sliceplane.registry.admission.address_book import AddressBook, NumberLedger, Range, family_of, static_band
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.store.types import Key
 

@@ -9,12 +9,19 @@ table below.
 Rules that several kinds share are in ``pod_spec`` and ``workload`` beside them, and in ``registry.validation``
 (metadata, addresses, ports).  A kind whose module would be over about 300 lines keeps
 a part of it in a file of its own, which the top of the module names.
+
+**What a ResourceQuota counts**: numbers of objects, under two families of names (kubernetes.io, Resource Quotas).
+``count/PLURAL.GROUP`` counts every object of that kind.  A few kinds have an older name besides, some with a rule of
+its own: ``pods`` counts those that still run, ``services.nodeports`` the ports and not the Services (``Kind.quota``).
+Amounts of cpu, memory or storage are accepted as names and never counted: nothing here runs containers.  Admission,
+which charges, and the controller, which counts, ask here, so that the two cannot differ.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from sliceplane.api.meta import Object
 from sliceplane.api.scheme import REVIEWS, Resource
 from sliceplane.documents.table.columns import PLAIN
 from sliceplane.registry.kinds import (
@@ -93,3 +100,26 @@ _BY_KEY: Final = {kind.resource.key: kind for kind in KINDS}
 def kind_of(resource: Resource) -> Kind:
     """The kind of a resource of the scheme, in whatever version."""
     return _BY_KEY[resource.key]
+
+
+#: older names of kinds that are not served: there are no objects of them
+_UNSERVED: Final = ("persistentvolumeclaims",)
+COUNTED: Final = tuple(kind.resource for kind in KINDS if kind.quota.counted)
+
+
+def usage(resource: Resource, projection: Object) -> dict[str, int]:
+    """What one object costs; names without cost are left out.  *projection* is that of its kind."""
+    return {resource_quota.COUNT_PREFIX + resource.key: 1, **kind_of(resource).quota.usage(projection)}
+
+
+def _countable() -> dict[str, str]:
+    names = dict.fromkeys(_UNSERVED, "")
+    for kind in KINDS:
+        if kind.quota.counted:
+            names[resource_quota.COUNT_PREFIX + kind.resource.key] = kind.resource.key
+            names.update(dict.fromkeys(kind.quota.names, kind.resource.key))
+    return names
+
+
+#: every name that is counted, and the key of the kind that it counts ("": one that is not served)
+COUNTABLE: Final = _countable()

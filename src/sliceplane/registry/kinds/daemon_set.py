@@ -108,11 +108,8 @@ DAEMON_SET: Final = kind.Kind(
     validate=_validate,
     validate_update=lambda new, old: check_same_selector(new, old) + _validate(new),
     warnings=kind.no_warnings,
-    status=kind.Status(
-        first=lambda _document: dict.fromkeys(_COUNTS, 0),
-        validate=lambda new, _old: check_status_counts(new, (*_COUNTS, *_FURTHER)),
-        not_written=kind.SPEC,
-        kept=(),
+    status=kind.beside_spec(
+        lambda _document: dict.fromkeys(_COUNTS, 0), lambda new, _old: check_status_counts(new, (*_COUNTS, *_FURTHER))
     ),
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,

@@ -1,10 +1,14 @@
-"""Ingress: which Service answers HTTP requests from outside, by host and path.  An ingress controller acts on it."""
+"""Ingress: which Service answers HTTP requests from outside, by host and path.  An ingress controller acts on it.
+
+The rules of hosts, paths, back ends and certificates are those of ``pkg/apis/networking/validation/validation.go``.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-from sliceplane.api.errors import FieldError, invalid_value, while_few
+from sliceplane.api.errors import FieldError, invalid_value, not_supported, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Ingresses
 from sliceplane.documents.table.columns import (
@@ -20,10 +24,135 @@ from sliceplane.documents.table.columns import (
     objects,
     text,
 )
-from sliceplane.kit.names import check_dns_subdomain
+from sliceplane.kit.names import SUBDOMAIN_MAX, check_dns_label, check_dns_subdomain, check_path_segment
 from sliceplane.registry.kinds import kind
-from sliceplane.registry.validation.addresses import ip_problem, version_of
-from sliceplane.registry.validation.ingresses import NOT_A_NAME, check_spec
+from sliceplane.registry.validation.addresses import check_number, iana_name_problems, ip_problem, version_of
+
+NOT_A_NAME: Final = "must be a DNS name, not an IP address"
+_PATH_TYPES: Final = ("Exact", "ImplementationSpecific", "Prefix")
+_BAD_PARTS: Final = ("//", "/./", "/../", "%2f", "%2F")
+_BAD_ENDS: Final = ("/..", "/.")
+_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_WILDCARD: Final = rf"\*\.{_LABEL}(\.{_LABEL})*"
+_NOT_A_WILDCARD: Final = (
+    "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of "
+    "lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. '*.example.com', "
+    f"regex used for validation is '{_WILDCARD}')"
+)
+
+
+def check_spec(spec: Document, before: Document) -> list[FieldError]:
+    """*before* is ``{}`` for a new object.  Bad names of Secrets and paths of wildcard hosts may stay if some were."""
+    errors: list[FieldError] = []
+    rules: list[Document] = spec.get("rules", [])
+    if not rules and "defaultBackend" not in spec:
+        errors.append(invalid_value("spec", rules or None, "either `defaultBackend` or `rules` must be specified"))
+    if "defaultBackend" in spec:
+        errors += _backend("spec.defaultBackend", spec["defaultBackend"])
+    wild = [rule for rule in before.get("rules", ()) if "*" in rule.get("host", "")]
+    lenient = any(_paths("", rule) for rule in wild)
+    for index, rule in while_few(errors, enumerate(rules)):
+        path = f"spec.rules[{index}]"
+        host = rule.get("host", "")
+        if version_of(host):
+            errors.append(invalid_value(f"{path}.host", host, NOT_A_NAME))
+        errors += _host(f"{path}.host", host) if host else []
+        if "*" not in host or not lenient:
+            errors += _paths(path, rule)
+    errors += _tls(spec.get("tls", []), before.get("tls", []))
+    name = spec.get("ingressClassName")
+    problems = check_dns_subdomain(name) if name is not None else ()
+    return errors + [invalid_value("spec.ingressClassName", name, problem) for problem in problems]
+
+
+def _tls(entries: list[Document], before: list[Document]) -> list[FieldError]:
+    errors: list[FieldError] = []
+    lenient = any(entry.get("secretName") and check_dns_subdomain(entry["secretName"]) for entry in before)
+    for index, entry in while_few(errors, enumerate(entries)):
+        path = f"spec.tls[{index}]"
+        secret = entry.get("secretName", "")
+        for at, host in while_few(errors, enumerate(entry.get("hosts", ()))):
+            errors += _host(f"{path}.hosts[{at}]", host)
+        problems = check_dns_subdomain(secret) if secret and not lenient else ()
+        errors += [invalid_value(f"{path}.secretName", secret, problem) for problem in problems]
+    return errors
+
+
+def _host(path: str, host: str) -> list[FieldError]:
+    if "*" not in host:
+        return [invalid_value(path, host, problem) for problem in check_dns_subdomain(host)]
+    too_long = [f"must be no more than {SUBDOMAIN_MAX} bytes"] if len(host) > SUBDOMAIN_MAX else []
+    problems = too_long if re.fullmatch(_WILDCARD, host) else [*too_long, _NOT_A_WILDCARD]
+    return [invalid_value(path, host, problem) for problem in problems]
+
+
+def _paths(where: str, rule: Document) -> list[FieldError]:
+    if "http" not in rule:
+        return []
+    paths: list[Document] = rule["http"].get("paths", [])
+    errors: list[FieldError] = [] if paths else [required(f"{where}.http.paths")]
+    for index, entry in while_few(errors, enumerate(paths)):
+        errors += _path(f"{where}.http.paths[{index}]", entry)
+    return errors
+
+
+def _path(where: str, entry: Document) -> list[FieldError]:
+    kind = entry.get("pathType")
+    path = entry.get("path", "")
+    if kind is None:
+        return [required(f"{where}.pathType", "pathType must be specified")]
+    problems: list[str] = []
+    if kind in _PATH_TYPES and not path.startswith("/") and (path or kind != "ImplementationSpecific"):
+        problems.append("must be an absolute path")
+    if kind in ("Exact", "Prefix"):
+        problems += [f"must not contain '{part}'" for part in _BAD_PARTS if part in path]
+        problems += [f"cannot end with '{end}'" for end in _BAD_ENDS if path.endswith(end)]
+    errors = [invalid_value(f"{where}.path", path, problem) for problem in problems]
+    if kind not in _PATH_TYPES:
+        errors.append(not_supported(f"{where}.pathType", kind, _PATH_TYPES))
+    return errors + _backend(f"{where}.backend", entry.get("backend", {}))
+
+
+def _backend(path: str, backend: Document) -> list[FieldError]:
+    service = backend.get("service")
+    resource = backend.get("resource")
+    if service is not None and resource is not None:
+        return [invalid_value(path, "", "cannot set both resource and service backends")]
+    if resource is not None:
+        return check_reference(f"{path}.resource", resource)
+    if service is None:
+        return [invalid_value(path, "", "resource or service backend is required")]
+    name = service.get("name", "")
+    errors = [invalid_value(f"{path}.service.name", name, problem) for problem in check_dns_label(name) if name]
+    errors += [] if name else [required(f"{path}.service.name")]
+    return errors + _port(path, service.get("port", {}))
+
+
+def _port(path: str, port: Document) -> list[FieldError]:
+    name = port.get("name", "")
+    number = port.get("number", 0)
+    if name and number:
+        return [invalid_value(path, "", "cannot set both port name & port number")]
+    if name:
+        return [invalid_value(f"{path}.service.port.name", name, problem) for problem in iana_name_problems(name)]
+    if number:
+        return check_number(f"{path}.service.port.number", number)
+    return [required(path, "port name or number is required")]
+
+
+def check_reference(path: str, reference: Document) -> list[FieldError]:
+    """Group, kind and name of an object."""
+    errors: list[FieldError] = []
+    if "apiGroup" in reference:
+        group = reference["apiGroup"]
+        errors += [invalid_value(f"{path}.apiGroup", group, problem) for problem in check_dns_subdomain(group)]
+    for name in ("kind", "name"):
+        value = reference.get(name, "")
+        problems = check_path_segment(value)
+        errors += [invalid_value(f"{path}.{name}", value, problem) for problem in problems]
+        errors += [] if value else [required(f"{path}.{name}")]
+    return errors
+
 
 _CLASS: Final = "kubernetes.io/ingress.class"
 _HOSTS_SHOWN_MAX: Final = 3
@@ -95,9 +224,7 @@ INGRESS: Final = kind.Kind(
     validate=_validate,
     validate_update=lambda new, old: check_spec(new["spec"], old["spec"]),
     warnings=_warnings,
-    status=kind.Status(
-        first=lambda _document: {"loadBalancer": {}}, validate=_validate_status, not_written=kind.SPEC, kept=()
-    ),
+    status=kind.beside_spec(lambda _document: {"loadBalancer": {}}, _validate_status),
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,
     quota=kind.COUNTED,

@@ -23,8 +23,8 @@ from sliceplane.documents.table.columns import (
 )
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain
 from sliceplane.registry.kinds import kind
+from sliceplane.registry.kinds.ingress import check_reference
 from sliceplane.registry.metadata import IMMUTABLE
-from sliceplane.registry.validation.ingresses import check_reference
 
 _DEFAULT_CLASS: Final = "ingressclass.kubernetes.io/is-default-class"
 _CONTROLLER_MAX: Final = 250

@@ -85,7 +85,7 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What a ResourceQuota counts of the kind (``registry.kinds.counting``)."""
+    """What a ResourceQuota counts of the kind (``registry.kinds``)."""
 
     #: under ``count/PLURAL.GROUP``, each object as one
     counted: bool
@@ -224,6 +224,11 @@ def edited(*subresources: str) -> Granted:
 EDITED_UNSEEN: Final = Granted(view=(), edit_reads=("",), edit=("",), admin=())
 #: who may do what in the namespace
 ADMINISTERED: Final = Granted(view=(), edit_reads=(), edit=(), admin=("",))
+
+
+def beside_spec(first: Callable[[Document], Document | None], validate: ValidateUpdate) -> Status:
+    """A status whose endpoint does not write the spec, and leaves nothing of metadata alone."""
+    return Status(first=first, validate=validate, not_written=SPEC, kept=())
 
 
 def keep(new: Document, old: Document, member: str) -> None:

@@ -100,9 +100,7 @@ NAMESPACE: Final = kind.Kind(
     validate=_validate,
     validate_update=kind.as_new(_validate),
     warnings=kind.no_warnings,
-    status=kind.Status(
-        first=lambda _document: {"phase": "Active"}, validate=_validate_status, not_written=kind.SPEC, kept=()
-    ),
+    status=kind.beside_spec(lambda _document: {"phase": "Active"}, _validate_status),
     admission=kind.ADMITTED,
     deletion=kind.Deletion(admit=_admit_delete, linger=_linger, grace=kind.no_grace, is_held=_is_held),
     quota=kind.UNCOUNTED,

@@ -168,7 +168,7 @@ NODE: Final = kind.Kind(
     validate=_validate,
     validate_update=_validate_update,
     warnings=kind.no_warnings,
-    status=kind.Status(first=kind.status_as_sent, validate=kind.no_update_rules, not_written=kind.SPEC, kept=()),
+    status=kind.beside_spec(kind.status_as_sent, kind.no_update_rules),
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,
     quota=kind.UNCOUNTED,

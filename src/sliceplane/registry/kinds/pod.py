@@ -1,27 +1,121 @@
 """Pod: what discovery and the emulation of workloads rely on, and that a Pod's spec stays.
 
-A kubelet would check much more (volumes, probes, security contexts); nothing here runs containers.  What a new Pod is
-given by its namespace and node is in ``registry.admission.pods``, what Pods share with templates in
-``pod_spec``, and the Status column in ``pod_columns``.
+A kubelet would check much more (volumes, probes, security contexts); nothing here runs containers.  What Pods share
+with templates is in ``pod_spec``, and the Status column in ``pod_columns``.
+
+Every Pod gets something besides what its author said: zone and region of its node, an account, a priority, tolerations.
+As upstream's admission does it, in that order, with the two priority classes of the system built in.  An account is
+named and neither looked up nor mounted.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from sliceplane.api.core import Pod
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, while_few
+from sliceplane.api import codec
+from sliceplane.api.core import Node, Pod
+from sliceplane.api.errors import FieldError, forbidden, forbidden_field, invalid_value, while_few
 from sliceplane.api.meta import Document, Object
-from sliceplane.api.scheme import Pods
+from sliceplane.api.scheme import Nodes, Pods, PriorityClasses
 from sliceplane.documents import fields
-from sliceplane.registry.admission import pods
+from sliceplane.registry.admission import limit_ranges
 from sliceplane.registry.kinds import kind, pod_columns
 from sliceplane.registry.kinds.pod_spec import default_pod_spec, validate_pod_spec
 from sliceplane.registry.types import Target
 from sliceplane.registry.validation.addresses import ip_problem
+from sliceplane.store.mvcc import Store
+from sliceplane.store.types import Key
 
 if TYPE_CHECKING:
     from sliceplane.registry.core import Core
+
+
+TOPOLOGY_LABELS: Final = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
+TOLERATION_S: Final = 300
+PRIORITY_CLASSES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+_DEFAULT_ACCOUNT: Final = "default"
+_PREEMPTS: Final = "PreemptLowerPriority"
+_BAD_NODES: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
+
+def _complete(core: Core, _target: Target, document: Document) -> None:
+    """Complete a new Pod, in place.  Raises a 403 StatusError: a LimitRange, or a priority that cannot be."""
+    _label_topology(core.store, document)
+    spec = document.get("spec", {})
+    limit_ranges.admit_pod(core.store, document)
+    account = spec.get("serviceAccountName") or _DEFAULT_ACCOUNT
+    spec["serviceAccountName"] = spec["serviceAccount"] = account
+    _settle_priority(core.store, document)
+    missing = [key for key in _BAD_NODES if not _is_tolerated(spec, key)]
+    if missing:
+        spec["tolerations"] = [*spec.get("tolerations", ()), *map(_toleration, missing)]
+
+
+def _carry_over(_core: Core, _target: Target, new: Document, old: Document) -> None:
+    """Before validation of an update: what was given at the start may be left out."""
+    spec = new.get("spec", {})
+    before = old.get("spec", {})
+    for member in ("priority", "preemptionPolicy"):
+        if spec.get(member) is None and member in before:
+            spec[member] = before[member]
+    kept = [
+        _toleration(key)
+        for key in _BAD_NODES
+        if _toleration(key) in before.get("tolerations", ()) and not _is_tolerated(spec, key)
+    ]
+    if kept:
+        spec["tolerations"] = [*spec.get("tolerations", ()), *kept]
+
+
+def _label_topology(store: Store, document: Document) -> None:
+    """A Pod that already has a node takes over where that node is (KEP-4742), if the node says so."""
+    node_name = document.get("spec", {}).get("nodeName")
+    record = store.latest(Key(Nodes.storage_key, "", node_name)) if node_name else None
+    if record is None:
+        return
+    labels = codec.decode(record.body, Node).metadata.labels or {}
+    topology = {name: labels[name] for name in TOPOLOGY_LABELS if name in labels}
+    if topology:
+        head = document["metadata"]
+        head["labels"] = {**head.get("labels", {}), **topology}
+
+
+def _settle_priority(store: Store, document: Document) -> None:
+    spec = document["spec"]
+    name = spec.get("priorityClassName", "")
+    why = ""
+    record = store.latest(Key(PriorityClasses.storage_key, "", name)) if name else None
+    settings = {} if record is None else codec.decode_document(record.body)
+    computed = settings.get("value", PRIORITY_CLASSES.get(name, 0))
+    policy = settings.get("preemptionPolicy", _PREEMPTS)
+    if name and record is None and name not in PRIORITY_CLASSES:
+        why = f"no PriorityClass with name {name} was found"
+    elif spec.get("priority", computed) != computed:
+        why = (
+            f"the integer value of priority ({spec['priority']}) must not be provided in pod spec; "
+            f"priority admission controller computed {computed} from the given PriorityClass name"
+        )
+    elif spec.get("preemptionPolicy", policy) != policy:
+        why = (
+            f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be provided in pod spec; "
+            f"priority admission controller computed {policy} from the given PriorityClass name"
+        )
+    if why:
+        raise forbidden(Pods.plural, Pods.group, document["metadata"].get("name", ""), why)
+    spec["priority"] = computed
+    spec["preemptionPolicy"] = policy
+
+
+def _is_tolerated(spec: Document, key: str) -> bool:
+    return any(
+        toleration.get("key", "") in (key, "") and toleration.get("effect", "") in ("NoExecute", "")
+        for toleration in spec.get("tolerations", ())
+    )
+
+
+def _toleration(key: str) -> Document:
+    return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATION_S}
+
 
 _CONTAINER_LISTS = ("initContainers", "containers")
 _MAY_CHANGE = (
@@ -49,14 +143,6 @@ def _agree(status: Document, single: str, plural: str) -> None:
         status[plural] = [{"ip": first}]
     elif every and not first and every[0].get("ip"):
         status[single] = every[0]["ip"]
-
-
-def _prepare_create(core: Core, _target: Target, new: Document) -> None:
-    pods.complete(core.store, new)
-
-
-def _prepare_update(_core: Core, _target: Target, new: Document, old: Document) -> None:
-    pods.carry_over(new, old)
 
 
 def _qos_class(spec: Document) -> str:
@@ -153,8 +239,8 @@ def _usage(pod: Object) -> dict[str, int]:
 POD: Final = kind.Kind(
     resource=Pods,
     defaults=_default,
-    prepare_create=_prepare_create,
-    prepare_update=_prepare_update,
+    prepare_create=_complete,
+    prepare_update=_carry_over,
     validate=_validate,
     validate_update=_validate_update,
     warnings=kind.no_warnings,

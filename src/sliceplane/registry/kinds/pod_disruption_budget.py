@@ -58,11 +58,8 @@ POD_DISRUPTION_BUDGET: Final = kind.Kind(
     validate=_validate,
     validate_update=kind.as_new(_validate),
     warnings=kind.no_warnings,
-    status=kind.Status(
-        first=lambda _document: dict.fromkeys(_COUNTS, 0),
-        validate=lambda new, _old: check_status_counts(new, _COUNTS),
-        not_written=kind.SPEC,
-        kept=(),
+    status=kind.beside_spec(
+        lambda _document: dict.fromkeys(_COUNTS, 0), lambda new, _old: check_status_counts(new, _COUNTS)
     ),
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,

@@ -40,9 +40,7 @@ REPLICA_SET: Final = kind.Kind(
     validate=_validate,
     validate_update=lambda new, old: _validate(new) + check_same_selector(new, old),
     warnings=kind.no_warnings,
-    status=kind.Status(
-        first=lambda _document: {"replicas": 0}, validate=kind.no_update_rules, not_written=kind.SPEC, kept=()
-    ),
+    status=kind.beside_spec(lambda _document: {"replicas": 0}, kind.no_update_rules),
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,
     quota=kind.COUNTED,

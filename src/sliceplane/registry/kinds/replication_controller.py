@@ -75,11 +75,9 @@ REPLICATION_CONTROLLER: Final = kind.Kind(
     validate=_validate,
     validate_update=kind.as_new(_validate),
     warnings=_warnings,
-    status=kind.Status(
-        first=lambda _document: {"replicas": 0},
-        validate=lambda new, _old: check_status_counts(new, (*_COUNTS, "observedGeneration"), _COUNTS[1:]),
-        not_written=kind.SPEC,
-        kept=(),
+    status=kind.beside_spec(
+        lambda _document: {"replicas": 0},
+        lambda new, _old: check_status_counts(new, (*_COUNTS, "observedGeneration"), _COUNTS[1:]),
     ),
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,

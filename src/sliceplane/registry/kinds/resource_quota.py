@@ -30,9 +30,9 @@ def _default(document: Document) -> None:
 
 @cache
 def _countable() -> frozenset[str]:
-    from sliceplane.registry.kinds import counting  # not before the table of kinds is there, which has this one, too
+    from sliceplane.registry.kinds import COUNTABLE  # not before the table of kinds is there, which has this one, too
 
-    return frozenset(counting.COUNTABLE)
+    return frozenset(COUNTABLE)
 
 
 @cache

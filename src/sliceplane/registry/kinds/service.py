@@ -219,9 +219,7 @@ SERVICE: Final = kind.Kind(
     validate=validate_service,
     validate_update=validate_service_update,
     warnings=_warnings,
-    status=kind.Status(
-        first=lambda _document: {"loadBalancer": {}}, validate=validate_service_status, not_written=kind.SPEC, kept=()
-    ),
+    status=kind.beside_spec(lambda _document: {"loadBalancer": {}}, validate_service_status),
     admission=kind.Admission(narrow=_narrow, admit=_admit, allocate=_allocate, claim=_claim),
     deletion=kind.AT_ONCE,
     quota=kind.Quota(counted=True, names=(Services.plural, NODE_PORTS, LOAD_BALANCERS), usage=_usage, rises=True),

@@ -184,7 +184,12 @@ class Inputs:
 
     def _informer(self, watched: Selection) -> RunningInformer[Object]:
         return RunningInformer(
-            self._client, watched, clock=self._clock, rng=self._rng.fork(), absent_period_s=self._absent_period_s
+            self._client,
+            watched,
+            clock=self._clock,
+            rng=self._rng.fork(),
+            absent_period_s=self._absent_period_s,
+            only_reads=watched.resource is EndpointSlices,
         )
 
     def _start(self, selector: str) -> None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from sliceplane.api.core import Endpoints, Node, Service, ServiceCIDR
 from sliceplane.api.discovery import LABEL_HEADLESS, LABEL_SERVICE_PROXY_NAME, EndpointSlice
@@ -34,12 +34,12 @@ from sliceplane.controllers.base import EventNote, Selection
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.rng import Rng
-from sliceplane.proxy.endpoints import differences
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.plane import AnyNodePlane, NodePlaneConfig
-from sliceplane.proxy.progress import Progress
+from sliceplane.proxy.progress import Place, Progress
 from sliceplane.proxy.schedule import Damage
 from sliceplane.proxy.selections import ALL, Union, common_selector, own_selectors, reading_of, reads_slices
+from sliceplane.proxy.slicecache import differences
 from sliceplane.proxy.surroundings import PRIMARY, RulesConfig
 from sliceplane.shell.node.claims import ALL_NODES, ProxyClaims
 from sliceplane.shell.node.consequences import FAILED, Consequences, FlowForgetter
@@ -311,6 +311,9 @@ class NodeProxy:
         health = self.health()
         self.progress.on_problems(health.reasons + health.warnings)
         self.progress.on_inputs(health.input_staleness_s or 0.0, self._clock())
+
+    def catch_up(self, wanted: Mapping[Place, int]) -> None:
+        """Slices of all Services bring news soon enough."""
 
     def versions(self, resource: str) -> dict[str, dict[str, str]]:
         """Versions of what is held of *resource* (its key), by reading and key."""

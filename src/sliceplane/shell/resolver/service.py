@@ -204,19 +204,17 @@ class Resolver:
 
     def _forward(self, forward: Forward, send: Callable[[bytes], None]) -> None:
         assert self._upstreams is not None, "the server was told that names of others are forwarded"
-        question, aliases = forward.alias or (forward.question, ())
-        ttl_s = self.server.view.config.ttl_s
 
         def answered(answer: bytes) -> None:
             self.server.count_response(answer[3] & 15, ours=False)
             self._send(answer, send)
 
         self._upstreams.ask(
-            question,
+            forward.question,
             answered,
-            size=question.payload_of(forward.transport),
-            target=forward.question.name if aliases else None,
-            before=[(owner, ttl_s, target) for owner, target in aliases],
+            size=forward.question.payload_of(forward.transport),
+            target=forward.target,
+            before=forward.before,
         )
 
     def _on_batch(self, count: int, took_s: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Final, Literal
 
 from sliceplane.api.apps import Deployment
@@ -13,6 +12,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Deployments, Nodes, Pods, Resource
 from sliceplane.api.selectors.labels import from_label_selector
+from sliceplane.findings.wording import no_such
 from sliceplane.shell.tools.lists import list_whole
 from sliceplane.shell.transport.base import Reader
 
@@ -57,11 +57,10 @@ def _may_leave(pod: Pod) -> bool:
 
 async def _near(client: Reader, kind: TargetKind, namespace: str, name: str) -> str:
     resource, _ = _KINDS[kind]
-    where = "" if kind == "node" else f" in {namespace}"
-    missing = f"there is no {kind} {name}{where}"
+    space = "" if kind == "node" else namespace
+    key = f"{space}/{name}" if space else name
     try:
-        bodies = await list_whole(client, Selection(resource, "" if kind == "node" else namespace))
+        bodies = await list_whole(client, Selection(resource, space))
     except StatusError:
-        return missing
-    near = difflib.get_close_matches(name, [decode(body, Object).metadata.name for body in bodies], n=1)
-    return f"{missing}; the nearest is {near[0]}" if near else missing
+        return f"there is no {resource.kind} {key}"
+    return no_such(resource.kind, key, [decode(body, Object).metadata.key for body in bodies])

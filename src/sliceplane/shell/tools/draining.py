@@ -27,9 +27,9 @@ from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Resource, Services
 from sliceplane.drain.answer import GATE, DrainAnswer, DrainedPod, Outcome
 from sliceplane.drain.barrier import ASK_PERIOD_S, FORGET_S, LOOK_S, UnknownPolicy
-from sliceplane.drain.cluster import LEASES, DrainCluster
+from sliceplane.drain.cluster import LEASES, NODE_LEASES, DrainCluster
 from sliceplane.drain.departure import subject_of
-from sliceplane.drain.reports import BARRIER_HELD_S, MEMORY_S, pause_s, question
+from sliceplane.drain.reports import MEMORY_S, pause_s, question
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.times import format_time
@@ -112,8 +112,10 @@ class Drainer:
             Selection(EndpointSlices, space),
             Selection(Services, space),
             Selection(Nodes),
-            LEASES,
+            LEASES if await self._refused(LEASES) is None else NODE_LEASES,
         )
+        if NODE_LEASES in wanted:
+            self._unread.append("Leases of other namespaces: views are not known (no right to list and watch leases)")
         followed = [selection for selection in wanted if await self._may_follow(selection)]
         known = {selection.resource for selection in followed}
         self._cluster = DrainCluster(services_known=Services in known, leases_known=Leases in known)
@@ -279,7 +281,6 @@ class Drainer:
                 self._cluster.on_heard(await send(self._client, write), self._clock())
             except StatusError as error:
                 self._has_memory = error.reason not in write.tolerate
-                await asyncio.sleep(BARRIER_HELD_S)
             except Unreachable:
                 await asyncio.sleep(ASK_PERIOD_S)
             self._news.set()

@@ -28,9 +28,9 @@ from sliceplane.api.scheme import (
     is_done_without,
 )
 from sliceplane.kit.ip import Family
-from sliceplane.proxy.endpoints import slices_of
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.selections import reads_slices
+from sliceplane.proxy.slicecache import slices_of
 from sliceplane.proxy.surroundings import RulesConfig
 from sliceplane.shell.tools.lists import list_whole
 from sliceplane.shell.transport.base import Reader

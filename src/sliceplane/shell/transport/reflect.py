@@ -71,6 +71,7 @@ class RunningInformer(Generic[T]):
         idle_timeout_s: float = IDLE_TIMEOUT_S,
         absent_period_s: float = ABSENT_PERIOD_S,
         decode: Callable[[bytes], T] | None = None,
+        only_reads: bool = False,
         log: Log = _log,
     ) -> None:
         self.resource = resource = selection.resource
@@ -78,7 +79,11 @@ class RunningInformer(Generic[T]):
         self._log = log
         self.cache: Cache[T] = Cache(resource, kind, indexes, decode)
         self.reflector: Reflector[T] = Reflector(
-            self.cache, rng, idle_timeout_s=idle_timeout_s, absent_period_s=absent_period_s
+            self.cache,
+            rng,
+            idle_timeout_s=idle_timeout_s,
+            absent_period_s=absent_period_s,
+            only_reads=only_reads,
         )
         self._client = client
         self._clock = clock
@@ -90,6 +95,7 @@ class RunningInformer(Generic[T]):
         #: the time limit of the stream that is open, and why it is to be left
         self._limit: asyncio.Timeout | None = None
         self._doubt = ""
+        self._doubt_told = True
         scope = {name: getattr(selection, name) for name in ("namespace", "label_selector", "field_selector")}
         self._named = {"resource": resource.key, **{name: text for name, text in scope.items() if text}}
 
@@ -121,10 +127,11 @@ class RunningInformer(Generic[T]):
         error = self.reflector.last_error
         return bool(self._lost) and error is not None and error[0].code in NOT_TO_BE_HAD
 
-    def relist(self, why: str) -> None:
-        """The cache is wrong: leave the watch that is open, if one is, and list anew."""
+    def relist(self, why: str, *, told: bool = True) -> None:
+        """The cache is wrong: leave the watch that is open, if one is, and list anew.  *told*: in the log."""
         if self._limit is not None:
             self._doubt = why
+            self._doubt_told = told
             self._limit.reschedule(asyncio.get_running_loop().time())
 
     async def wait_synced(self) -> None:
@@ -236,7 +243,8 @@ class RunningInformer(Generic[T]):
             self._failed("a watch failed", error)
         except TimeoutError:
             if self._doubt:
-                self._log.warning("a watch is left for a list", **self._named, why=self._doubt)
+                if self._doubt_told:
+                    self._log.warning("a watch is left for a list", **self._named, why=self._doubt)
                 reflector.list_anew(self._clock())
             else:
                 reflector.on_deadline(self._clock())

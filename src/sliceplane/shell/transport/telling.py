@@ -11,8 +11,10 @@ wants more than was told.  Nothing is written, and the answer comes within milli
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -21,10 +23,13 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import PROGRESS_PATH, Write
 from sliceplane.api.scheme import Leases
 from sliceplane.drain.reports import CONSUMER_HELD_S, Telling, wanteds
+from sliceplane.informer.cache import Change, Mark
+from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
-from sliceplane.proxy.progress import LEASE_NAMESPACE, Progress
+from sliceplane.proxy.progress import LEASE_NAMESPACE, Place, Progress
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client, Unreachable, no_answer, post
+from sliceplane.shell.transport.reflect import RunningInformer
 
 #: a timer may ring so much before its time, and is not set again for the rest
 EARLY_S: Final = 0.001
@@ -34,6 +39,9 @@ WANTED_MAX_S: Final = 0.25
 RETRY_S: Final = 2.0
 #: and where there is none
 ABSENT_S: Final = 60.0
+
+#: consumers without a kernel have no families
+_FAMILY: Final[Family] = "IPv4"
 
 _log = get_logger("progress")
 
@@ -54,17 +62,95 @@ class Teller(Protocol):
     def note_progress(self) -> None:
         """``progress`` is told what is known: before it is looked at."""
 
+    def catch_up(self, wanted: Mapping[Place, int]) -> None:
+        """It does not hold that yet, and may have been told of nothing for long."""
 
-async def tell_progress(client: Client, teller: Teller, rng: Rng, clock: Callable[[], float]) -> None:
-    """Both ways, until cancelled; begins when there is something to tell.  The Lease stays, and runs out by itself."""
+
+class Consumer:
+    """A ``Teller`` that holds what its informers told it: a view, a name server.
+
+    *informers*, by reading (``proxy.selections``; ``SERVICE_READING`` and a Service's key for who follows its slices
+    alone); their own handlers come first.  *kind* is a word, *name* its own among those of the *kind*.  The Lease is in
+    ``LEASE_NAMESPACE`` for who reads all slices, in a Service's namespace for who reads this one.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        informers: Mapping[str, RunningInformer[Any]],
+        clock: Callable[[], float],
+        *,
+        namespace: str = LEASE_NAMESPACE,
+    ) -> None:
+        self.progress = Progress(name, (_FAMILY,), kind=kind, namespace=namespace)
+        self.reports_wanted = asyncio.Event()
+        self.held_more = asyncio.Event()
+        self._clock = clock
+        self._informers = dict(informers)
+        for reading, informer in self._informers.items():
+            on_mark = partial(self._on_mark, reading)
+            informer.add_handler(partial(self._on_changes, reading), lambda: None, on_mark)
+
+    def _on_changes(self, reading: str, changes: tuple[Change[Any], ...]) -> None:
+        for change in changes:
+            self.progress.on_change(change, reading, self._clock())
+
+    def _on_mark(self, reading: str, mark: Mark) -> None:
+        self.progress.on_mark(mark.resource, reading, mark)
+        self.note_progress()
+        self.held_more.set()
+        if self.progress.asked:
+            self.reports_wanted.set()
+
+    async def wait_ready(self) -> None:
+        for informer in self._informers.values():
+            await informer.wait_synced()
+
+    def note_progress(self) -> None:
+        self.progress.on_idle(_FAMILY)
+
+    def catch_up(self, wanted: Mapping[Place, int]) -> None:
+        held = self.progress.held
+        for (_, reading), revision in wanted.items():
+            place = (self._informers[reading].resource.plural, reading)
+            if held[place].revision < revision:
+                self._informers[reading].relist("a drain barrier asks", told=False)
+
+
+@asynccontextmanager
+async def telling(client: Client, consumer: Consumer, rng: Rng, clock: Callable[[], float]) -> AsyncIterator[None]:
+    """All that a consumer needs: it tells at once, and inside barriers wait for it; after it, for as long as its Lease
+    lasts where that cannot be taken away."""
+    task = asyncio.create_task(tell_progress(client, consumer, rng, clock, spread_s=0.0), name="progress")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        progress = consumer.progress
+        write = Write(verb="delete", resource=Leases, namespace=progress.namespace, name=progress.name)
+        with suppress(StatusError, Unreachable):  # it runs out by itself
+            await client.perform(write)
+
+
+async def tell_progress(
+    client: Client, teller: Teller, rng: Rng, clock: Callable[[], float], *, spread_s: float | None = None
+) -> None:
+    """Both ways, until cancelled; begins when there is something to tell.  The Lease stays, and runs out by itself.
+
+    *spread_s*: thousands of proxies that were started by one command do not come at once, but within so long; as long
+    as their beat if it is not said.
+    """
     await teller.wait_ready()
+    within_s = teller.progress.changed_period_s if spread_s is None else spread_s
     async with asyncio.TaskGroup() as group:
-        group.create_task(_keep_lease(client, teller, rng, clock), name="progress: Lease")
+        group.create_task(_keep_lease(client, teller, rng.below(1000) / 1000 * within_s, clock), name="progress: Lease")
         group.create_task(_answer_barriers(client, teller, rng), name="progress: barriers")
 
 
 async def _answer_barriers(client: Client, teller: Teller, rng: Rng) -> None:
-    path = f"{PROGRESS_PATH}/{teller.progress.name}"
+    path = f"{PROGRESS_PATH}/{teller.progress.namespace}/{teller.progress.name}"
     while True:
         teller.note_progress()
         body = encode(Telling(teller.progress.report(), CONSUMER_HELD_S))
@@ -87,13 +173,12 @@ async def _answer_barriers(client: Client, teller: Teller, rng: Rng) -> None:
                         break
                     await teller.held_more.wait()
         except TimeoutError:
-            pass
+            teller.catch_up(places)
 
 
-async def _keep_lease(client: Client, teller: Teller, rng: Rng, clock: Callable[[], float]) -> None:
+async def _keep_lease(client: Client, teller: Teller, delay_s: float, clock: Callable[[], float]) -> None:
     period_s = teller.progress.changed_period_s
-    # thousands of proxies that were started by one command do not come at once
-    await asyncio.sleep(rng.below(1000) / 1000 * period_s)
+    await asyncio.sleep(delay_s)
     complained = ""
     beat = clock()
     while True:
@@ -129,12 +214,12 @@ async def _write(client: Client, teller: Teller, now: float, *, at_beat: bool) -
     try:
         try:
             await client.perform(
-                Write(verb="patch", resource=Leases, namespace=LEASE_NAMESPACE, name=progress.name, body=body)
+                Write(verb="patch", resource=Leases, namespace=progress.namespace, name=progress.name, body=body)
             )
         except StatusError as error:
             if error.reason != "NotFound":
                 raise
-            await client.perform(Write(verb="create", resource=Leases, namespace=LEASE_NAMESPACE, body=body))
+            await client.perform(Write(verb="create", resource=Leases, namespace=progress.namespace, body=body))
     except StatusError as error:
         progress.on_failure()
         return str(error)

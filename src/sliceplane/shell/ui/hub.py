@@ -125,8 +125,8 @@ class ViewHub:
         match name:
             case "now":
                 return (name,), lambda: Topic(
-                    lambda: (self._ask("lint"), self._ask("drift"), model.version),
-                    lambda lint, drift, _: views.now(lint, drift, held_of(model.services.values()), self._live.now()),
+                    lambda: (self._ask("lint"), self._ask("drift"), self._drains(), model.version),
+                    lambda lint, drift, drains, _: views.now(lint, drift, drains, held_of(model.services.values())),
                 )
             case "services":
                 return (name,), lambda: Topic(
@@ -141,13 +141,15 @@ class ViewHub:
                 return (name,), lambda: Topic(
                     lambda: (self._ask("drift"), model.version), lambda drift, _: views.nodes(drift)
                 )
+            case "drains":
+                return (name,), lambda: Topic(lambda: (self._drains(),), views.drains)
             case "timeline":
                 return self._timeline(service, query.get("since", "10m"))
             case "trace":
                 return (name,), lambda: Topic(lambda: (model.version,), lambda _: views.trace())
             case "what-if":
                 return (name, service), lambda: Topic(lambda: (model.version,), lambda _: views.what_if(service))
-        raise ValueError("view is one of now, services, service, zones, nodes, timeline, trace, what-if")
+        raise ValueError("view is one of now, services, service, zones, nodes, drains, timeline, trace, what-if")
 
     def _service(self, service: str, client: str) -> tuple[tuple[str, ...], Callable[[], Topic]]:
         model, views = self._live.model, self._views
@@ -179,6 +181,12 @@ class ViewHub:
         return ("timeline", service, since), lambda: Topic(
             inputs, lambda answered, _: views.timeline(service, answered, since)
         )
+
+    def _drains(self) -> Answered | None:
+        """Nodes tell without a change of the model: as long as a Pod leaves, the question is asked all the time."""
+        known = self._ask("drains")
+        going = known is not None and known.document is not None and known.document["going"]
+        return self._questions.latest(("drains",), int(self._live.now()) if going else self._live.model.version)
 
     def _ask(self, *question: str) -> Answered | None:
         made: Question = question

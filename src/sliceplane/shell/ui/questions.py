@@ -24,6 +24,7 @@ from sliceplane.kit.delays import TokenBucket
 from sliceplane.page.views import Answered
 from sliceplane.recorder.file import RecordingError
 from sliceplane.recorder.timeline_text import line_document
+from sliceplane.shell.tools.barriers import BarrierBook
 from sliceplane.shell.tools.drifting import read_drift
 from sliceplane.shell.tools.explaining import explain
 from sliceplane.shell.tools.recordings import timeline_lines
@@ -77,6 +78,7 @@ class Questions:
         self._what_ifs = 0
         self._kept: dict[Question, _Kept] = {}
         self._budget = TokenBucket(rate_per_s=BUSY_MS, burst=SAVED_MS)
+        self._barriers = BarrierBook(namespace)
         self._loop: asyncio.AbstractEventLoop
         self._thread = threading.Thread(target=self._run, name="engines", daemon=True)
         self._client: HttpClient
@@ -184,6 +186,8 @@ class Questions:
                 return _explained(client, ExplainQuestion("service", name, namespace), clock)
             case ("drift",):
                 return _drifted(client, clock)
+            case ("drains",):
+                return self._barriers.look(client, clock)
             case ("trace", source, target, protocol, node, namespace):
                 return _traced(client, source, target, protocol=protocol, node=node, namespace=namespace)
             case ("timeline", namespace, name, since):

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from sliceplane.iptables import drain_hook
-from sliceplane.iptables.compared import differences, rules_of
-from sliceplane.iptables.found import ListedRules, parse_saved, removal
+from sliceplane.iptables.found import ListedRules, differences, parse_saved, removal, rules_of
 from sliceplane.iptables.layout import CANARY_RULE, TABLES
 from sliceplane.iptables.names import CANARY
 from sliceplane.iptables.table import IptablesPlane, IptablesTransaction, iptables_plane

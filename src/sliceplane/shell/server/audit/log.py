@@ -29,9 +29,8 @@ from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.audit.file import AuditConfig, AuditFile, NotAll
 from sliceplane.shell.server.audit.loggable import agent_of, has_secret_body, shortened, status_of, uri_of
-from sliceplane.shell.server.requests.paths import ResourcePath
 from sliceplane.shell.server.requests.render import escape
-from sliceplane.shell.server.requests.request import Request
+from sliceplane.shell.server.requests.request import Request, ResourcePath
 
 __all__ = ["AuditConfig", "AuditEntry", "AuditLog"]
 

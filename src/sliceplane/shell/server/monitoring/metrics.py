@@ -36,7 +36,7 @@ from sliceplane.api.scheme import BY_PATH, Resource
 from sliceplane.kit.metrics import Count, Labels, Metrics
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.pages import expose
-from sliceplane.shell.server.requests.paths import ResourcePath
+from sliceplane.shell.server.requests.request import ResourcePath
 
 #: upstream's buckets of apiserver_request_duration_seconds
 _REQUEST_BUCKETS: Final = (

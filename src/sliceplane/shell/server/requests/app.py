@@ -46,10 +46,9 @@ from sliceplane.shell.server.requests.auth import ANONYMOUS, authenticate, beare
 from sliceplane.shell.server.requests.last_writes import LastWrites, NotedWrite
 from sliceplane.shell.server.requests.limits import InFlight, Limits, RequestPlace, TooMany
 from sliceplane.shell.server.requests.params import request_timeout_s
-from sliceplane.shell.server.requests.paths import ResourcePath, parse, resolve, verb_of
 from sliceplane.shell.server.requests.render import error_representation, render_status
 from sliceplane.shell.server.requests.reports import HeldReports
-from sliceplane.shell.server.requests.request import Receive, Request, Send
+from sliceplane.shell.server.requests.request import Receive, Request, ResourcePath, Send, parse, resolve, verb_of
 from sliceplane.shell.server.requests.resources import ResourceHandlers
 from sliceplane.shell.server.requests.response import (
     CONTENT_TYPES,

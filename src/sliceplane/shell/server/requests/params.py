@@ -12,7 +12,6 @@ from typing import Any, NoReturn, get_args
 
 from sliceplane.api.errors import (
     FieldError,
-    StatusError,
     bad_request,
     forbidden_field,
     invalid_value,
@@ -42,7 +41,7 @@ from sliceplane.shell.server.requests.response import JSON, PROTOBUF, YAML
 
 FIELD_MANAGER_BYTES_MAX = 128
 _VALIDATIONS = get_args(FieldValidation)
-_PATCH_TYPES: dict[str, PatchType] = {
+PATCH_TYPES: dict[str, PatchType] = {
     "application/json-patch+json": "json",
     "application/merge-patch+json": "merge",
     "application/strategic-merge-patch+json": "strategic",
@@ -176,14 +175,6 @@ def delete_options_of_query(query: Query) -> DeleteOptions:
     if preconditions:
         raw["preconditions"] = preconditions
     return delete_options_of_document(raw)
-
-
-def patch_type(request: Request) -> PatchType:
-    """Raises the 415 ``StatusError``."""
-    kind = _PATCH_TYPES.get(media_type(request))
-    if kind is None:
-        raise StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
-    return kind
 
 
 def decode_object(media: str, raw: bytes, resource: Resource, subresource: str = "") -> Body:

@@ -1,6 +1,6 @@
 """The requests of ``drain.reports``: held until there is something to say, or the time is over.
 
-They have no seat while they are held, as watches have none.  Who may patch the Lease of that name may tell; who may
+They have no seat while they are held, as watches have none.  Who may patch that Lease may tell; who may
 watch Leases in its namespace may ask.
 """
 
@@ -92,16 +92,16 @@ class HeldReports:
 
 
 def name_of(path: str) -> str:
-    """Of the Lease of who tells; "" for who asks."""
+    """The key of the Lease of who tells; "" for who asks."""
     return path.removeprefix(PROGRESS_PATH).removeprefix("/")
 
 
 def rights(method: str, path: str) -> Attributes | None:
     """What a request must be allowed; ``None``: it is none of these."""
-    name = name_of(path)
-    if method != "POST" or path not in (PROGRESS_PATH, f"{PROGRESS_PATH}/{name}") or "/" in name:
+    if method != "POST" or not (path == PROGRESS_PATH or path.startswith(f"{PROGRESS_PATH}/")):
         return None
-    verb = "patch" if name else "watch"
-    return Attributes(
-        verb=verb, group=Leases.group, resource=Leases.plural, namespace=LEASE_NAMESPACE, name=name, path=path
-    )
+    namespace, slash, name = name_of(path).partition("/")
+    if path != PROGRESS_PATH and not (namespace and name and "/" not in name):
+        return None
+    verb, where = ("patch", namespace) if slash else ("watch", LEASE_NAMESPACE)
+    return Attributes(verb=verb, group=Leases.group, resource=Leases.plural, namespace=where, name=name, path=path)

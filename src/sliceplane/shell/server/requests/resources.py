@@ -24,16 +24,15 @@ from sliceplane.shell.server.heavy.jobs import HeavyWrite, Render
 from sliceplane.shell.server.heavy.service import STORED_SHARE, Heavy
 from sliceplane.shell.server.requests.lists import Lists
 from sliceplane.shell.server.requests.params import (
+    PATCH_TYPES,
     decode_delete_options,
     decode_object,
     list_options,
     media_type,
-    patch_type,
     write_options,
 )
-from sliceplane.shell.server.requests.paths import Route
 from sliceplane.shell.server.requests.render import error_representation, escape, render_object
-from sliceplane.shell.server.requests.request import Request
+from sliceplane.shell.server.requests.request import Request, Route
 from sliceplane.shell.server.requests.response import (
     CONTENT_TYPES,
     DEPRECATIONS,
@@ -159,7 +158,9 @@ class ResourceHandlers:
         return await self._object(request, target, representation, outcome)
 
     async def _patch(self, request: Request, target: Target, representation: Representation) -> Response:
-        kind = patch_type(request)
+        kind = PATCH_TYPES.get(media_type(request))
+        if kind is None:
+            raise StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
         patch = await request.body()
         options = write_options(request, "PatchOptions", kind)
         context = self.context(request)

@@ -23,8 +23,7 @@ from sliceplane.registry.types import Target, WatchPlan
 from sliceplane.shell.server.monitoring.metrics import WatchTraffic
 from sliceplane.shell.server.requests.encoders import AnyEncoder, TableEncoder, encoder_for
 from sliceplane.shell.server.requests.params import watch_options
-from sliceplane.shell.server.requests.paths import Route
-from sliceplane.shell.server.requests.request import Request, Send, StreamConnection
+from sliceplane.shell.server.requests.request import Request, Route, Send, StreamConnection
 from sliceplane.shell.server.requests.resources import ResourceHandlers, included_objects
 from sliceplane.shell.server.requests.response import (
     DEPRECATIONS,

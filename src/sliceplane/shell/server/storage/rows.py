@@ -40,7 +40,7 @@ import mmap
 import os
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -149,11 +149,6 @@ class Tally:
     total: int
     #: the newest revision that was on disk for certain before
     acknowledged: int
-
-    def with_rows(self, rows: Iterable[Row], revision: int) -> Tally:
-        """After an append of *rows* to what is acknowledged."""
-        checksums = [row[CHECKSUM] for row in rows]
-        return Tally(revision, self.rows + len(checksums), self.total + sum(checksums), self.revision)
 
     def without(self, rows: int, total: int) -> Tally:
         """After a compaction, which adds nothing."""

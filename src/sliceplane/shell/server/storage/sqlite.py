@@ -29,6 +29,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 from sliceplane.shell.server.storage import rows, sqlite_file
@@ -45,6 +46,7 @@ _SYNCHRONOUS_FULL = 2
 #: free pages are given back when there are so many and they are a quarter of the file; so many at a time
 _VACUUM_PAGES = 256
 
+_checksum = itemgetter(rows.CHECKSUM)
 _DROP_SUPERSEDED = f"history WHERE revision IN ({rows.SUPERSEDED})"
 _DROP_DELETED = "history WHERE revision > ? AND revision <= ? AND type = 'DELETED'"
 
@@ -120,7 +122,9 @@ class SqliteBackend:
     def append(self, events: Sequence[StoreEvent]) -> None:
         with self._transaction():
             encoded = [rows.encode(event) for event in events]
-            after = self._tally.with_rows(encoded, events[-1].revision)
+            before = self._tally
+            total = before.total + sum(map(_checksum, encoded))
+            after = rows.Tally(events[-1].revision, before.rows + len(encoded), total, acknowledged=before.revision)
             self._connection.executemany(rows.INSERT, encoded)
             self._connection.execute(rows.SET_TALLY, (after.encode(self._history_number),))
         self._tally = after

@@ -6,9 +6,9 @@ import { Command, Mark, Troubles, Waiting } from './parts.js';
 import { Stream } from './stream.js';
 import { VIEWS } from './views.js';
 
-const TABS = ['now', 'services', 'zones', 'nodes', 'timeline', 'trace', 'what-if'];
+const TABS = ['now', 'services', 'zones', 'nodes', 'drains', 'timeline', 'trace', 'what-if'];
 const KEYS = [
-  ['/', 'to the filter'], ['1 – 7', 'the views'], ['↑ ↓ PgUp PgDn Home End', 'in a table'], ['Enter', 'opens the row'],
+  ['/', 'to the filter'], ['1 – 8', 'the views'], ['↑ ↓ PgUp PgDn Home End', 'in a table'], ['Enter', 'opens the row'],
   ['Esc', 'out of the filter, or back'], ['p', 'pause, and go on'], ['d', 'dark or light'], ['?', 'this'],
 ];
 //: beyond this the page is old

@@ -13,7 +13,7 @@ const Unseen = ({ phrases }) => phrases.length > 0 && html`<details class="unsee
 // ---- Now
 
 function Now({ state, stream }) {
-  const { lint, sums, freshness, activity, guards } = state.parts;
+  const { lint, sums, freshness, activity, guards, drains, drainCount } = state.parts;
   const { endpoints } = sums;
   return html`<h1 class="sr">Now</h1>
     <div class="sums">
@@ -41,6 +41,9 @@ function Now({ state, stream }) {
             <time>${clock(entry.until)}</time> <a href=${link(['service', ...named(entry.name)])}><bdi>${entry.name}</bdi></a>${' '}
             <span class="quiet">${entry.what.length ? entry.what.map(([what, number]) => `${number > 0 ? '+' : '−'}${Math.abs(number)} ${what}`).join(', ') : 'slices written, endpoints as before'}</span></li>`)}</ol>`
           : html`<p class="quiet">no slice has changed since this page was started</p>`}
+        <//>
+        <${Panel} id="drains" title="Drains" aside=${html`<a href=${link(['drains'])}>all</a>`}>
+          ${drainCount ? drains.map((row) => html`<p key=${row.uid}><${Mark} kind=${DRAIN_MARKS[row.state]}>${row.state}<//> <bdi>${row.pod}</bdi> <bdi class="quiet">${row.says}</bdi></p>`) : html`<p class="quiet">no Pod is leaving</p>`}${drainCount > drains.length && html`<p class="quiet">and ${drainCount - drains.length} more</p>`}
         <//>
         <${Panel} id="guards" title="Guards">
           ${guards.length ? guards.map((held) => html`<p key=${held.service}><${Mark} kind="warning">held<//> <a href=${link(['service', ...named(held.service)])}><bdi>${held.service}</bdi></a> <bdi>${held.message}</bdi></p>`) : html`<p class="quiet">no mass removal is held</p>`}
@@ -220,6 +223,26 @@ function Nodes({ state, stream }) {
     <${Unseen} phrases=${notLookedAt} />`;
 }
 
+// ---- Drains
+
+const DRAIN_MARKS = { drained: 'well', 'cannot know': 'unknown', waiting: 'late', 'in use': 'note' };
+
+const Barrier = ({ row, at }) => html`<li><${Mark} kind=${DRAIN_MARKS[row.state]}>${row.state}<//>
+  <div><b><bdi>${row.pod}</bdi></b> <span class="quiet">${row.node && html`on <bdi>${row.node}</bdi>, `}${row.until ? `${clock(row.since)} to ${clock(row.until)}` : `since ${clock(row.since)}`}</span>
+    <div class="quiet"><bdi>${row.says}</bdi></div>
+    ${!row.until && row.waitingFor.length > 0 && html`<ul class="late">${row.waitingFor.slice(0, 20).map((node) => html`<li key=${node}><bdi>${node}</bdi></li>`)}${row.waitingFor.length > 20 && html`<li class="quiet">and ${row.waitingFor.length - 20} more</li>`}</ul>`}</div></li>`;
+
+function Drains({ state, stream }) {
+  const { drains } = state.parts;
+  const answer = drains?.answer;
+  return html`<div class="bar"><h1>Drains</h1>${drains && html`<span class="quiet">asked <${Ago} at=${drains.at} stream=${stream} /></span>`}</div>
+    <p class="quiet">A Pod is drained when no node's kernel sends it new connections any more. Connections that are open end when the application ends them.</p>
+    ${!drains ? html`<${Waiting}>looking for Pods that leave<//>` : drains.problem ? html`<${Problem} text=${drains.problem} />` : html`
+      <${Panel} id="going" title=${answer.going.length ? `${count(answer.going.length + answer.more, 'Pod')} leaving` : 'No Pod is leaving'}><ol class="barriers">${answer.going.map((row) => html`<${Barrier} key=${row.uid} row=${row} />`)}</ol><//>
+      <${Panel} id="ended" title="Ended"><ol class="barriers">${answer.ended.map((row) => html`<${Barrier} key=${row.uid + row.until} row=${row} />`)}</ol>${!answer.ended.length && html`<p class="quiet">none has ended since somebody looks</p>`}<//>
+      <${Unseen} phrases=${answer.notLookedAt} />`}`;
+}
+
 // ---- Timeline
 
 function Timeline({ state, stream }) {
@@ -309,6 +332,7 @@ export const VIEWS = {
   service: { show: Service, query: ({ parts, query }) => ({ view: 'service', service: parts.slice(0, 2).join('/'), client: query.get('client') || '' }), sums: ({ sums }) => `${count(sums.states.ready, 'endpoint')} ready, ${sums.states['not ready']} not ready` },
   zones: { title: 'Zones', show: Zones, query: ({ parts }) => ({ view: 'zones', service: parts.slice(0, 2).join('/') }), sums: ({ cross }) => `${percent(cross)} of connections leave their zone` },
   nodes: { title: 'Nodes', show: Nodes, query: () => ({ view: 'nodes' }), sums: (_, { nodes }) => count(nodes.length, 'node') },
+  drains: { title: 'Drains', show: Drains, query: () => ({ view: 'drains' }), sums: ({ drains }) => `${count(drains?.answer?.going.length || 0, 'Pod')} leaving` },
   timeline: { title: 'Timeline', show: Timeline, query: ({ parts, query }) => ({ view: 'timeline', service: parts.slice(0, 2).join('/'), since: query.get('since') || '10m' }), sums: ({ timeline }) => count(timeline?.answer?.lines.length || 0, 'line') },
   trace: { title: 'Trace', show: Trace, query: () => ({ view: 'trace' }), sums: () => '', command: ({ query }) => (query.get('from') && query.get('to') ? `sliceplane trace ${['from', 'to', 'protocol', 'node'].filter((name) => query.get(name)).map((name) => `--${name} ${query.get(name)}`).join(' ')}` : '') },
   'what-if': { title: 'What-if', show: WhatIf, query: ({ parts }) => ({ view: 'what-if', service: parts.slice(0, 2).join('/') }), sums: () => '', command },

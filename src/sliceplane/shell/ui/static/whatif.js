@@ -37,7 +37,7 @@ export function WhatIf({ state }) {
   return html`<h1>What-if</h1><p class="quiet">What would a change do to a Service, to its watchers and to its zones? Nothing is changed: the controllers run on virtual time, over the cluster as it is now.</p>
     <form class="trace" onSubmit=${onSubmit} key=${service + words.join(' ')}>
       <label><span>Service</span><input name="service" list="known-services" value=${service} required pattern=${NAMED} title="NAMESPACE/NAME" autocomplete="off" spellcheck=${false} aria-describedby="hint-service" /><small class="quiet" id="hint-service">NAMESPACE/NAME</small></label>
-      ${select('zone-lost', 'Lose a zone', zones, 'as in its first five minutes')}
+      ${select('zone-lost', 'Lose a zone', zones, 'silent at once, its Pods replaced later')}
       <label><span>Replicas</span><input name="replicas" inputmode="numeric" value=${value('replicas')} autocomplete="off" aria-describedby="hint-replicas" /><small class="quiet" id="hint-replicas">${service ? `${ready} ready now` : 'a number'}</small></label>
       ${select('traffic-distribution', 'Traffic distribution', ['PreferSameZone', 'PreferSameNode', 'none'], service ? `${distribution || 'none'} now` : 'of the Service')}
       ${select('topology-mode', 'Topology mode', ['Auto', 'none'], 'the annotation')}
@@ -78,9 +78,14 @@ function Foreseen({ found }) {
       <div class="scroll" tabindex="0" role="region" aria-label="by zone"><table><thead><tr><th scope="col">by zone</th><th scope="col" class="number">clients</th><th scope="col" class="number">ready</th><th scope="col" class="number">connections</th><th scope="col" class="number">load of one</th></tr></thead>
         <tbody>${zones.map((zone) => html`<tr><th scope="row"><bdi>${zone || 'no zone'}</bdi></th><td class="number">${both(zone, 'clients', percent)}</td><td class="number">${both(zone, 'readyEndpoints', String)}</td><td class="number">${both(zone, 'connections', percent)}</td><td class="number">${both(zone, 'load', times)}</td></tr>`)}</tbody></table></div>
     </div>
+    ${found.moments.length > 0 && html`<${Moments} moments=${found.moments} />`}
     <details class="unseen"><summary>what this rests on</summary><ul>${found.assumptions.map((sentence) => html`<li><bdi>${sentence}</bdi></li>`)}</ul></details>
   </section>`;
 }
+
+// Of a loss: at once, when it is seen, and when its Pods are replaced.
+const Moments = ({ moments }) => html`<div class="scroll" tabindex="0" role="region" aria-label="after the loss"><table><thead><tr><th scope="col">after the loss</th><th scope="col" class="number">ready</th><th scope="col" class="number">sent to the lost</th><th scope="col" class="number">leaves its zone</th><th scope="col" class="number">greatest load</th></tr></thead>
+  <tbody>${moments.map((moment) => html`<tr><th scope="row">${moment.seconds ? lasting(moment.seconds) : 'at once'}</th><td class="number">${moment.readyEndpoints}</td><td class="number">${percent(moment.failing)}</td><td class="number">${percent(moment.inside.leaving)}</td><td class="number">${times(moment.inside.greatestLoad)}</td></tr>`)}</tbody></table></div>`;
 
 // ---- The picture: text and paths, of 320 by 190; what is now is pale, what would be is full
 

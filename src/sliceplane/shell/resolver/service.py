@@ -28,7 +28,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.shell.process.interfaces import addresses
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.pages import Page, PageMaker
-from sliceplane.shell.resolver.sockets import Datagrams, ListenError, Streams, bound
+from sliceplane.shell.resolver.sockets import Datagrams, ListenError, Send, Streams, bound
 from sliceplane.shell.resolver.upstream import ForwardFlags, Upstreams
 from sliceplane.shell.transport.base import Reader
 from sliceplane.shell.transport.reflect import RunningInformer
@@ -66,7 +66,7 @@ class Resolver:
         self._clock = clock
         self._informers: list[RunningInformer[Object]] = []
         self._datagrams: list[Datagrams] = []
-        self._streams = Streams(self._on_query)
+        self._streams = Streams(self._on_query, self._on_forward)
         self._upstreams = None if forward is None else Upstreams(forward, clock=clock, own=self._is_own)
         self._listening: tuple[tuple[str, int], ...] = ()
         self._ready = asyncio.Event()
@@ -156,7 +156,7 @@ class Resolver:
         listening = []
         for address, port in places:
             datagrams, stream = bound(address, port)
-            self._datagrams.append(Datagrams(datagrams, self._on_query, self._on_batch))
+            self._datagrams.append(Datagrams(datagrams, self._on_query, self._on_forward, self._on_batch))
             await self._streams.serve(stream)
             listening.append((address, datagrams.getsockname()[1]))
         self._listening = tuple(listening)
@@ -183,7 +183,7 @@ class Resolver:
         if self._upstreams is not None:
             self._upstreams.close()
 
-    def _on_query(self, packet: bytes, client: str, over_tcp: bool, send: Callable[[bytes], None]) -> None:
+    def _on_query(self, packet: bytes, client: str, over_tcp: bool) -> bytes | Forward | None:
         size = len(packet)
         self._asked[size] = self._asked.get(size, 0) + 1
         try:
@@ -192,22 +192,17 @@ class Resolver:
             self._panics.value += 1
             _log.error("a query met a fault", client=client, query=packet[:64].hex(), exc_info=error)
             answer = _failed(packet)
-        if isinstance(answer, Forward):
-            self._forward(answer, send)
-        elif answer is not None:
-            self._send(answer, send)
+        if isinstance(answer, bytes):
+            self._answered[len(answer)] = self._answered.get(len(answer), 0) + 1
+        return answer
 
-    def _send(self, answer: bytes, send: Callable[[bytes], None]) -> None:
-        size = len(answer)
-        self._answered[size] = self._answered.get(size, 0) + 1
-        send(answer)
-
-    def _forward(self, forward: Forward, send: Callable[[bytes], None]) -> None:
+    def _on_forward(self, forward: Forward, send: Send) -> None:
         assert self._upstreams is not None, "the server was told that names of others are forwarded"
 
         def answered(answer: bytes) -> None:
             self.server.count_response(answer[3] & 15, ours=False)
-            self._send(answer, send)
+            self._answered[len(answer)] = self._answered.get(len(answer), 0) + 1
+            send(answer)
 
         self._upstreams.ask(
             forward.question,

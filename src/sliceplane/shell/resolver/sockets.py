@@ -14,10 +14,16 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final, cast
 
-#: reads a query, its client, and what sends the answer to it, at once or later; over TCP or not
-OnQuery = Callable[[bytes, str, bool, Callable[[bytes], None]], None]
+from sliceplane.dns.server import Forward
+
+#: what sends an answer, now or later
+Send = Callable[[bytes], None]
+#: a query, its client, and whether it came over TCP: the answer, ``None`` for none, or what ``OnForward`` is told
+OnQuery = Callable[[bytes, str, bool], "bytes | Forward | None"]
+OnForward = Callable[[Forward, Send], None]
 
 BATCH: Final = 64
 QUERY_BYTES_MAX: Final = 4096
@@ -64,9 +70,12 @@ def bound(address: str, port: int) -> tuple[socket.socket, socket.socket]:
 class Datagrams:
     """One socket.  ``on_batch``: is told how many datagrams a wake had and how long they took together."""
 
-    def __init__(self, own: socket.socket, on_query: OnQuery, on_batch: Callable[[int, float], None]) -> None:
+    def __init__(
+        self, own: socket.socket, on_query: OnQuery, on_forward: OnForward, on_batch: Callable[[int, float], None]
+    ) -> None:
         self._socket = own
         self._on_query = on_query
+        self._on_forward = on_forward
         self._on_batch = on_batch
         self._name = own.getsockname()[:2]
         self._any = self._name[0] in ("0.0.0.0", "::")
@@ -84,6 +93,7 @@ class Datagrams:
 
     def _on_readable(self) -> None:
         own = self._socket
+        on_query = self._on_query
         began = time.perf_counter()
         count = 0
         asked: list[tuple[int, int, bytes]] = []
@@ -97,7 +107,11 @@ class Datagrams:
                 count += 1
                 if source[1] == 0 or source[:2] == self._name:
                     continue  # what is sent there comes back, or leads nowhere
-                self._on_query(packet, source[0], False, _Reply(self, source, asked))
+                answer = on_query(packet, source[0], False)
+                if isinstance(answer, bytes):
+                    self.send(answer, source, asked)
+                elif answer is not None:
+                    self._on_forward(answer, partial(self.send, client=source, ancillary=asked))
         except (BlockingIOError, InterruptedError):
             pass
         except OSError:
@@ -121,27 +135,12 @@ def _answering(level: int, data: bytes) -> bytes:
     return b"\0\0\0\0" + data[4:8] + b"\0\0\0\0" if level == socket.IPPROTO_IP else data
 
 
-class _Reply:
-    """Sends one answer."""
-
-    __slots__ = ("_ancillary", "_client", "_datagrams")
-
-    def __init__(
-        self, datagrams: Datagrams, client: tuple[str, int], ancillary: Iterable[tuple[int, int, bytes]] = ()
-    ) -> None:
-        self._datagrams = datagrams
-        self._client = client
-        self._ancillary = ancillary
-
-    def __call__(self, packet: bytes) -> None:
-        self._datagrams.send(packet, self._client, self._ancillary)
-
-
 class Streams:
     """All connections of a name server.  ``metrics`` reads ``open_count`` and ``refused``."""
 
-    def __init__(self, on_query: OnQuery) -> None:
+    def __init__(self, on_query: OnQuery, on_forward: OnForward) -> None:
         self.on_query = on_query
+        self.on_forward = on_forward
         self._servers: list[asyncio.Server] = []
         self._connections: dict[DnsConnection, None] = {}
         self._of_client: dict[str, int] = {}
@@ -214,7 +213,11 @@ class DnsConnection(asyncio.Protocol):
             end = offset + 2 + int.from_bytes(unread[offset : offset + 2], "big")
             if end > len(unread):
                 break
-            self._streams.on_query(unread[offset + 2 : end], self.client, True, self.send)
+            answer = self._streams.on_query(unread[offset + 2 : end], self.client, True)
+            if isinstance(answer, bytes):
+                self.send(answer)
+            elif answer is not None:
+                self._streams.on_forward(answer, self.send)
             offset = end
         self._unread = unread[offset:]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +24,7 @@ from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.monitoring import monitoring_options, serve_monitoring
 from sliceplane.cli.options import Command, CommandGroup
 from sliceplane.cli.process import on_stop_signal, require, run, say_ready, spare_descriptors
-from sliceplane.cli.values import DurationType
+from sliceplane.cli.values import DurationType, SwitchType
 
 if TYPE_CHECKING:
     from sliceplane.dns.view import FoundName
@@ -46,6 +47,8 @@ _NO_ANSWER: Final = 2
 @click.option("--user", default="", metavar="NAME", help="Who to be once the port is bound (if started as root).")
 @click.option("--shutdown-delay", type=DurationType(), default="0s", show_default=True,
     help="Answer on for so long after a signal, and be not ready.")  # fmt: skip
+@click.option("--progress-lease", type=SwitchType(), is_flag=False, flag_value=True, default=False, show_default=True,
+    help="Tell in a Lease of this machine which EndpointSlices are answered: drains wait for it.")  # fmt: skip
 @cluster_options
 @monitoring_options
 @log_options
@@ -105,7 +108,9 @@ async def _serve(connection: Connection, listen: tuple[tuple[str, int], ...], fl
         await serve_monitoring(stack, flags, resolver.pages(), [resolver.metrics.families], resolver.staleness_s)
         become(flags["user"])
         client = await stack.enter_async_context(HttpClient(connection))
-        following = asyncio.create_task(resolver.follow(client, Rng(time.time_ns()), nodes=flags["zone_answers"]))
+        tells = socket.gethostname().lower() if flags["progress_lease"] else ""
+        rng = Rng(time.time_ns())
+        following = asyncio.create_task(resolver.follow(client, rng, nodes=flags["zone_answers"], tells=tells))
         stopping = asyncio.create_task(stop.wait())
         telling = asyncio.create_task(_say_ready(resolver.wait_ready(), listening))
         try:

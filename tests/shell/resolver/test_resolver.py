@@ -14,8 +14,8 @@ from tests.waiting import eventually
 
 from sliceplane.api.codec import encode
 from sliceplane.api.meta import Object
-from sliceplane.api.requests import Write
-from sliceplane.api.scheme import Services
+from sliceplane.api.requests import Selection, Write
+from sliceplane.api.scheme import Leases, Services
 from sliceplane.dns.clients import AnswerConfig
 from sliceplane.dns.view import ZoneConfig
 from sliceplane.informer.cache import Change
@@ -159,7 +159,7 @@ async def test_a_cluster_is_followed() -> None:
         ((_, port),) = await resolver.listen((("127.0.0.1", 0),))
         assert (await exchanged(asked(), "127.0.0.1", port)).rcode() == dns.rcode.SERVFAIL
         assert not resolver.pages()["/readyz"]().healthy  # type: ignore[union-attr]
-        following = asyncio.create_task(resolver.follow(client, Rng(1), nodes=True))
+        following = asyncio.create_task(resolver.follow(client, Rng(1), nodes=True, tells="here"))
         await resolver.wait_ready()
         assert resolver.pages()["/readyz"]().healthy  # type: ignore[union-attr]
         assert (await exchanged(asked(), "127.0.0.1", port)).rcode() == dns.rcode.NXDOMAIN
@@ -171,7 +171,14 @@ async def test_a_cluster_is_followed() -> None:
 
         answer = await eventually(look, lambda message: message.answer)
         assert [str(item) for item in answer.answer[0]] == ["10.96.0.7"]
+        leases = Selection(Leases, "kube-node-lease", "sliceplane.dev/component=dns")
+
+        async def told() -> bool:
+            return bool((await client.list(leases)).items)
+
+        await eventually(told)
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
+        assert not await told(), "a drain does not wait for what has stopped"
         assert (await look()).answer, "answers go on without the API server"
         await resolver.close()

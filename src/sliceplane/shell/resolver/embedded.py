@@ -55,7 +55,7 @@ class DnsService:
     async def start(self, context: ServiceContext) -> None:
         """Raises ``StartError`` where the process does not come to answer."""
         self._command = (
-            sys.executable, "-m", "sliceplane", "dns", "--kubeconfig", str(context.kubeconfig),
+            sys.executable, "-m", "sliceplane", "dns", "--progress-lease=true", "--kubeconfig", str(context.kubeconfig),
             *(f"--reverse-cidrs={cidr}" for cidr in self._cidrs), *self._flags,
         )  # fmt: skip
         self.address = await self._begin(self._listen)

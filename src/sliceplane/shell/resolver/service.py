@@ -10,6 +10,7 @@ import asyncio
 import math
 from bisect import bisect_left
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from ipaddress import ip_address
 from typing import Final
@@ -25,13 +26,15 @@ from sliceplane.dns.view import ZoneConfig
 from sliceplane.informer.cache import Change
 from sliceplane.kit.metrics import DEFAULT_BUCKETS, Distribution, Metrics
 from sliceplane.kit.rng import Rng
+from sliceplane.proxy.selections import ALL
 from sliceplane.shell.process.interfaces import addresses
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.pages import Page, PageMaker
 from sliceplane.shell.resolver.sockets import Datagrams, ListenError, Send, Streams, bound
 from sliceplane.shell.resolver.upstream import ForwardFlags, Upstreams
-from sliceplane.shell.transport.base import Reader
+from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.reflect import RunningInformer
+from sliceplane.shell.transport.telling import Consumer, telling
 
 #: how often it is looked whether the API server is away
 _LOOK_S: Final = 1.0
@@ -107,13 +110,18 @@ class Resolver:
 
     # -- the cluster -------------------------------------------------------------------------------------
 
-    async def follow(self, client: Reader, rng: Rng, *, nodes: bool) -> None:
-        """Until cancelled."""
+    async def follow(self, client: Client, rng: Rng, *, nodes: bool, tells: str = "") -> None:
+        """Until cancelled.  *tells*: a name of its own under which it tells how far it is, for barriers of drains to
+        wait for it; "" for none."""
         for selection in watches(nodes=nodes):
             informer = RunningInformer[Object](client, selection, clock=self._clock, rng=rng.fork())
             informer.add_handler(self._on_changes, self._on_synced)
             self._informers.append(informer)
-        async with asyncio.TaskGroup() as group:
+        async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+            if tells:
+                slices = next(item for item in self._informers if item.resource is EndpointSlices)
+                consumer = Consumer("dns", tells, {ALL: slices}, self._clock)
+                await stack.enter_async_context(telling(client, consumer, rng.fork(), self._clock))
             for informer in self._informers:
                 group.create_task(informer.run(), name=f"informer {informer.resource.key}")
             group.create_task(self._look(), name="dns: is the API server away?")

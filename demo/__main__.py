@@ -17,6 +17,7 @@ from demo.net import Host, Net
 from demo.plane import DemoError, Plane
 
 MANIFEST = Path(__file__).with_name("manifest.yaml")
+SEARCH = "default.svc.cluster.local svc.cluster.local cluster.local"
 CLIENT = Path(__file__).with_name("client.py")
 SLICES = ("get", "endpointslice", "-l", "kubernetes.io/service-name=demo-svc", "-o")
 NEAR_REQUESTS = 1000
@@ -107,6 +108,23 @@ def show_near(plane: Plane, clients: dict[str, Host], address: str) -> None:
         raise DemoError(f"{strayed} requests left their zone")
 
 
+def show_names(clients: dict[str, Host], address: str) -> None:
+    step("the same by name, with nothing but what every Pod has in /etc/resolv.conf")
+    for node, host in clients.items():
+        command = host.command("getent", "ahostsv4", "demo-svc")
+        found = ""
+
+        def resolves(command: list[str] = command) -> bool:
+            nonlocal found
+            found = subprocess.run(command, check=False, capture_output=True, text=True).stdout
+            return address in found
+
+        until(f"demo-svc is {address} on {node}", resolves)
+        print(f"{node}: getent ahostsv4 demo-svc: {found.split(maxsplit=1)[0]}")
+    answers = requests(clients, "demo-svc", 20)
+    print(f"answered at http://demo-svc: {sum(counts.total() for counts in answers.values())}")
+
+
 def show_drain(plane: Plane, clients: dict[str, Host], address: str) -> None:
     zones = pods(plane)
     victim = sorted(zones)[0]
@@ -166,6 +184,7 @@ def story() -> None:
             for index, node in enumerate(Plane.NODES, 1):
                 addresses = (f"10.244.200.{index}/16", f"fd00:10:244:c8::{index}/48")
                 clients[node] = net.add_host(node, addresses)
+                clients[node].resolve_with(plane.NAMES, SEARCH)
                 proxy = plane.start_proxy(node, clients[node].namespace)
                 stack.callback(proxy.stop)  # before its namespace goes
                 print(f"proxy of {node} ({Plane.NODES[node]}): {proxy.ready_line}")
@@ -189,6 +208,7 @@ def story() -> None:
             return
         address = plane.kubectl("get", "service", "demo-svc", "-o", "jsonpath={.spec.clusterIP}")
         show_near(plane, clients, address)
+        show_names(clients, address)
         show_drain(plane, clients, address)
         show_spread(plane, clients, address)
         if agent.problems:

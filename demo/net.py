@@ -1,14 +1,19 @@
 """A small network of namespaces: one switch, hosts plugged into it.  Nothing in the root namespace changes.
 
 Every name starts with a prefix of this process, and ``close`` removes every namespace that was made
-(with it go its interfaces, addresses, routes and nftables rules).
+(with it go its interfaces, addresses, routes and nftables rules), and what it resolves names with.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
+
+#: files that ``ip netns exec`` shows in the place of those in /etc (ip-netns(8))
+RESOLV = Path("/etc/netns")
 
 
 class NetError(RuntimeError):
@@ -34,6 +39,13 @@ class Host:
 
     def command(self, *arguments: str) -> list[str]:
         return ["ip", "netns", "exec", self.namespace, *arguments]
+
+    def resolve_with(self, address: str, search: str) -> None:
+        """Programs of this host ask the name server at *address*, which becomes one of its own."""
+        run_ip("-n", self.namespace, "addr", "add", f"{address}/32", "dev", "lo")
+        folder = RESOLV / self.namespace
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "resolv.conf").write_text(f"nameserver {address}\nsearch {search}\noptions ndots:5\n")
 
     def set_kernel(self, setting: str) -> None:
         """``path=value`` below ``/proc/sys/net`` of this host."""
@@ -99,6 +111,7 @@ class Net:
 
     def remove_host(self, name: str) -> None:
         host = self._hosts.pop(name)
+        shutil.rmtree(RESOLV / host.namespace, ignore_errors=True)
         run_ip("netns", "del", host.namespace)
 
     def close(self) -> None:

@@ -63,6 +63,8 @@ class Process:
 class Plane:
     """The plane with two emulated zones, and one proxy per client node."""
 
+    #: where node proxies answer names, each on its own node
+    NAMES = "169.254.20.10"
     NODES = {"node-1": "zone-a", "node-2": "zone-b"}
 
     def __init__(self) -> None:
@@ -98,6 +100,7 @@ class Plane:
         return Process(
             "proxy",
             *("--kubeconfig", self.kubeconfig, "--hostname-override", node, "--netns", namespace),
+            *("--dns", f"{self.NAMES}:53"),
             log=self.folder / f"proxy-{node}.log",
         )
 

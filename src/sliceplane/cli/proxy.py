@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -252,6 +253,7 @@ async def _answer_names(client: HttpClient, process: _Process, listen: tuple[str
     from sliceplane.dns.clients import AnswerConfig
     from sliceplane.dns.view import ZoneConfig
     from sliceplane.kit.rng import Rng
+    from sliceplane.shell.node.kernel.netns import within
     from sliceplane.shell.resolver.service import Resolver
     from sliceplane.shell.resolver.upstream import ForwardFlags
     from sliceplane.shell.transport.reflect import loop_clock
@@ -259,7 +261,7 @@ async def _answer_names(client: HttpClient, process: _Process, listen: tuple[str
     zone = ZoneConfig(domains=process.domains, addresses=(listen[0],), place=process.node_name)
     forward = ForwardFlags(forward=("/etc/resolv.conf",))
     resolver = Resolver(zone, AnswerConfig(forwards=True), clock=loop_clock(time.time()), forward=forward)
-    await resolver.listen((listen,))
+    await resolver.listen((listen,), partial(within, process.netns))
     try:
         await resolver.follow(client, Rng(time.time_ns()), nodes=True)
     finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from ipaddress import ip_address
@@ -30,7 +30,7 @@ from sliceplane.proxy.selections import ALL
 from sliceplane.shell.process.interfaces import addresses
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.pages import Page, PageMaker
-from sliceplane.shell.resolver.sockets import Datagrams, ListenError, Send, Streams, bound
+from sliceplane.shell.resolver.sockets import Bound, Datagrams, ListenError, Send, Streams, bound, here
 from sliceplane.shell.resolver.upstream import ForwardFlags, Upstreams
 from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.reflect import RunningInformer
@@ -159,11 +159,14 @@ class Resolver:
 
     # -- sockets -----------------------------------------------------------------------------------------
 
-    async def listen(self, places: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-        """Where it listens now.  Raises ``ListenError``."""
+    async def listen(
+        self, places: tuple[tuple[str, int], ...], within: Callable[[Callable[[], Bound]], Awaitable[Bound]] = here
+    ) -> tuple[tuple[str, int], ...]:
+        """Where it listens now.  *within*: opens sockets elsewhere, in another network namespace.  Raises
+        ``ListenError``, and ``OSError`` if one cannot go there."""
         listening = []
         for address, port in places:
-            datagrams, stream = bound(address, port)
+            datagrams, stream = await within(partial(bound, address, port))
             self._datagrams.append(Datagrams(datagrams, self._on_query, self._on_forward, self._on_batch))
             await self._streams.serve(stream)
             listening.append((address, datagrams.getsockname()[1]))

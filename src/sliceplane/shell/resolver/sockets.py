@@ -42,7 +42,15 @@ class ListenError(Exception):
     """An address that cannot be bound; the text is a sentence for a person."""
 
 
-def bound(address: str, port: int) -> tuple[socket.socket, socket.socket]:
+#: for UDP and for TCP
+Bound = tuple[socket.socket, socket.socket]
+
+
+async def here(open_sockets: Callable[[], Bound]) -> Bound:
+    return open_sockets()
+
+
+def bound(address: str, port: int) -> Bound:
     """Of UDP and TCP, at the same port; 0 picks one.  Raises ``ListenError``."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for attempt in range(10):

@@ -77,6 +77,7 @@ async def running_proxy(
     rng: Rng,
     api_timeout_s: float = PROBE_TIMEOUT_S,
     reports_progress: bool = True,
+    report_spread_s: float | None = None,
     flight: FlightConfig | None = None,
     recorder: Recorder | None = None,
     drain_port: int = 0,
@@ -84,8 +85,9 @@ async def running_proxy(
     """A proxy that follows the server of *client*, and the task in which it does; its pages are served where they are
     wanted.  At the end the rules stay.
 
-    *reports_progress*: the Lease of this node is kept.  *flight*: of a recorder of its own; *recorder*: one that is
-    there already.  *drain_port*: ``preStop`` hooks of Pods here are answered on it; 0: they are not.
+    *reports_progress*: the Lease of this node is kept; *report_spread_s*: of ``tell_progress``.  *flight*: of a
+    recorder of its own; *recorder*: one that is there already.  *drain_port*: ``preStop`` hooks of Pods here are
+    answered on it; 0: they are not.
 
     Raises ``KernelError`` and ``SysctlError``, before any write, if the kernel cannot do it, and ``PageError``.
     """
@@ -134,7 +136,7 @@ async def running_proxy(
             )  # fmt: skip
             await stack.enter_async_context(hook.answering())
         if reports_progress and proxy.reads_slices:
-            reporting = tell_progress(client, proxy, rng.fork(), clock)
+            reporting = tell_progress(client, proxy, rng.fork(), clock, spread_s=report_spread_s)
             tasks.append(asyncio.create_task(reporting, name="node proxy's progress"))
         try:
             yield proxy, following
@@ -182,6 +184,7 @@ class ProxyService:
             rng=Rng(int.from_bytes(os.urandom(8), "big")),
             recorder=None if context.flight is None else context.flight.recorder,
             drain_port=self._drain_port,
+            report_spread_s=0.0,  # it is its server's only one in this process
         )
         try:
             proxy, _ = await self._running.enter_async_context(proxy_runs)

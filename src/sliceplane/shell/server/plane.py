@@ -333,7 +333,7 @@ class ServerPlane:
         self.health.add_readiness("shutdown", lambda: "the process is stopping" if self._stopping else "")
         for metrics in (
             *(app.in_flight.metrics, self.heavy.metrics, self.committer.metrics, self.hub.metrics, log.metrics),
-            *(revocation.metrics, self.registry.metrics, self.health.metrics),
+            *(revocation.metrics, self.registry.metrics, self.health.metrics, self.reports.metrics),
             store_metrics(self.store, self.data_dir.database),
         ):
             self.metrics.include(metrics.families)

@@ -16,6 +16,7 @@ from sliceplane.api.errors import bad_request, shutting_down, too_large_body
 from sliceplane.api.requests import PROGRESS_PATH
 from sliceplane.api.scheme import Leases
 from sliceplane.drain.reports import BODY_BYTES_MAX, HELD_S_MAX, Reports, Wanted, questions, tellings
+from sliceplane.kit.metrics import Metrics
 from sliceplane.proxy.progress import LEASE_NAMESPACE
 from sliceplane.registry.types import Attributes
 
@@ -29,6 +30,20 @@ class HeldReports:
         #: those who wait, each with its own event
         self._consumers: set[tuple[str, asyncio.Event]] = set()
         self._barriers: set[asyncio.Event] = set()
+        self.metrics = Metrics()
+        self.metrics.computed(
+            "gauge",
+            "sliceplane_progress_reports",
+            "Consumers whose reports are remembered.",
+            lambda: len(self._reports),
+        )
+        self.metrics.computed(
+            "gauge",
+            "sliceplane_progress_requests",
+            "Requests for reports that are held.",
+            lambda: [(("consumer",), len(self._consumers)), (("barrier",), len(self._barriers))],
+            "of",
+        )
 
     def close(self) -> None:
         """Answer all that is held."""

@@ -30,17 +30,12 @@ PARTS = {
     "Z": ("Zones and hints", "traffic leaves its zone, or presses into one"),
     "X": ("Policies and ways in", "some clients get through, others do not"),
     "D": ("Rollouts", "connections fail while Pods are replaced"),
-    "C": ("Names in DNS", "the name fails and the address works"),
+    "C": ("Names and clients", "the name fails and the address works, or one program alone has other endpoints"),
     "N": ("Nodes and kernels", "some nodes use other endpoints than others"),
     "L": ("Endpoints", "programs that read Endpoints have other addresses"),
 }
 #: causes that are known, and that these commands cannot see
 UNNAMED = (
-    (
-        "one client uses endpoints that are gone, others do not",
-        "the client's own view of the slices is stale (vllm-project/production-stack#1091)",
-        "a program that watches slices itself tells its version and digest to no one, as a node proxy does",
-    ),
     (
         "the balancer has no healthy node",
         "a firewall keeps its health checks from the nodes",

@@ -28,6 +28,7 @@ from sliceplane.explain.checks import (
     silent_nodes,
     slices,
     traffic_policies,
+    views,
     workloads,
     zone_shares,
     zones,
@@ -147,6 +148,7 @@ CHAIN: Final[tuple[Link, ...]] = (
         node_checks=node_proxies.NODE_CHECKS,
         node_wants=node_proxies.node_wants,
     ),
+    Link("views", views.CHECKS, views.wants),
     Link(
         KERNEL,
         kernels.CHECKS,

@@ -198,3 +198,43 @@ def a_proxy_uses_the_long_name_of_its_host(world: World) -> None:
 def a_proxy_does_not_own_its_lease_yet(world: World) -> None:
     add_proxies(world)
     del lease_of(world, "node-1")["metadata"]["ownerReferences"]
+
+
+def add_view(world: World, held: int, *, renewed: float = 8, of: str = "cart") -> None:
+    """A Python view that tells, of the Service *of*."""
+    report = {"endpointslices": {f"service/shop/{of}": [held, DIGEST]}}
+    world.add(
+        "Lease", "shop", f"sliceplane-view-{of}-router-1", labels={"sliceplane.dev/component": "view"},
+        meta={"annotations": {"sliceplane.dev/progress": json.dumps(report)}},
+        spec={"holderIdentity": f"{of}-router-1", "leaseDurationSeconds": 90, "renewTime": ago(renewed)},
+    )  # fmt: skip
+
+
+@planted("C6")
+def a_view_does_not_hold_the_change(world: World) -> None:
+    changed(world, 45)
+    add_view(world, 790)
+
+
+@near_miss("C6")
+def a_view_holds_the_change(world: World) -> None:
+    changed(world, 45)
+    add_view(world, 900)
+
+
+@near_miss("C6")
+def a_view_has_not_had_the_time(world: World) -> None:
+    changed(world, 12)
+    add_view(world, 790)
+
+
+@near_miss("C6")
+def a_view_that_was_behind_has_ended(world: World) -> None:
+    changed(world, 45)
+    add_view(world, 790, renewed=200)
+
+
+@near_miss("C6")
+def a_view_of_another_service_is_behind(world: World) -> None:
+    changed(world, 45)
+    add_view(world, 790, of="search")

@@ -18,9 +18,9 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
-from sliceplane.api.codec import decode
+from sliceplane.api.codec import decode, encode
 from sliceplane.api.errors import StatusError
-from sliceplane.api.meta import Object, ObjectMeta
+from sliceplane.api.meta import Document, Object, ObjectMeta
 from sliceplane.api.own_writes import delete_options
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import Resource
@@ -96,6 +96,20 @@ class Done:
     job: Job
     results: tuple[bytes, ...]
     error: StatusError | None = None
+
+
+def condition_write(resource: Resource, namespace: str, name: str, uid: str, condition: Document) -> Write:
+    """Tells *condition* in the status of the object with this *uid*; conditions of other types stay."""
+    return Write(
+        verb="patch",
+        resource=resource,
+        namespace=namespace,
+        name=name,
+        subresource="status",
+        body=encode({"metadata": {"uid": uid}, "status": {"conditions": [condition]}}),
+        patch_type="strategic",
+        tolerate=("NotFound", "Conflict"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

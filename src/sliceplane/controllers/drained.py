@@ -20,7 +20,7 @@ from sliceplane.api.core import Pod
 from sliceplane.api.discovery import ANNOTATION_DRAIN, ANNOTATION_DRAIN_BARRIER
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods
-from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
+from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write, condition_write
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.drain.answer import CONDITION, condition_of, message
 from sliceplane.drain.barrier import ASK_PERIOD_S, LOOK_S, DrainVerdict
@@ -179,16 +179,7 @@ class DrainedController(KeyedController):
             "message": text,
             "lastTransitionTime": format_time(now),
         }
-        return Write(
-            verb="patch",
-            resource=Pods,
-            namespace=meta.namespace,
-            name=meta.name,
-            subresource="status",
-            body=encode({"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}),
-            patch_type="strategic",
-            tolerate=("NotFound", "Conflict"),
-        )
+        return condition_write(Pods, meta.namespace, meta.name, meta.uid, condition)
 
     def finished(self, done: Done, now: float) -> None:
         """What was written is known before the cache shows it."""

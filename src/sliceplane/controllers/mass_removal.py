@@ -18,7 +18,7 @@ from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Pod, Service
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Namespaces, Nodes, Pods, Resource, Services
-from sliceplane.controllers.base import Done, Job, Selection, Write
+from sliceplane.controllers.base import Done, Job, Selection, Write, condition_write
 from sliceplane.kit.metrics import Family, Metrics
 from sliceplane.kit.times import format_time
 from sliceplane.slices.engine import SliceEngine
@@ -296,14 +296,5 @@ class MassRemovals:
             "message": message,
             "lastTransitionTime": format_time(now),
         }
-        write = Write(
-            verb="patch",
-            resource=Services,
-            namespace=shape.namespace,
-            name=shape.name,
-            subresource="status",
-            body=encode({"metadata": {"uid": shape.uid}, "status": {"conditions": [condition]}}),
-            patch_type="strategic",
-            tolerate=("NotFound", "Conflict"),
-        )
+        write = condition_write(Services, shape.namespace, shape.name, shape.uid, condition)
         return Job(key=condition_key, writes=(write,), token=wanted)

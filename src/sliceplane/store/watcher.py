@@ -101,8 +101,8 @@ def classify(event: StoreEvent, matches: Callable[[Record], bool] | None) -> Del
     return Delivery(EventType.DELETED, previous, left=True) if before else None
 
 
-def _nothing() -> None:
-    return None
+def nothing() -> None:
+    """Who need not be told."""
 
 
 class Watcher:
@@ -136,7 +136,7 @@ class Watcher:
         self.bound = bound
         self.bookmarks = bookmarks
         self.ends_at = ends_at
-        self.notify: Callable[[], None] = _nothing
+        self.notify: Callable[[], None] = nothing
         #: live items and their bytes; only the hub adds, only ``take`` removes
         self.queue: list[Item] = []
         self.size = 0

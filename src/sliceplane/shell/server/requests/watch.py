@@ -36,7 +36,7 @@ from sliceplane.shell.server.requests.response import (
 )
 from sliceplane.shell.server.requests.timers import HubTicker, Revocation
 from sliceplane.store.hub import Hub
-from sliceplane.store.watcher import Interest, Watcher
+from sliceplane.store.watcher import Interest, Watcher, nothing
 
 #: how long a client that reads nothing keeps its connection after its watch was closed
 STALLED_S_MAX = 5.0
@@ -139,7 +139,7 @@ class Stream:
             return await self._done
         finally:
             self._connection.detach()
-            self._watcher.notify = _nothing
+            self._watcher.notify = nothing
             if self._cut is not None:
                 self._cut.cancel()
 
@@ -202,10 +202,6 @@ class Stream:
     def _finish(self, *, connected: bool) -> None:
         if not self._done.done():
             self._done.set_result(connected)
-
-
-def _nothing() -> None:
-    return None
 
 
 class WatchHandler:

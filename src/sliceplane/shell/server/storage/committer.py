@@ -42,6 +42,7 @@ from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
 from sliceplane.store.shelf import Retention
 from sliceplane.store.types import StoreEvent
+from sliceplane.store.watcher import nothing
 
 T = TypeVar("T")
 
@@ -53,10 +54,6 @@ _GIVEN_UP_MAX = 1024
 
 def _silent(message: str) -> None:
     del message
-
-
-def _nothing() -> None:
-    return None
 
 
 class Committer:
@@ -72,7 +69,7 @@ class Committer:
         retention: Retention | None = None,
         report: Callable[[str], None] = _silent,
         report_mended: Callable[[str], None] = _silent,
-        on_aborted: Callable[[], None] = _nothing,
+        on_aborted: Callable[[], None] = nothing,
     ) -> None:
         self._store = store
         self._hub = hub

@@ -28,6 +28,7 @@ from sliceplane.shell.server.requests import app as app_module
 from sliceplane.shell.server.requests.app import ApiServer, Services
 from sliceplane.shell.server.requests.auth import Certificate, Tokens
 from sliceplane.shell.server.requests.limits import Limits
+from sliceplane.shell.server.requests.reports import HeldReports
 from sliceplane.shell.server.requests.resources import ResourceHandlers
 from sliceplane.shell.server.requests.timers import HubTicker, Revocation
 from sliceplane.shell.server.requests.watch import WatchHandler
@@ -141,6 +142,7 @@ class Application:
             decide=self.registry.decide,
             store=self.store,
             limits=Limits(),
+            reports=HeldReports(lambda: NOW),
             clock=lambda: NOW,
         )
         self.app = ApiServer(services)

@@ -74,6 +74,8 @@ function Drawn({ table, nodes, shares }) {
     const same = Object.keys(wanted).every((name) => wanted[name] === drawn.current[name]);
     const touched = same ? table.since(drawn.current.version) : null;
     const now = () => canvas.current && (drawn.current = draw(canvas.current, wanted, drawn.current, touched));
+    // What still waits for its turn was wanted before this: dark, where d was pressed twice.
+    turns.delete(canvas);
     if (!touched) inTurn(canvas, now);
     else if (touched.length) now();
   });
@@ -92,9 +94,10 @@ function inTurn(canvas, work) {
 }
 
 function turn() {
-  const [[canvas, work]] = turns;
-  turns.delete(canvas);
-  work();
+  const [next] = turns;
+  if (!next) return;
+  turns.delete(next[0]);
+  next[1]();
   if (turns.size) requestAnimationFrame(turn);
 }
 

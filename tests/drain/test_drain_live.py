@@ -271,7 +271,7 @@ async def test_a_pod_that_vanishes_meanwhile(shop: Shop) -> None:
     await shop.open()
     shop.papers["n-3"].open.clear()
     draining = asyncio.create_task(shop.drain())
-    await asyncio.sleep(0.3)
+    await eventually(shop._ready, lambda ready: ready == 1)
     body = b'{"gracePeriodSeconds":0}'
     from sliceplane.client import Pods
 

@@ -3,10 +3,11 @@ and lead nobody to where they must not."""
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from typing import Any
 
 import pytest
+from tests.growth.measure import growth
 from tests.iptables.restorer import Both
 from tests.nft.machine import NODE, ep, make_slice, node, service
 
@@ -109,10 +110,8 @@ def test_hints_and_node_names_without_end() -> None:
     zones = {"forZones": [{"name": f"z{number}"} for number in range(10_000)]}
     both = Both()
     rows = [ep(f"10.0.{n >> 8}.{n & 255}", hints=zones, nodeName="n" * 10_000) for n in range(200)]
-    began = time.process_time()
     both.put(node("z1", "192.168.0.1"), service(), make_slice(rows))
     assert len(answers(both)) == 200
-    assert time.process_time() - began < 20
 
 
 @pytest.mark.parametrize(
@@ -130,11 +129,9 @@ def test_a_hundred_thousand_source_ranges_are_cut_and_everything_beyond_is_kept_
     both = Both()
     ingress = [{"ip": "203.0.113.5", "ipMode": "VIP"}]
     ports = [{**HTTP[0], "nodePort": 30080}]
-    began = time.process_time()
     found = service(type="LoadBalancer", ingress=ingress, ports=ports, loadBalancerSourceRanges=ranges)
     both.nft.put(found, make_slice(["10.0.0.1"]))
     both.nft.sync()
-    assert time.process_time() - began < 5
 
     def sent(source: str) -> set[str]:
         return {outcome.verdict for outcome in both.nft.send("203.0.113.5", 80, "tcp", source, "forwarded")}
@@ -175,10 +172,9 @@ def test_names_that_could_be_read_as_others_are_no_services(field: str, value: s
 def test_a_thousand_services_of_one_pod_cost_each_other_little() -> None:
     """They share the element by which the Pod reaches itself."""
 
-    def seconds(count: int) -> float:
+    def run(count: int) -> None:
         both = Both()
         both.put(node("", "192.168.0.1"))
-        began = time.thread_time()
         for number in range(count):
             ip = f"172.30.{number >> 8}.{number & 255}"
             spec = {"clusterIP": ip, "clusterIPs": [ip]}
@@ -188,6 +184,5 @@ def test_a_thousand_services_of_one_pod_cost_each_other_little() -> None:
                 plane.on_slice(None, slices, 0.0)
         for plane in (both.nft.plane, both.iptables.plane):
             plane.take_transaction(0.0)
-        return time.thread_time() - began
 
-    assert min(seconds(4_000) for _ in range(2)) < 8 * max(0.02, min(seconds(1_000) for _ in range(2)))
+    assert growth(lambda: partial(run, 1_000), lambda: partial(run, 4_000)) < 8

@@ -104,8 +104,8 @@ async def test_a_silent_watch_is_noticed_by_who_listens_for_silence(plane: Plane
     ):
         await patient.wait_ready(60)
         await trusting.wait_ready(60)
-        await plane.until(lambda: len(plane.faults.watches) == 2)
-        assert plane.faults.silence_watches() == 2
+        # The patient one may be between two watches just now.
+        await plane.until(lambda: plane.faults.silence_watches() == 2)
         plane.set_endpoints("web", ["10.0.0.3:80"])
         await plane.until(lambda: [each.authority for each in patient.endpoints] == ["10.0.0.3:80"], timeout=60)
         assert [each.authority for each in trusting.endpoints] == ["10.0.0.1:80"]

@@ -95,6 +95,11 @@ def test_a_rollout_is_seen_live_and_told_as_activity(plane: Plane, page: Running
     )
     plane.apply(deployment("cart", 6, image="web:2"), namespace="shop")
     tab.until(f"{READY} === 6 && document.querySelectorAll('.map .cell').length === 6")
+    # A rollout leaves them where its surge found room; made at once they are three in each zone.
+    plane.apply(deployment("cart", 0, image="web:2"), namespace="shop")
+    tab.shows("no endpoint", "section[aria-labelledby=h-map]")
+    plane.apply(deployment("cart", 6, image="web:2"), namespace="shop")
+    tab.until(f"{READY} === 6 && document.querySelectorAll('.map .cell').length === 6")
     assert tab.eval("document.querySelectorAll('[role=grid]#endpoints .rows [role=row]').length") == 6
     tab.eval("location.hash = '#/now'")
     tab.shows("shop/cart", "ol.activity")

@@ -54,11 +54,11 @@ def test_a_full_disk_loses_lines_and_says_so_later(monkeypatch: pytest.MonkeyPat
         before = lost_lines()
         for _ in range(3):
             get_logger("test").warning("the disk is full")
-        assert settle(5)
+        assert settle(60)
         assert lost_lines() == before + 3
         monkeypatch.setattr(sys, "stderr", sound)
         get_logger("test").warning("there is room again")
-        assert settle(5)
+        assert settle(60)
         first, second = (tmp_path / "log").read_text().splitlines()
         assert int(re.findall(r"lines=(\d+)", first)[0]) >= 3
         assert "there is room again" in second
@@ -81,9 +81,9 @@ def _nobody_reads(monkeypatch: pytest.MonkeyPatch, writing: int, reading: int) -
         taken = bytearray()
         reader = threading.Thread(target=_read_all, args=(reading, taken))
         reader.start()
-        assert fresh.settle(20)
+        assert fresh.settle(60)
         fresh.write("event=end\n")
-        assert fresh.settle(20)
+        assert fresh.settle(60)
         monkeypatch.setattr(sys, "stderr", sys.__stderr__)
     reader.join(120)
     text = taken.decode().replace("\r", "")
@@ -189,9 +189,9 @@ def test_no_more_waits_than_the_bound() -> None:
     writer = LineWriter("test", write, bytes_max=100)
     assert [writer.put(b"x" * 40) for _ in range(4)] == [True, True, False, False]
     release.set()
-    assert writer.flush(5)
+    assert writer.flush(60)
     assert writer.put(b"y" * 100), "what was written makes room"
-    writer.close(5)
+    writer.close(60)
     assert not writer.put(b"z")
     assert (len(taken), writer.lost) == (3, 3)
 
@@ -210,7 +210,7 @@ def test_the_ready_line_waits_for_nobody(kind: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, check=True, timeout=120, text=True
     )
-    assert float(done.stderr) < 10
+    assert float(done.stderr) < STUCK_S_MAX
     os.close(reading)
     os.close(writing)
 
@@ -238,9 +238,9 @@ def test_what_libraries_log_is_a_line_like_ours(capsys: pytest.CaptureFixture[st
 def test_a_forked_process_has_a_log_of_its_own() -> None:
     code = (
         "import os\nfrom sliceplane.shell.process.log import get_logger, settle\n"
-        "get_logger('test').warning('the parent')\nassert settle(5)\n"
+        "get_logger('test').warning('the parent')\nassert settle(60)\n"
         "child = os.fork()\n"
-        "get_logger('test').warning('child' if child == 0 else 'parent again')\nassert settle(5)\n"
+        "get_logger('test').warning('child' if child == 0 else 'parent again')\nassert settle(60)\n"
         "os._exit(0) if child == 0 else os.waitpid(child, 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)

@@ -145,11 +145,16 @@ def test_a_good_token_counts_beside_an_expired_certificate(case: Case, authority
 
 
 def test_a_watch_ends_with_its_certificate(case: Case, authority: Authority) -> None:
-    connection = connect(case, authority.client("alice", timedelta(hours=1)))
-    case.jump(3598)
-    connection.request("GET", f"{NAMESPACES}?watch=1&timeoutSeconds=300")
-    began = time.monotonic()
-    answer = connection.getresponse()
+    for left_s in (2, 8, 32):  # a machine that is held up longer than that meanwhile has an expired one
+        connection = connect(case, authority.client("alice", timedelta(hours=1)))
+        case.jump(3600 - left_s)
+        connection.request("GET", f"{NAMESPACES}?watch=1&timeoutSeconds=300")
+        began = time.monotonic()
+        answer = connection.getresponse()
+        if answer.status == 200:
+            break
+        connection.close()
+        case.jump(0)
     assert answer.status == 200
     while answer.readline():
         pass

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-import statistics
-import time
 from collections.abc import Iterator
 
 import pytest
 from tests.shell.server.serving import Server, run_plane
 
+from sliceplane.shell.server.config import Periods
 from sliceplane.shell.server.plane import PlaneConfig
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
@@ -20,7 +19,8 @@ WATCHERS, WRITES, OBJECT_BYTES = 50, 60, 100_000
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0))
+    """It cuts no watch off: what waited for a slow one would wait for ever."""
+    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0), periods=Periods(stalled_watch_s=3600.0))
     yield Server(plane)
     end()
 
@@ -38,34 +38,27 @@ def watching(server: Server) -> Iterator[ssl.SSLSocket]:
         yield tls
 
 
-def latency(server: Server) -> float:
-    """Seconds for a write of a small object by somebody else, median of some."""
+def others_are_answered(server: Server) -> None:
+    """Writes of small objects, and reads."""
     connection = server.connect()
-    taken = []
     with contextlib.closing(connection):
         for number in range(15):
-            began = time.perf_counter()
             body = {"metadata": {"generateName": "small-"}, "data": {"n": str(number)}}
             assert server.request("POST", CONFIG_MAPS, body, connection=connection).code == 201
             assert server.request("GET", "/api/v1/namespaces/default", connection=connection).code == 200
-            taken.append(time.perf_counter() - began)
-    return statistics.median(taken)
 
 
 def test_others_do_not_notice(server: Server) -> None:
-    alone = latency(server)
     with contextlib.ExitStack() as stack:
         for _ in range(WATCHERS):
             stack.enter_context(watching(server))
         assert len(server.plane.hub) == WATCHERS
-        before = latency(server)
+        others_are_answered(server)
         for number in range(WRITES):
             body = {"metadata": {"name": f"large-{number}"}, "data": {"a": "x" * OBJECT_BYTES}}
             assert server.request("POST", CONFIG_MAPS, body).code == 201
-        # 6 MB for each of them, and nobody takes any: those queues that are full are closed.
-        blocked = latency(server)
-    # Generous, as machines differ: what is excluded is that a write waits for anybody who reads slowly.
-    assert blocked < max(20 * alone, 20 * before, 0.25), f"{alone=} {before=} {blocked=}"
+        # 6 MB for each of them, and none takes any: those queues that are full are closed.
+        others_are_answered(server)
 
 
 def test_what_waits_for_them_is_bounded(server: Server) -> None:

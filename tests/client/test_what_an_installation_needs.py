@@ -1,4 +1,4 @@
-"""The client is small: what it imports, how long that takes, and that a plain installation is enough."""
+"""The client is small: what it imports, and that a plain installation is enough."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ NOT_IMPORTED = {*EXTRA_OF, "aiohttp", "click", "yaml", "sqlite3", "email", "http
 IMPORTED = {"api", "balancing", "client", "drain", "informer", "kit", "proxy", "shell"}
 
 _LOADED = """
-import json, sys, time
-began = time.process_time()
+import json, sys
 import {what}
-print(json.dumps([time.process_time() - began, sorted(sys.modules)]))
+print(json.dumps(sorted(sys.modules)))
 """
 
 
-def imported(what: str) -> tuple[float, set[str]]:
-    """Processor seconds and modules of importing *what* in a process of its own."""
+def imported(what: str) -> set[str]:
+    """The modules that there are after importing *what* in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-c", _LOADED.format(what=what)],
         env={"PYTHONPATH": str(ROOT / "src")},
@@ -39,12 +38,11 @@ def imported(what: str) -> tuple[float, set[str]]:
         text=True,
         check=True,
     )
-    seconds, modules = json.loads(done.stdout)
-    return seconds, set(modules)
+    return set(json.loads(done.stdout))
 
 
 def test_nothing_of_servers_is_imported() -> None:
-    _, modules = imported("sliceplane.client")
+    modules = imported("sliceplane.client")
     assert {name.partition(".")[0] for name in modules} & NOT_IMPORTED == set()
     ours = {name.split(".")[1] for name in modules if name.startswith("sliceplane.")}
     assert ours == IMPORTED
@@ -58,12 +56,8 @@ def test_nothing_of_servers_is_imported() -> None:
     }
 
 
-def test_importing_costs_less_than_aiohttp() -> None:
-    ours = min(imported("sliceplane.client")[0] for _ in range(3))
-    theirs = min(imported("asyncio, aiohttp")[0] for _ in range(3))
-    assert ours < theirs, (
-        f"importing sliceplane.client took {ours * 1e3:.0f} ms, asyncio and aiohttp {theirs * 1e3:.0f}"
-    )
+def test_importing_loads_fewer_modules_than_aiohttp() -> None:
+    assert len(imported("sliceplane.client")) < len(imported("asyncio, aiohttp"))
 
 
 def test_the_proxy_needs_its_extra_only() -> None:

@@ -16,12 +16,14 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.running import Plane, spawn, stop
 from tests.waiting import until
 
 COLLECTION = "/api/v1/namespaces/default/configmaps"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 WRITERS = 4
 
 
@@ -152,7 +154,14 @@ def test_a_restart_writes_nothing(tmp_path: Path) -> None:
         "spec": {"replicas": 3, "selector": {"matchLabels": labels}, "template": template},
     }
     assert api.call("POST", "/api/v1/namespaces/default/services", service)[0] == 201
-    assert api.call("POST", "/apis/apps/v1/namespaces/default/deployments", deployment)[0] == 201
+    assert api.call("POST", DEPLOYMENTS, deployment)[0] == 201
+
+    def available() -> Any:
+        shown: Any = api.call("GET", f"{DEPLOYMENTS}/web")[1]
+        return shown.get("status", {}).get("availableReplicas")
+
+    until(available, lambda count: count == 3)
+    until(lambda: endpoints_of_web(api) == 3)
     before = settled_revision(api)
     api.close()
     os.kill(plane.process.pid, signal.SIGKILL)
@@ -162,14 +171,16 @@ def test_a_restart_writes_nothing(tmp_path: Path) -> None:
     api = Api(plane)
     try:
         assert settled_revision(api) == before
-        slices = api.call(
-            "GET",
-            "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3Dweb",
-        )[1]
-        assert sum(len(item["endpoints"]) for item in slices["items"]) == 3  # type: ignore[attr-defined]
+        assert endpoints_of_web(api) == 3
     finally:
         api.close()
         assert stop(plane) == 0
+
+
+def endpoints_of_web(api: Api) -> int:
+    selector = "labelSelector=kubernetes.io%2Fservice-name%3Dweb"
+    slices: Any = api.call("GET", f"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?{selector}")[1]
+    return sum(len(item["endpoints"]) for item in slices["items"])
 
 
 def settled_revision(api: Api) -> int:

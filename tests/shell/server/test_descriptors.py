@@ -8,13 +8,13 @@ import http.client
 import resource
 import socket
 import ssl
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from benchmarks.tools.process import PlaneProcess
 from tests.attack.harness import admin_context, anonymous_context
+from tests.waiting import until
 
 from sliceplane.shell.process import log
 
@@ -88,16 +88,17 @@ def test_when_all_are_known_new_ones_are_refused_and_storage_goes_on(plane: Plan
         for number in range(20):
             assert write(known, f"more-{number}") == 201
         assert figures(known)["sliceplane_refused_connections_total"] == refused
-        lines = (tmp_path / "plane.log").read_text().splitlines()
+        log_file = tmp_path / "plane.log"
+        lines = until(log_file.read_text, lambda text: "connections are refused" in text).splitlines(keepends=True)
         (told,) = [line for line in lines if "connections are refused" in line]
         assert "kept for storage and logs" in told
     assert plane.process.poll() is None
-    deadline = time.monotonic() + 60
-    while True:
-        with contextlib.suppress(OSError), contextlib.closing(admin(plane)) as newcomer:
-            assert write(newcomer, "again") == 201
-            break
-        assert time.monotonic() < deadline
+
+    def written() -> int:
+        with contextlib.closing(admin(plane)) as newcomer:
+            return write(newcomer, "again")
+
+    assert until(written, ignoring=(OSError,)) == 201
 
 
 def test_a_line_is_written_without_a_descriptor_for_the_library(
@@ -110,7 +111,7 @@ def test_a_line_is_written_without_a_descriptor_for_the_library(
 
     monkeypatch.setattr(log, "_root", fail)
     log.get_logger("apiserver").error("connections are refused", why="a reason", limit=200)
-    assert log.settle(10)
+    assert log.settle(60)
     told = capfd.readouterr().err
     _, _, line = told.partition(" ")  # its time comes first
     assert line.startswith('level=error component=apiserver event="connections are refused" why="a reason" limit=200')

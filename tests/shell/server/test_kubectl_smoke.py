@@ -6,11 +6,11 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from tests.shell.server.serving import Server
+from tests.waiting import until
 
 pytestmark = pytest.mark.kubectl
 KUBECTL = shutil.which("kubectl", path=str(Path(sys.executable).parent)) or shutil.which("kubectl")
@@ -62,9 +62,7 @@ def test_apply_get_watch_delete(server: Server, tmp_path: Path) -> None:
     try:
         assert watch.stdout is not None
         assert watch.stdout.readline().split()[0] == "smoke"
-        deadline = time.monotonic() + 60
-        while not len(server.plane.hub):
-            assert time.monotonic() < deadline
+        until(lambda: len(server.plane.hub))
         kubectl(server, tmp_path, "create", "service", "clusterip", "other", "--tcp=80:80")
         assert watch.stdout.readline().split()[:2] == ["other", "ClusterIP"]
     finally:

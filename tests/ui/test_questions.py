@@ -44,4 +44,6 @@ async def test_questions_share_a_part_of_a_core_and_take_turns(monkeypatch: pyte
         await asyncio.sleep(0)
     counts = [asked.count(name) for name in names]
     assert max(counts) - min(counts) <= 1, counts
-    assert len(names) < sum(counts) * COST_S * 1000 <= (now - began) * BUSY_MS + SAVED_MS
+    assert len(names) < sum(counts) * COST_S * 1000 <= (now - began) * BUSY_MS + 2 * SAVED_MS, (
+        "the last one may overdraw"
+    )

@@ -125,10 +125,11 @@ class BarrierBook:
             since = before["since"] if same else now
             verdict = cluster.verdict(key, facts, now)
             state, outcome = _STATES[verdict.state]
-            says = sentence(DrainedPod(key, outcome, verdict, now - since))
+            # Its beginning is the state, in the words of a command that has ended.
+            says = sentence(DrainedPod(key, outcome, verdict, now - since)).partition(": ")[2]
             told = condition_of(pod)
             if told is not None and told.status == "True":
-                state, says = "drained", f"drained: {told.message}"
+                state, says = "drained", told.message or ""
             rows[key] = {
                 "pod": key,
                 "uid": pod.metadata.uid,
@@ -139,7 +140,7 @@ class BarrierBook:
                 "until": None,
                 "waitingFor": [missing.text for missing in (*verdict.waiting, *verdict.unknown)],
             }
-        return rows
+        return dict(sorted(rows.items(), key=lambda entry: entry[1]["state"] == "drained"))
 
 
 def _leaves(pod: Pod) -> bool:

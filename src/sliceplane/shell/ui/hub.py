@@ -29,7 +29,7 @@ TICK_MAX_S: Final = 2.0
 #: a view rests so many times what it cost
 REST: Final = 100.0
 #: milliseconds of CPU that the loop's thread takes in a second, in the mean, and what it may have saved up
-BUSY_MS: Final = 25.0
+BUSY_MS: Final = 20.0
 SAVED_MS: Final = 300
 SINCE: Final = {"10m": 600, "1h": 3600, "6h": 21600}
 

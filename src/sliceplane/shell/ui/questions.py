@@ -37,7 +37,7 @@ from sliceplane.tracer.question import Unanswerable
 GAP_S: Final = 1.0
 #: milliseconds of CPU that questions take in a second, in the mean, but for those asked for the first time; and what
 #: they may have saved up
-BUSY_MS: Final = 15.0
+BUSY_MS: Final = 12.0
 SAVED_MS: Final = 300
 #: a question that was looked at within that time is wanted
 WANTED_S: Final = 5.0
@@ -108,8 +108,8 @@ class Questions:
         return kept.answered
 
     def _is_next(self, kept: _Kept, now: float) -> bool:
-        """There is CPU for it, and of all that are wanted its answer is the oldest."""
-        if self._budget.take(now, 0) > 0:
+        """There is CPU for it, no other is being asked, and of all that are wanted its answer is the oldest."""
+        if self._budget.take(now, 0) > 0 or any(other.running is not None for other in self._kept.values()):
             return False
         return all(kept.ended <= other.ended for other in self._kept.values() if now - other.wanted < WANTED_S)
 
@@ -134,8 +134,10 @@ class Questions:
 
     async def _note(self, question: Question, kept: _Kept) -> None:
         try:
-            kept.answered, cpu_s = await self._timed(question)
-            self._budget.take(time.monotonic(), cpu_s * 1000)
+            answered, cpu_s = await self._timed(question)
+            if kept.answered is not None:
+                self._budget.take(time.monotonic(), cpu_s * 1000)
+            kept.answered = answered
         except Exception as error:
             # A fault of ours: said on the page, as a refusal would be, and tried again.
             kept.answered = Answered(self._clock(), None, f"a fault of this program: {type(error).__name__}: {error}")

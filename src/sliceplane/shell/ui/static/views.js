@@ -230,7 +230,7 @@ const DRAIN_MARKS = { drained: 'well', 'cannot know': 'unknown', waiting: 'late'
 const Barrier = ({ row, at }) => html`<li><${Mark} kind=${DRAIN_MARKS[row.state]}>${row.state}<//>
   <div><b><bdi>${row.pod}</bdi></b> <span class="quiet">${row.node && html`on <bdi>${row.node}</bdi>, `}${row.until ? `${clock(row.since)} to ${clock(row.until)}` : `since ${clock(row.since)}`}</span>
     <div class="quiet"><bdi>${row.says}</bdi></div>
-    ${!row.until && row.waitingFor.length > 0 && html`<ul class="late">${row.waitingFor.slice(0, 20).map((node) => html`<li key=${node}><bdi>${node}</bdi></li>`)}${row.waitingFor.length > 20 && html`<li class="quiet">and ${row.waitingFor.length - 20} more</li>`}</ul>`}</div></li>`;
+    ${!row.until && row.waitingFor.length > 3 && html`<ul class="late">${row.waitingFor.slice(0, 20).map((node) => html`<li key=${node}><bdi>${node}</bdi></li>`)}${row.waitingFor.length > 20 && html`<li class="quiet">and ${row.waitingFor.length - 20} more</li>`}</ul>`}</div></li>`;
 
 function Drains({ state, stream }) {
   const { drains } = state.parts;
@@ -239,7 +239,7 @@ function Drains({ state, stream }) {
     <p class="quiet">A Pod is drained when no node's kernel sends it new connections any more. Connections that are open end when the application ends them.</p>
     ${!drains ? html`<${Waiting}>looking for Pods that leave<//>` : drains.problem ? html`<${Problem} text=${drains.problem} />` : html`
       <${Panel} id="going" title=${answer.going.length ? `${count(answer.going.length + answer.more, 'Pod')} leaving` : 'No Pod is leaving'}><ol class="barriers">${answer.going.map((row) => html`<${Barrier} key=${row.uid} row=${row} />`)}</ol><//>
-      <${Panel} id="ended" title="Ended"><ol class="barriers">${answer.ended.map((row) => html`<${Barrier} key=${row.uid + row.until} row=${row} />`)}</ol>${!answer.ended.length && html`<p class="quiet">none has ended since somebody looks</p>`}<//>
+      <${Panel} id="ended" title="Ended"><ol class="barriers">${answer.ended.map((row) => html`<${Barrier} key=${row.uid + row.until} row=${row} />`)}</ol>${!answer.ended.length && html`<p class="quiet">none has ended since it was looked at first</p>`}<//>
       <${Unseen} phrases=${answer.notLookedAt} />`}`;
 }
 

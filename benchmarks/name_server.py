@@ -1,8 +1,8 @@
 """What a name costs, and how soon one that is gone is gone: ours beside CoreDNS, over one API server, with one load.
 
-CPU of the server for a query: ``dnsperf`` asks as fast as it is answered.  CoreDNS answers without its
-cache there, on one processor, as we do.  Then an endpoint of a headless Service turns not ready while a client asks:
-until it is gone from answers, for ours, for CoreDNS without its cache, and once with the cache of the usual Corefile.
+CPU of the server for a query: ``dnsperf`` asks as fast as it is answered.  CoreDNS has the usual Corefile without its
+cache, on one processor: it counts and rotates, as we do.  Then an endpoint of a headless Service turns not ready while
+a client asks: until it is gone from answers, for ours, for CoreDNS without its cache, and once with it.
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ PEER_SHARE = 0.5
 GONE_BUDGET_MS = 50.0
 _COREFILE = """.:{port} {{
     bind 127.0.0.1
+    errors
+    prometheus 127.0.0.1:{metrics}
+    loadbalance
     kubernetes {zone} in-addr.arpa ip6.arpa {{
         kubeconfig {kubeconfig}
         ttl {ttl}
@@ -81,12 +84,15 @@ def ours(kubeconfig: Path, folder: Path) -> tuple[Process, int]:
 
 
 def coredns(program: Path, kubeconfig: Path, folder: Path, *, cache: bool) -> tuple[Process, int]:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
+    ports = []
+    for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
+        with socket.socket(socket.AF_INET, kind) as free:
+            free.bind(("127.0.0.1", 0))
+            ports.append(int(free.getsockname()[1]))
+    port, metrics = ports
     corefile = folder / f"Corefile-{port}"
     words = {"cache": "cache 30" if cache else "", "ttl": 30 if cache else 5}
-    corefile.write_text(_COREFILE.format(port=port, zone=ZONE, kubeconfig=kubeconfig, **words))
+    corefile.write_text(_COREFILE.format(port=port, metrics=metrics, zone=ZONE, kubeconfig=kubeconfig, **words))
     process = Process(str(program), "-conf", str(corefile), log=folder / "coredns.log", GOMAXPROCS="1")
     wait_for(lambda: addresses(port) == 10, "CoreDNS answers")
     return process, port

@@ -67,6 +67,8 @@ class Resolver:
     ) -> None:
         self.server: Final = NameServer(zone, config)
         self._clock = clock
+        #: the rate alone asks what time it is
+        self._is_limited = config.rate > 0
         self._informers: list[RunningInformer[Object]] = []
         self._datagrams: list[Datagrams] = []
         self._streams = Streams(self._on_query, self._on_forward)
@@ -198,7 +200,8 @@ class Resolver:
         size = len(packet)
         self._asked[size] = self._asked.get(size, 0) + 1
         try:
-            answer = self.server.answer(packet, client, "tcp" if over_tcp else "udp", self._clock())
+            now = self._clock() if self._is_limited else 0.0
+            answer = self.server.answer(packet, client, "tcp" if over_tcp else "udp", now)
         except Exception as error:
             self._panics.value += 1
             _log.error("a query met a fault", client=client, query=packet[:64].hex(), exc_info=error)

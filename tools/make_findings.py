@@ -35,13 +35,6 @@ PARTS = {
     "L": ("Endpoints", "programs that read Endpoints have other addresses"),
 }
 #: causes that are known, and that these commands cannot see
-UNNAMED = (
-    (
-        "the balancer has no healthy node",
-        "a firewall keeps its health checks from the nodes",
-        "a node proxy answers at the health check port, and does not tell who asked and who did not",
-    ),
-)
 _SEEN_IN = {
     "objects": "API objects, so on any cluster",
     "reports": "reports of node proxies, so where ours run",
@@ -78,8 +71,6 @@ def _index() -> str:
             for code, cause in causes.items()
             if code[0] == letter
         ]
-    lines += ["", "## Not named", "", "| what one sees | cause | why not |", "|---|---|---|"]
-    lines += [f"| {sees} | {what} | {why} |" for sees, what, why in UNNAMED]
     return "\n".join([*lines, ""])
 
 

@@ -430,6 +430,19 @@ async def test_a_load_balancer_is_told_how_many_there_are(served: tuple[ServiceH
         await ask(port)
 
 
+async def test_when_a_port_was_asked_last_is_known() -> None:
+    now = [1000.0]
+    health, port, other = ServiceHealth("IPv4", Healthy(), clock=lambda: now[0]), free_port(), free_port()
+    await health.update({KEY: HealthCheck(port, 2), ServiceKey("ns", "web"): HealthCheck(other, 1)}, LOOPBACK)
+    now[0] = 1500.0
+    await ask(port)
+    assert health.asked() == {port: 1500.0, other: 1000.0}
+    await health.update({KEY: HealthCheck(port, 2)}, LOOPBACK)
+    assert health.asked() == {port: 1500.0}
+    await health.close()
+    assert health.asked() == {}
+
+
 async def test_several_services_and_a_port_that_moves(served: tuple[ServiceHealth, Healthy]) -> None:
     health, _ = served
     ports = [free_port() for _ in range(3)]

@@ -30,6 +30,8 @@ from sliceplane.proxy.progress import (
     CHANGED_PERIOD_S,
     IDLE_PERIOD_S,
     INPUTS_OLD_S,
+    UNASKED_MAX,
+    UNASKED_S,
     Progress,
     read_report,
 )
@@ -335,3 +337,16 @@ async def test_a_server_that_refuses_is_asked_again_and_the_rules_are_written() 
         server.refuse = False
         await until_revision(server, "0")
         assert any("172.30.0.1" in text for text in runner.texts)
+
+
+def test_ports_that_no_balancer_asked_for_ten_minutes_are_told() -> None:
+    progress = Progress("node-1", ("IPv4",))
+    progress.take_report(1000.0)
+    progress.on_asked({31234: 1000.0, 31235: 1599.0}, 1000.0 + UNASKED_S - 1)
+    assert progress.report().unasked == ()
+    before = progress.next_deadline()
+    progress.on_asked({31234: 1000.0, 31235: 1599.0}, 1000.0 + UNASKED_S)
+    assert progress.report().unasked == (31234,)
+    assert progress.next_deadline() < before, "something has changed"
+    progress.on_asked(dict.fromkeys(range(1, 1000), 0.0), 1000.0)
+    assert len(progress.report().unasked) == UNASKED_MAX

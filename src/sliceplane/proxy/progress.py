@@ -61,6 +61,9 @@ SPREAD_MAX_S: Final = 30.0
 LEASE_DURATION_S: Final = 90
 #: a watch that is quiet and healthy is asked about sooner; a cache that is older hears nothing of the API server
 INPUTS_OLD_S: Final = 120.0
+#: load balancers ask a health check port every few seconds
+UNASKED_S: Final = 600.0
+UNASKED_MAX: Final = 50
 #: what is told of a kernel in trouble: sentences, and characters of each
 PROBLEMS_MAX: Final = 3
 PROBLEM_LENGTH_MAX: Final = 200
@@ -86,6 +89,8 @@ class ProgressReport(msgspec.Struct, frozen=True, omit_defaults=True):
     services: dict[str, Held] = {}
     problems: tuple[str, ...] = ()
     inputs_since: int = 0
+    #: health check ports of Services that no load balancer has asked for ``UNASKED_S``
+    unasked: tuple[int, ...] = ()
 
     def places(self) -> dict[Place, Held]:
         readings = ((EndpointSlices, self.endpointslices), (Services, self.services))
@@ -140,6 +145,7 @@ class Progress:
         self._held: dict[Family, dict[Place, Held]] = {family: {} for family in families}
         self._problems: tuple[str, ...] = ()
         self._inputs_since = 0
+        self._unasked: tuple[int, ...] = ()
         self._requests: list[_Request] = []
         self._told: ProgressReport | None = None
         self._told_at: float | None = None
@@ -205,6 +211,11 @@ class Progress:
             self._inputs_since = 0
         elif not self._inputs_since and age_s < inf:
             self._inputs_since = int(now - age_s)
+
+    def on_asked(self, asked: Mapping[int, float], now: float) -> None:
+        """When each health check port was asked last, or opened."""
+        unasked = sorted(port for port, at in asked.items() if now - at >= UNASKED_S)
+        self._unasked = tuple(unasked[:UNASKED_MAX])
 
     @property
     def held(self) -> dict[Place, Held]:
@@ -279,7 +290,11 @@ class Progress:
         for (resource, reading), held in self.held.items():
             by_resource[resource][reading] = held
         return ProgressReport(
-            by_resource[EndpointSlices.plural], by_resource[Services.plural], self._problems, self._inputs_since
+            by_resource[EndpointSlices.plural],
+            by_resource[Services.plural],
+            self._problems,
+            self._inputs_since,
+            self._unasked,
         )
 
     def check(self) -> None:
@@ -300,7 +315,7 @@ def _revision(held: dict[Place, Held], place: Place) -> int:
 def _content(report: ProgressReport) -> tuple[object, ...]:
     """All but versions, which bookmarks raise every minute."""
     digests = {place: held.digest for place, held in report.places().items() if held.revision}
-    return (digests, report.problems, report.inputs_since)
+    return (digests, report.problems, report.inputs_since, report.unasked)
 
 
 def spread_of(word: str, nodes: int) -> str:

@@ -238,3 +238,30 @@ def a_view_that_was_behind_has_ended(world: World) -> None:
 def a_view_of_another_service_is_behind(world: World) -> None:
     changed(world, 45)
     add_view(world, 790, of="search")
+
+
+def balanced(world: World, *unasked: int) -> None:
+    """Each node's proxy tells that these ports were not asked."""
+    add_proxies(world)
+    service = world.get("Service", "shop", "cart")
+    service["spec"].update(type="LoadBalancer", externalTrafficPolicy="Local", healthCheckNodePort=31234)
+    service["spec"]["ports"][0]["nodePort"] = 30080
+    service["status"] = {"loadBalancer": {"ingress": [{"ip": "203.0.113.9"}]}}
+    for node in world.all("Node"):
+        report(world, node["metadata"]["name"], unasked=unasked)
+
+
+@planted("X6")
+def no_node_is_asked_whether_it_is_healthy(world: World) -> None:
+    balanced(world, 30999, 31234)
+
+
+@near_miss("X6")
+def one_node_is_asked(world: World) -> None:
+    balanced(world, 31234)
+    report(world, "node-0", unasked=())
+
+
+@near_miss("X6")
+def another_port_is_not_asked(world: World) -> None:
+    balanced(world, 30999)

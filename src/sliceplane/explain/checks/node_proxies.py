@@ -28,6 +28,7 @@ from sliceplane.proxy.progress import (
     LABEL_COMPONENT,
     LEASE_DURATION_S,
     LEASE_NAMESPACE,
+    UNASKED_S,
     Held,
     Place,
     ProgressReport,
@@ -103,6 +104,26 @@ def of_service(case: ServiceCase) -> Iterable[Finding]:
             also = f"; so with {some(sorted(finding.subject.name for finding in others))}"
             first = msgspec.structs.replace(first, sentence=f"{first.sentence}{also}")
         yield first
+
+
+def balancer_that_never_asks(case: ServiceCase) -> Iterable[Finding]:
+    """X6.  Some balancers lead to Pods and ask no node: possible, and a note."""
+    service = case.service
+    port = service.spec.health_check_node_port if service is not None else 0
+    if service is None or not port or service.spec.type != "LoadBalancer":
+        return
+    alive = [proxy for proxy in case.facts.derived(_proxies) if not _is_silent(case.facts, proxy)]
+    told = [proxy.report for proxy in alive if proxy.report is not None]
+    if told and all(port in report.unasked for report in told):
+        yield Finding(
+            code="X6",
+            subject=case.subject,
+            certainty="possible",
+            sentence=f"nobody asked health check port {port} of {count(len(told), 'node')} for {lasting(UNASKED_S)}",
+            evidence=(case.field("spec.healthCheckNodePort", str(port)),),
+            effect="a balancer that leads to nodes has none that is healthy",
+            remedy=f"let the balancer's health checks through to TCP port {port} of the nodes",
+        )
 
 
 def of_node(case: NodeCase) -> Iterable[Finding]:
@@ -321,5 +342,5 @@ def _misnamed(facts: Facts, proxy: _Proxy) -> Iterator[Finding]:
     )
 
 
-CHECKS = (of_service,)
+CHECKS = (of_service, balancer_that_never_asks)
 NODE_CHECKS = (of_node,)

@@ -21,7 +21,8 @@ import asyncio
 import errno
 import json
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from sliceplane.kit.ip import Family
@@ -66,7 +67,7 @@ class Consequences:
         self._flows = flows
         self._flows_retry_s = flows_retry_s
         self._clock = clock
-        self._health = ServiceHealth(plane.family, healthy, on_port_failed, listen)
+        self._health = ServiceHealth(plane.family, healthy, on_port_failed, listen, clock=clock)
         self._changed = asyncio.Event()
         self._all_flows = False
 
@@ -115,8 +116,21 @@ class Consequences:
             complained = ""
             self._metrics.on_conntrack(plane.family, self._clock() - started, forgotten)
 
+    @property
+    def asked(self) -> dict[int, float]:
+        return self._health.asked()
+
     async def close(self) -> None:
         await self._health.close()
+
+
+def last_asked(families: Iterable[Consequences]) -> dict[int, float]:
+    """When each health check port was asked last, or opened: a balancer asks one family."""
+    found: dict[int, float] = {}
+    for of_family in families:
+        for port, at in of_family.asked.items():
+            found[port] = max(at, found.get(port, at))
+    return found
 
 
 if TYPE_CHECKING:
@@ -143,6 +157,8 @@ class ServiceHealth:
         on_failed: Callable[[ServiceKey, str], None] | None = None,
         listen: Listen = listening_in(""),  # noqa: B008  # a function without state
         guard: Door = door,
+        *,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """*on_failed* is told, once, of a Service whose port cannot be had, and why.  *listen* opens sockets."""
         self._listen = listen
@@ -153,6 +169,13 @@ class ServiceHealth:
         self._checks: dict[ServiceKey, HealthCheck] = {}
         self._servers: dict[ServiceKey, tuple[int, tuple[str, ...], GuardedPort]] = {}
         self._failed: set[ServiceKey] = set()
+        self._clock = clock
+        #: when it was asked last, or opened
+        self._asked: dict[ServiceKey, float] = {}
+
+    def asked(self) -> dict[int, float]:
+        """By port."""
+        return {port: self._asked[key] for key, (port, _, _) in sorted(self._servers.items())}
 
     async def update(self, checks: Mapping[ServiceKey, HealthCheck], addresses: tuple[str, ...] | None) -> None:
         """Serve exactly *checks*, at *addresses* (``None``: everywhere).  A port that cannot be had is told once and
@@ -162,7 +185,7 @@ class ServiceHealth:
         for key in sorted(self._servers):
             port, served, served_by = self._servers[key]
             if key not in checks or (checks[key].port, hosts) != (port, served):
-                del self._servers[key]
+                del self._servers[key], self._asked[key]
                 await served_by.close()
         for key in sorted(checks.keys() - self._servers.keys()):
             await self._open(key, checks[key].port, hosts)
@@ -196,10 +219,13 @@ class ServiceHealth:
             raise
         self._failed.discard(key)
         self._servers[key] = (port, hosts, served)
+        self._asked[key] = self._clock()
 
     def _answer(self, key: ServiceKey) -> web.Response:
         from aiohttp import web
 
+        if key in self._asked:
+            self._asked[key] = self._clock()
         check = self._checks.get(key)
         count = check.local_endpoints if check is not None else 0
         healthy = self._healthy()

@@ -42,7 +42,7 @@ from sliceplane.proxy.selections import ALL, Union, common_selector, own_selecto
 from sliceplane.proxy.slicecache import differences
 from sliceplane.proxy.surroundings import PRIMARY, RulesConfig
 from sliceplane.shell.node.claims import ALL_NODES, ProxyClaims
-from sliceplane.shell.node.consequences import FAILED, Consequences, FlowForgetter
+from sliceplane.shell.node.consequences import FAILED, Consequences, FlowForgetter, last_asked
 from sliceplane.shell.node.healthz import ProxyHealth
 from sliceplane.shell.node.inputs import COMMON, Changes, Inputs
 from sliceplane.shell.node.kernel.backend import AnyBackend, KernelError, look
@@ -308,6 +308,7 @@ class NodeProxy:
         for plane in self._planes:
             if plane.schedule.freshness.pending_since is None:
                 self.progress.on_idle(plane.family)
+        self.progress.on_asked(last_asked(self._consequences.values()), self._clock())
         health = self.health()
         self.progress.on_problems(health.reasons + health.warnings)
         self.progress.on_inputs(health.input_staleness_s or 0.0, self._clock())

@@ -192,6 +192,7 @@ class Driver:
         self._pods = pods
         self._first = 0
         self._turn = 0
+        self._unready: set[int] = set()
 
     def run(self, act: Callable[[HttpClient], Awaitable[None]], times: int) -> None:
         async def story() -> None:
@@ -206,8 +207,8 @@ class Driver:
     async def flip(self, client: HttpClient) -> None:
         number = self._first + self._turn * 7919 % self._pods
         self._turn += 1
-        ready = self._turn // self._pods % 2 == 1
-        await self._set(client, number, ready=ready)
+        self._unready ^= {number}  # the other way each time: a patch that changes nothing would cost nothing
+        await self._set(client, number, ready=number not in self._unready)
 
     async def replace(self, client: HttpClient) -> None:
         """A new Pod comes and is ready, the oldest goes."""

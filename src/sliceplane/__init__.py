@@ -5,7 +5,7 @@ in which none needs one that comes later:
 
 - what all of them know: kit, api, documents, findings;
 - the state of a server and of its readers: store, informer, workqueue, flowcontrol;
-- endpoints of Services: heuristics, slices, proxy, endpoints, balancing, shadow, drain;
+- endpoints of Services: heuristics, slices, proxy, endpoints, balancing, shadow, drain, external;
 - what writes and decides: registry, controllers;
 - rules of a node: nft, iptables, ipvs, hns;
 - names of Services: dns;

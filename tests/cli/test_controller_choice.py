@@ -12,7 +12,7 @@ ALL = (
     *("endpointslice-controller", "endpoints-controller", "endpointslice-mirroring-controller"),
     *("garbage-collector-controller", "namespace-controller", "resourcequota-controller"),
     *("serviceaccount-controller", "service-claims-controller", "traffic-distribution-controller"),
-    "pod-drained-controller",
+    *("pod-drained-controller", "external-endpoints-controller"),
 )
 
 

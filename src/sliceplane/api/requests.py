@@ -95,6 +95,8 @@ class Write:
     subresource: str = ""
     body: bytes = b""
     patch_type: PatchType = "merge"
+    #: of an "apply": fields that another manager owns are taken over
+    force: bool = False
     label_selector: str = ""
     #: errors that count as success, by reason (a delete that finds nothing, say)
     tolerate: tuple[str, ...] = ()

@@ -147,7 +147,7 @@ def become(user: str) -> None:
         raise click.UsageError(f"--user: only root can become {user!r}") from error
 
 
-@command.command("query", cls=Command, examples=[
+@command.command("query", cls=Command, short_help="Answer one name, and tell why.", examples=[
     ("why a name leads where it does", "sliceplane dns query --why kubernetes.default"),
     ("what a client in another zone gets", "sliceplane dns query --client 10.1.2.3 peers.default A"),
 ])  # fmt: skip

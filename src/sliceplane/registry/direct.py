@@ -6,6 +6,7 @@ A ``Write`` becomes a step, a plan of a watch becomes an interest at the hub; bo
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, partial
 
 from sliceplane.api.codec import encode
@@ -35,7 +36,8 @@ def step_of(registry: Registry, context: Context, write: Write, options: WriteOp
             body = body_of_json(write.resource, write.subresource, write.body)
             return partial(registry.update, context, target, body, options)
         case "patch":
-            return partial(registry.patch, context, target, write.patch_type, write.body, options)
+            forced = replace(options, force=True) if write.force else options
+            return partial(registry.patch, context, target, write.patch_type, write.body, forced)
         case "delete":
             deletion = delete_options_of_document(document_of_json(write.body)) if write.body else DeleteOptions()
             return partial(registry.delete, context, target, deletion)

@@ -112,26 +112,28 @@ class Storm:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """``count``: the most that were held at a time, of which some go at every step once the time is over."""
+    """``count``: the most that were held at a time, of which some go every ``step_s`` once the time is over."""
 
     since: float
     peak: int
     count: int
+    hold_s: float = HOLD_S
+    step_s: float = STEP_S
 
     @property
     def until(self) -> float:
-        return self.since + HOLD_S
+        return self.since + self.hold_s
 
     def keeps(self, now: float) -> int:
         if now < self.until:
             return self.count
-        steps = 1 + int((now - self.until) // STEP_S)
+        steps = 1 + int((now - self.until) // self.step_s)
         return max(0, self.count - steps * ceil(STEP_SHARE * self.peak))
 
     def next_step(self, now: float) -> float:
         if now < self.until:
             return self.until
-        return self.until + STEP_S * (1 + (now - self.until) // STEP_S)
+        return self.until + self.step_s * (1 + (now - self.until) // self.step_s)
 
     def __str__(self) -> str:
         step = ceil(STEP_SHARE * self.peak)

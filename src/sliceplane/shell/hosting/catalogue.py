@@ -11,6 +11,7 @@ from sliceplane.controllers.drained import DrainedController
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
+from sliceplane.controllers.external_endpoints import ExternalEndpointsController
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.per_namespace import ServiceAccountController
@@ -76,7 +77,7 @@ def default_controllers(
         entries.append(
             ControllerEntry(lambda: TrafficDistributionController(slices.find_heuristic, problems, slices.gates))
         )
-    entries.append(ControllerEntry(DrainedController))
+    entries += [ControllerEntry(DrainedController), ControllerEntry(ExternalEndpointsController)]
     return tuple(entries)
 
 

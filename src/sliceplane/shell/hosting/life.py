@@ -141,6 +141,10 @@ class Life:
         self._jobs.clear()
         self._inbox.clear()
 
+    def prod(self) -> None:
+        """The core was told something that no informer tells: it is asked for work at once."""
+        self._wake.set()
+
     # The inbox
 
     def _post(self, letter: _Letter) -> None:

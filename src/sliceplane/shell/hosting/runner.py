@@ -95,6 +95,10 @@ class ControllerRunner:
             due_s=None if due is None else max(0.0, due - self._clock()),
         )
 
+    def prod(self) -> None:
+        if self._life is not None:
+            self._life.prod()
+
     def samples(self) -> tuple[Family, ...]:
         """The figures of the life that is going on; none between two."""
         return self._life.samples() if self._life is not None else ()

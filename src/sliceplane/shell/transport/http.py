@@ -206,6 +206,8 @@ class HttpClient(Verbs):
     async def perform(self, write: Write) -> bytes:
         path = write.resource.path(write.namespace, write.name, write.subresource)
         params = {} if write.verb == "delete" else {"fieldManager": self._manager}
+        if write.force:
+            params["force"] = "true"
         content_type = _PATCH_TYPES[write.patch_type] if write.verb == "patch" else "application/json"
         accept = _METADATA if write.metadata_only else "application/json"
         return await self._send(_Request(_METHODS[write.verb], path, params, write.body or None, content_type, accept))

@@ -1,0 +1,380 @@
+"""Withdraws the endpoints of agents that fell silent, and refuses those that may not be.
+
+For each Lease of an agent (``external.judge`` says which of them live), in two steps: when it is over, its slices say
+not ready and not serving, under the word ``lost``; ``forget_after_s`` later the Lease is deleted, and the garbage
+collector takes the slices.  A laptop that returns in between is an update, not a birth.  Both writes are bound to the
+versions that were judged: a renewal that was not seen yet makes them fail, so the end of an old registration never
+takes the new one with it.
+
+Three things are refused, with a sentence in an annotation of the slice that the agent heeds and shows:
+
+- an address outside of what its account may use (``agent.sliceplane.dev/cidrs`` of its ServiceAccount);
+- an address that is a Pod's, or a cluster IP's range;
+- an address and port that another agent brought to the same Service later: the newest Lease keeps it.
+
+What is held in a mass expiry is told by the condition ``AgentRemovalHeld`` of each Service concerned.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from sliceplane.api.codec import decode, encode
+from sliceplane.api.core import Lease, Pod, Service, ServiceCIDR
+from sliceplane.api.discovery import LABEL_MANAGED_BY, EndpointConditions, EndpointSlice
+from sliceplane.api.meta import Document, Object
+from sliceplane.api.scheme import EndpointSlices, Leases, Pods, ServiceAccounts, ServiceCIDRs, Services
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Selection, Write
+from sliceplane.controllers.keyed import KeyedController
+from sliceplane.external.judge import LeaseJudge
+from sliceplane.external.refusals import AgentRefusals
+from sliceplane.external.registration import (
+    ANNOTATION_CIDRS,
+    ANNOTATION_REFUSED,
+    ANNOTATION_RELEASE,
+    ANNOTATION_STATE,
+    LABEL_AGENT,
+    LEASE_S,
+    MANAGED_BY,
+    conditions,
+)
+from sliceplane.informer.cache import Change
+from sliceplane.kit.delays import Backoff
+from sliceplane.kit.metrics import Family, Metrics
+from sliceplane.kit.times import format_time
+
+#: from the moment when an agent is lost until its Lease goes
+FORGET_AFTER_S: Final = 600.0
+#: the server is asked again about what is doubtful; it must not be flooded, and outages of seconds must be noticed
+BACKOFF: Final = Backoff(base_s=0.2, cap_s=1.0)
+COMPONENT: Final = "external-endpoints-controller"
+CONDITION_HELD: Final = "AgentRemovalHeld"
+_CONDITION: Final = "condition:"
+
+
+class ExternalEndpointsController(KeyedController):
+    """Keys are ``namespace/name`` of agents, and ``condition:`` with the key of a Service."""
+
+    def __init__(self, *, forget_after_s: float = FORGET_AFTER_S) -> None:
+        super().__init__(
+            ControllerInfo(
+                name=COMPONENT,
+                aliases=("external-endpoints",),
+                watches=(
+                    Selection(Leases, label_selector=LABEL_AGENT),
+                    Selection(EndpointSlices, label_selector=f"{LABEL_MANAGED_BY}={MANAGED_BY}"),
+                    Selection(Services),
+                    Selection(Pods),
+                    Selection(ServiceAccounts, label_selector=LABEL_AGENT),
+                    Selection(ServiceCIDRs),
+                ),
+            ),
+            backoff=BACKOFF,
+        )
+        self._forget_after_s = forget_after_s
+        self._judge = LeaseJudge()
+        self._refusals = AgentRefusals()
+        self._leases: dict[str, Lease] = {}
+        self._slices: dict[str, EndpointSlice] = {}
+        self._services: dict[str, Service] = {}
+        #: agents that are lost -> since when
+        self._lost: dict[str, float] = {}
+        #: status of the condition that Services show
+        self._shown: dict[str, tuple[str, str]] = {}
+        self._released: dict[str, str] = {}
+        self._metrics = Metrics()
+        self._losses = self._metrics.counter("sliceplane_agents_lost_total", "Agents whose Lease ran out.")
+        self._metrics.computed("gauge", "sliceplane_agents", "Agents that have a Lease.", lambda: len(self._leases))
+        self._metrics.computed(
+            "gauge",
+            "sliceplane_agents_held",
+            "Agents that are silent and whose endpoints stay, since many fell silent together.",
+            lambda: len(self._judge.held),
+        )
+
+    def samples(self, now: float) -> tuple[Family, ...]:
+        return (*super().samples(now), *self._metrics.families())
+
+    # -- events -----------------------------------------------------------------------------------------
+
+    def on_synced(self, now: float) -> None:
+        super().on_synced(now)
+        for key in self._leases:
+            self.enqueue(key, now)
+
+    def on_change(self, change: Change[Object], now: float) -> None:
+        key = change.object.metadata.key
+        touched: tuple[str, ...] = ()
+        match change.object:
+            case Lease():
+                self._on_lease(*change.typed(Lease), now)
+            case EndpointSlice():
+                touched = self._on_slice(key, change.typed(EndpointSlice)[1], now)
+            case Service():
+                self._on_service(key, change.typed(Service)[1], now)
+            case Pod():
+                old, new = change.typed(Pod)
+                touched = self._refusals.on_pod(key, _own_addresses(old), _own_addresses(new))
+            case ServiceCIDR():
+                cidr = change.typed(ServiceCIDR)[1]
+                touched = self._refusals.on_range(key, tuple(cidr.spec.cidrs or ()) if cidr is not None else ())
+            case account:  # a ServiceAccount
+                agent = _agent_of(account)
+                annotations = account.metadata.annotations or {} if change.new is not None else {}
+                touched = self._refusals.on_account(agent, annotations.get(ANNOTATION_CIDRS))
+        for slice_key in touched:
+            if slice_key in self._slices:
+                self.enqueue(_agent_of(self._slices[slice_key]), now)
+
+    def _on_lease(self, old: Lease | None, new: Lease | None, now: float) -> None:
+        lease = new or old
+        assert lease is not None, "a change of nothing"
+        key = _agent_of(lease)
+        touched = self._refusals.on_lease(
+            key, None if new is None else (new.metadata.creation_timestamp or "", new.metadata.uid)
+        )
+        if new is None:
+            self._leases.pop(key, None)
+            self._lost.pop(key, None)
+            self._judge.on_gone(key)
+        else:
+            self._leases[key] = new
+            duration_s = float(new.spec.lease_duration_seconds or LEASE_S)
+            if self._judge.on_lease(key, new.metadata.resource_version, duration_s, now):
+                self._lost.pop(key, None)
+            self._judge.on_services(key, self._refusals.services_of(key))
+        self.enqueue(key, now)
+        for slice_key in touched:
+            self.enqueue(_agent_of(self._slices[slice_key]), now)
+
+    def _on_slice(self, key: str, new: EndpointSlice | None, now: float) -> tuple[str, ...]:
+        old = self._slices.pop(key, None)
+        if new is not None:
+            self._slices[key] = new
+        touched = self._refusals.on_slice(key, new)
+        for agent in dict.fromkeys(_agent_of(version) for version in (old, new) if version is not None):
+            self._judge.on_services(agent, self._refusals.services_of(agent))
+            self.enqueue(agent, now)
+        return touched
+
+    def _on_service(self, key: str, new: Service | None, now: float) -> None:
+        self._services.pop(key, None)
+        self._shown.pop(key, None)
+        if new is None:
+            self._released.pop(key, None)
+            return
+        self._services[key] = new
+        for condition in new.status.conditions or ():
+            if condition.type == CONDITION_HELD:
+                self._shown[key] = (condition.status, condition.message)
+        asked = (new.metadata.annotations or {}).get(ANNOTATION_RELEASE, "")
+        if asked and asked != self._released.get(key) and self._judge.held_of(key):
+            held = self._judge.held
+            self._judge.release(now)
+            for agent in held:
+                self.enqueue(agent, now)
+        self._released[key] = asked
+
+    # -- work -------------------------------------------------------------------------------------------
+
+    def plan(self, key: str, now: float) -> tuple[Write, ...]:
+        if key.startswith(_CONDITION):
+            return self._condition_write(key.removeprefix(_CONDITION), now)
+        lease = self._leases.get(key)
+        if lease is None:
+            return ()
+        for released in self._judge.take_released(now):
+            if released != key:
+                self.enqueue(released, now)
+        lost = self._judge.judge(key, now)
+        self._tell_held(now)
+        if not lost:
+            return self._of_living(key, lease, now)
+        if key not in self._lost:
+            self._lost[key] = now
+            self._losses.value += 1
+            self._tell(
+                key,
+                "AgentLost",
+                f"said nothing for {self._judge.silent_s(key, now):.0f} s: its endpoints are withdrawn",
+            )
+        withdrawals = self._withdrawals(key)
+        forget_at = self._lost[key] + self._forget_after_s
+        if withdrawals or now < forget_at:
+            self.enqueue_after(key, max(0.0, forget_at - now), now)
+            return withdrawals
+        return (_forget(lease),)
+
+    def _of_living(self, key: str, lease: Lease, now: float) -> tuple[Write, ...]:
+        if self._judge.asks(key, now):
+            meta = lease.metadata
+            return (
+                Write(verb="get", resource=Leases, namespace=meta.namespace, name=meta.name, tolerate=("NotFound",)),
+            )  # fmt: skip
+        due = self._judge.due(key, now)
+        if due is not None:
+            self.enqueue_after(key, max(0.0, due - now), now)
+        return self._refusal_writes(key)
+
+    def _withdrawals(self, key: str) -> tuple[Write, ...]:
+        writes = []
+        for slice_key in self._refusals.slices_of(key):
+            found = self._slices[slice_key]
+            if (found.metadata.annotations or {}).get(ANNOTATION_STATE) != "lost" or _serves(found):
+                writes.append(_patch(found, {ANNOTATION_STATE: "lost"}, withdraw=True))
+        return tuple(writes)
+
+    def _refusal_writes(self, key: str) -> tuple[Write, ...]:
+        writes = []
+        for slice_key in self._refusals.slices_of(key):
+            found = self._slices[slice_key]
+            why = self._refusals.why(slice_key)
+            shown = (found.metadata.annotations or {}).get(ANNOTATION_REFUSED, "")
+            if why != shown or (why and _serves(found)):
+                writes.append(_patch(found, {ANNOTATION_REFUSED: why or None}, withdraw=bool(why)))
+            if why and why != shown:
+                self._tell(key, "AgentRefused", why)
+        return tuple(writes)
+
+    def _tell(self, key: str, reason: str, text: str) -> None:
+        """An Event on each Service of the agent."""
+        for service_key in self._refusals.services_of(key):
+            service = self._services.get(service_key)
+            if service is not None:
+                self.note(
+                    EventNote(
+                        regarding=service,
+                        regarding_resource=Services,
+                        type="Warning",
+                        reason=reason,
+                        note=f"agent {key.partition('/')[2]}: {text}",
+                        component=COMPONENT,
+                        action="Withdraw",
+                    )
+                )
+
+    # -- what is held is told ---------------------------------------------------------------------------
+
+    def _tell_held(self, now: float) -> None:
+        concerned = {service for key in self._judge.held for service in self._refusals.services_of(key)}
+        for service_key in sorted(concerned | self._shown.keys()):
+            if self._wanted(service_key) != self._shown.get(service_key):
+                self.enqueue(f"{_CONDITION}{service_key}", now)
+
+    def _wanted(self, service_key: str) -> tuple[str, str] | None:
+        hold = self._judge.hold
+        held = self._judge.held_of(service_key)
+        if hold is not None and held:
+            text = (
+                f"{held} agents fell silent together; their endpoints stay until {format_time(hold.until)}, "
+                "and then go by a tenth every 10 s"
+            )
+            return ("True", text)
+        return ("False", "nothing is held") if service_key in self._shown else None
+
+    def _condition_write(self, service_key: str, now: float) -> tuple[Write, ...]:
+        service = self._services.get(service_key)
+        wanted = self._wanted(service_key)
+        if service is None or wanted is None or wanted == self._shown.get(service_key):
+            return ()
+        status, message = wanted
+        condition = {
+            "type": CONDITION_HELD,
+            "status": status,
+            "reason": "ManySilent" if status == "True" else "Over",
+            "message": message,
+            "lastTransitionTime": format_time(now),
+        }
+        meta = service.metadata
+        body = encode({"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}})
+        return (
+            Write(
+                verb="patch",
+                resource=Services,
+                namespace=meta.namespace,
+                name=meta.name,
+                subresource="status",
+                body=body,
+                patch_type="strategic",
+                tolerate=("NotFound", "Conflict"),
+            ),
+        )
+
+    # -- what became of it ------------------------------------------------------------------------------
+
+    def finished(self, done: Done, now: float) -> None:
+        key = done.job.key
+        if done.error is None or done.error.code in (404, 409):
+            self._judge.on_reachable(now)
+        elif done.error.code >= 500 or done.error.code == 0:
+            self._judge.on_unreachable()
+        for write, answer in zip(done.job.writes, done.results, strict=False):
+            if write.resource is Services and answer:
+                self._on_service(key.removeprefix(_CONDITION), decode(answer, Service), now)
+            elif write.verb == "get" and answer:
+                self._judge.on_confirmed(key, decode(answer, Lease).metadata.resource_version, now)
+        self.enqueue(key, now)
+
+    def check(self) -> None:
+        super().check()
+        self._judge.check()
+        self._refusals.check()
+        assert self._lost.keys() <= self._leases.keys(), "lost agents without a Lease"
+
+
+def _agent_of(labelled: Object) -> str:
+    """``namespace/name of the agent``."""
+    return f"{labelled.metadata.namespace}/{(labelled.metadata.labels or {}).get(LABEL_AGENT, '')}"
+
+
+def _own_addresses(pod: Pod | None) -> tuple[str, ...]:
+    """Of a Pod that runs in a network of its own."""
+    if pod is None or pod.spec.host_network or pod.status.phase in ("Succeeded", "Failed"):
+        return ()
+    return tuple(address.ip for address in pod.status.pod_ips or ()) or (
+        (pod.status.pod_ip,) if pod.status.pod_ip else ()
+    )
+
+
+def _serves(found: EndpointSlice) -> bool:
+    """As consumers read it: what is not said is true."""
+    return any(
+        endpoint.conditions.ready is not False or endpoint.conditions.serving is not False
+        for endpoint in found.endpoints or ()
+    )
+
+
+def _patch(found: EndpointSlice, annotations: dict[str, str | None], *, withdraw: bool) -> Write:
+    """Of this very version: what the agent wrote since stays."""
+    meta = found.metadata
+    body: Document = {
+        "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version, "annotations": annotations}
+    }
+    if withdraw:
+        gone = msgspec.convert(conditions("lost", publish_not_ready=False), EndpointConditions)
+        body["endpoints"] = [replace(endpoint, conditions=gone) for endpoint in found.endpoints or ()]
+    return Write(
+        verb="patch",
+        resource=EndpointSlices,
+        namespace=meta.namespace,
+        name=meta.name,
+        body=encode(body),
+        tolerate=("NotFound", "Conflict"),
+    )
+
+
+def _forget(lease: Lease) -> Write:
+    """The end of this version of the Lease; a renewal that was not seen yet keeps it."""
+    meta = lease.metadata
+    preconditions = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+    return Write(
+        verb="delete",
+        resource=Leases,
+        namespace=meta.namespace,
+        name=meta.name,
+        body=encode({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}),
+        tolerate=("NotFound", "Conflict"),
+    )

@@ -1,0 +1,200 @@
+"""Whether a process is well, by its checks: results in, one word out.
+
+A check has kubelet's words: so many results of one kind in a row turn it (``rise``, ``fall``), the first look is
+``initial_delay_s`` after its start.  Until it has turned once it is *unknown*, and nothing is ready by what is unknown.
+All checks of a process must pass; a process without any passes as long as the agent lives.
+
+Damping: a process that fails for the third time in ``FLAPS_S`` is not believed at once when it passes again, but after
+10 s, 20 s and so on up to ``HELD_MAX_S``, until it was well for ``FLAPS_S``: each turn is a write that all nodes
+follow.
+
+A result counts for the process that was looked at: ``renew`` forgets what was known, and a result of a look that began
+before is passed over.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+Kind = Literal["http", "https", "tcp", "grpc", "exec", "ttl", "process", "notify"]
+#: kinds that the shell goes and looks at; of the others it is told
+PROBED: Final = ("http", "https", "tcp", "grpc", "exec")
+
+FLAPS: Final = 3
+FLAPS_S: Final = 300.0
+HELD_BASE_S: Final = 10.0
+HELD_MAX_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckSpec:
+    """``target``: a path, a gRPC service, or a command line.  ``port``: where to; 0 for the registration's first.
+
+    ``period_s`` of a ``ttl`` check: how long a pass lasts.
+    """
+
+    kind: Kind
+    target: str = ""
+    port: int = 0
+    period_s: float = 5.0
+    timeout_s: float = 2.0
+    initial_delay_s: float = 0.0
+    rise: int = 1
+    fall: int = 3
+
+    def __post_init__(self) -> None:
+        """Raises ``ValueError``."""
+        for name in ("period_s", "timeout_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"the {name.removesuffix('_s')} of a check must be positive")
+        for name in ("rise", "fall"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} of a check must be at least 1")
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.target}".rstrip()
+
+
+class CheckProbe(NamedTuple):
+    """A look that is due: at ``key``'s check ``number``.  ``turn`` comes back with the result."""
+
+    key: str
+    number: int
+    spec: CheckSpec
+    turn: int
+
+
+@dataclass(slots=True)
+class _Check:
+    spec: CheckSpec
+    due: float
+    passing: bool | None = None
+    row: int = 0
+    last: bool | None = None
+    text: str = ""
+    under_way: bool = False
+
+    def on_result(self, passed: bool, text: str) -> None:
+        self.row = self.row + 1 if passed == self.last else 1
+        self.last = passed
+        self.text = text
+        if passed != self.passing and self.row >= (self.spec.rise if passed else self.spec.fall):
+            self.passing = passed
+
+
+class CheckView(NamedTuple):
+    """For people: what a check is, what it thinks (``None``: nothing yet), and what it saw last."""
+
+    name: str
+    passing: bool | None
+    text: str
+
+
+class Health:
+    """All checks of one registration.  Owned by one agent."""
+
+    def __init__(self, key: str, specs: tuple[CheckSpec, ...], now: float) -> None:
+        self._key = key
+        self._turn = 0
+        self._specs = specs
+        self._checks: list[_Check] = []
+        self._well: bool | None = None
+        #: when it failed lately
+        self._fails: deque[float] = deque()
+        self._held_until = 0.0
+        #: how often in a row it was held, with less than ``FLAPS_S`` between
+        self._holds = 0
+        self.renew(now)
+
+    def renew(self, now: float) -> None:
+        """Another process, another address, or the machine slept: nothing is known any more."""
+        self._turn += 1
+        self._checks = [_Check(spec, now + spec.initial_delay_s) for spec in self._specs]
+        self._well = None
+
+    def well(self, now: float) -> bool | None:
+        """``None``: not known yet."""
+        self._settle(now)
+        return self._well
+
+    def take_probes(self, now: float) -> tuple[CheckProbe, ...]:
+        """Looks that are due.  Each is answered by ``on_result``; until then it is not asked for again."""
+        taken = []
+        for index, check in enumerate(self._checks):
+            if check.spec.kind in PROBED and check.due <= now and not check.under_way:
+                check.under_way = True
+                taken.append(CheckProbe(self._key, index, check.spec, self._turn))
+        return tuple(taken)
+
+    def on_result(self, probe: CheckProbe, passed: bool, text: str, now: float) -> None:
+        if probe.turn != self._turn:
+            return
+        check = self._checks[probe.number]
+        check.under_way = False
+        # From now, not from the look's beginning: a look that takes its whole time is not followed by the next at once.
+        check.due = now + check.spec.period_s
+        check.on_result(passed, text)
+        self._settle(now)
+
+    def on_told(self, kind: Kind, passed: bool, text: str, now: float) -> bool:
+        """A process that says how it is (``ttl``, ``notify``), or is seen to live or to be gone (``process``).
+
+        False: there is no such check.
+        """
+        checks = [check for check in self._checks if check.spec.kind == kind]
+        for check in checks:
+            # It is the process itself that speaks: once is enough.
+            check.passing = check.last = passed
+            check.text = text
+            check.due = now + check.spec.period_s
+        self._settle(now)
+        return bool(checks)
+
+    def next_deadline(self) -> float | None:
+        dues = [check.due for check in self._checks if _waits(check)]
+        if self._held_until and self._well is not True:
+            dues.append(self._held_until)
+        return min(dues, default=None)
+
+    def _settle(self, now: float) -> None:
+        for check in self._checks:
+            if check.spec.kind == "ttl" and check.passing and check.due <= now:
+                check.passing = check.last = False
+                check.text = f"said nothing for {check.spec.period_s:g} s"
+        words = [check.passing for check in self._checks]
+        if False in words:
+            if self._well:
+                self._on_fail(now)
+            self._well = False
+        elif None not in words and now >= self._held_until:
+            self._well = True
+
+    def _on_fail(self, now: float) -> None:
+        self._fails.append(now)
+        while self._fails[0] < now - FLAPS_S:
+            self._fails.popleft()
+        if self._holds and now - self._held_until < FLAPS_S:
+            self._holds += 1
+        else:
+            self._holds = int(len(self._fails) >= FLAPS)
+        if self._holds:
+            self._held_until = now + min(HELD_BASE_S * 2.0 ** min(self._holds - 1, 16), HELD_MAX_S)
+
+    def held_s(self, now: float) -> float:
+        """How long it will not be believed to be well, because it turned so often."""
+        return max(0.0, self._held_until - now)
+
+    def views(self) -> tuple[CheckView, ...]:
+        return tuple(CheckView(str(check.spec), check.passing, check.text) for check in self._checks)
+
+    def check(self) -> None:
+        assert len(self._checks) == len(self._specs), "a check without its specification"
+        assert all(time >= earlier for earlier, time in zip(self._fails, list(self._fails)[1:], strict=False))
+
+
+def _waits(check: _Check) -> bool:
+    if check.spec.kind in PROBED:
+        return not check.under_way
+    return check.spec.kind == "ttl" and bool(check.passing)

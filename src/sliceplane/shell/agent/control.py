@@ -1,0 +1,72 @@
+"""The local socket of an agent: one line of JSON asks, one answers.  For this user and root alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+_LINE_MAX: Final = 65536
+_ANSWER_S: Final = 5.0
+
+Answer = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class NoAgent(Exception):
+    """A sentence for people."""
+
+
+def socket_path(name: str) -> Path:
+    """Below $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR, else /tmp with the user's number; made if it is not there."""
+    base = os.environ.get("RUNTIME_DIRECTORY") or os.environ.get("XDG_RUNTIME_DIR")
+    folder = Path(base) / "sliceplane" if base else Path(f"/tmp/sliceplane-{os.getuid()}")
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if folder.stat().st_uid != os.getuid():
+        raise NoAgent(f"{folder} belongs to another user")
+    return folder / f"agent-{name}.sock"
+
+
+async def serve(name: str, answer: Answer) -> asyncio.Server:
+    """*answer* is called in the loop; what it raises as ``ValueError`` is told to who asks."""
+
+    async def on_client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, ValueError, asyncio.LimitOverrunError, TimeoutError):
+            async with asyncio.timeout(_ANSWER_S):
+                line = await reader.readline()
+                try:
+                    reply = answer(json.loads(line))
+                except ValueError as error:
+                    reply = {"error": str(error)}
+                writer.write(json.dumps(reply).encode() + b"\n")
+                await writer.drain()
+        writer.close()
+
+    path = socket_path(name)
+    with suppress(FileNotFoundError):
+        path.unlink()  # of one that was killed: the name's lock is ours
+    server = await asyncio.start_unix_server(on_client, path, limit=_LINE_MAX)
+    path.chmod(0o600)
+    return server
+
+
+async def ask(name: str, question: dict[str, Any]) -> dict[str, Any]:
+    """Raises ``NoAgent``."""
+    path = socket_path(name)
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            reader, writer = await asyncio.open_unix_connection(path, limit=1 << 20)
+            writer.write(json.dumps(question).encode() + b"\n")
+            answer: dict[str, Any] = json.loads(await reader.readline())
+            writer.close()
+            await writer.wait_closed()
+    except (OSError, ValueError, TimeoutError) as error:
+        running = sorted(file.name[6:-5] for file in path.parent.glob("agent-*.sock"))
+        others = f"; there are sockets of {', '.join(running)}" if running else ""
+        raise NoAgent(f"no agent {name!r} answers on this machine ({path}){others}") from error
+    if "error" in answer:
+        raise NoAgent(str(answer["error"]))
+    return answer

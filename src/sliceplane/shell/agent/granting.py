@@ -1,0 +1,133 @@
+"""An account for an agent in a cluster: its documents applied, a token asked for, a kubeconfig made of them."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import json
+from typing import Any, Final, NamedTuple
+
+from sliceplane.api.codec import encode
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Document
+from sliceplane.api.requests import Write
+from sliceplane.api.scheme import ConfigMaps, Resource, ServiceAccounts, by_kind
+from sliceplane.external.rights import account_name, grants
+from sliceplane.kit.names import check_dns_label
+from sliceplane.shell.transport.base import Client
+from sliceplane.shell.transport.kubeconfig import Connection
+
+#: every namespace has the server's authority there (KEP-1205, "kube-root-ca.crt")
+_ROOT_CA: Final = "kube-root-ca.crt"
+#: kinds that our own server does not have
+_POLICIES: Final = {
+    kind: Resource(kind=kind, group="admissionregistration.k8s.io", plural=plural, namespaced=False)
+    for kind, plural in (
+        ("ValidatingAdmissionPolicy", "validatingadmissionpolicies"),
+        ("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
+    )
+}
+
+
+class NoGrant(Exception):
+    """A sentence for people."""
+
+
+class Grant(NamedTuple):
+    agent: str
+    namespace: str
+    services: tuple[str, ...]
+    cidrs: tuple[str, ...]
+    sees_nodes: bool
+
+    def documents(self) -> tuple[Document, ...]:
+        """Raises ``NoGrant``."""
+        for what, name in (("agent", self.agent), *(("Service", service) for service in self.services)):
+            for problem in check_dns_label(name):
+                raise NoGrant(f"the name {name!r} of the {what} {problem}")
+        for cidr in self.cidrs:
+            try:
+                ipaddress.ip_network(cidr)
+            except ValueError as error:
+                raise NoGrant(f"--cidr: {error}") from error
+        return grants(self.agent, self.namespace, self.services, cidrs=self.cidrs, sees_nodes=self.sees_nodes)
+
+
+async def apply_grant(
+    client: Client, connection: Connection, wanted: Grant, duration_s: float
+) -> tuple[str, tuple[str, ...]]:
+    """A kubeconfig, and notes for people.  Raises ``StatusError``, ``Unreachable``, ``NoGrant``."""
+    notes = []
+    for document in wanted.documents():
+        kind = document["kind"]
+        resource = _POLICIES.get(kind) or by_kind(document["apiVersion"], kind)
+        assert resource is not None, f"a grant of an unknown kind {kind}"
+        meta = document["metadata"]
+        write = Write(
+            verb="patch",
+            resource=resource,
+            namespace=meta.get("namespace", ""),
+            name=meta["name"],
+            body=encode(document),
+            patch_type="apply",
+            force=True,
+        )
+        try:
+            await client.perform(write)
+        except StatusError as error:
+            if error.code != 404:
+                raise
+            notes.append(f"this server has no {kind}; the plane's controllers heed the account's annotation instead")
+    token = await _token(client, wanted, duration_s)
+    return _kubeconfig(connection, wanted, token, await _authority(client, wanted.namespace)), tuple(notes)
+
+
+async def _token(client: Client, wanted: Grant, duration_s: float) -> str:
+    request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": int(duration_s)},
+    }
+    write = Write(
+        verb="create",
+        resource=ServiceAccounts,
+        namespace=wanted.namespace,
+        name=account_name(wanted.agent),
+        subresource="token",
+        body=encode(request),
+    )
+    answer: dict[str, Any] = json.loads(await client.perform(write))
+    return str(answer["status"]["token"])
+
+
+async def _authority(client: Client, namespace: str) -> str:
+    try:
+        body = await client.get(ConfigMaps, namespace, _ROOT_CA)
+    except StatusError as error:
+        raise NoGrant(f"the server's certificate authority cannot be read ({_ROOT_CA}): {error}") from error
+    return str(json.loads(body).get("data", {}).get("ca.crt", ""))
+
+
+def _kubeconfig(connection: Connection, wanted: Grant, token: str, authority: str) -> str:
+    import yaml
+
+    user = account_name(wanted.agent)
+    cluster: Document = {"server": connection.server}
+    if connection.server.startswith("https:"):
+        cluster["certificate-authority-data"] = base64.b64encode(authority.encode()).decode()
+    if connection.server_hostname:
+        cluster["tls-server-name"] = connection.server_hostname
+    context = {"cluster": "cluster", "user": user, "namespace": wanted.namespace}
+    return str(
+        yaml.safe_dump(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{"name": "cluster", "cluster": cluster}],
+                "users": [{"name": user, "user": {"token": token}}],
+                "contexts": [{"name": user, "context": context}],
+                "current-context": user,
+            },
+            sort_keys=False,
+        )
+    )

@@ -1,0 +1,137 @@
+"""This machine: who it is, its address as the cluster sees it, and whether it slept."""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import os
+import re
+import socket
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from sliceplane.external.registration import family_of
+from sliceplane.shell.process.interfaces import addresses
+
+_MACHINE_ID: Final = Path("/etc/machine-id")
+_HOST_FILE: Final = "host-id"
+#: wall clock and monotonic clock that part by more than this: the machine slept, or its clock was set
+SLEPT_S: Final = 5.0
+
+
+class MachineError(Exception):
+    """A sentence for people."""
+
+
+def state_folder() -> Path:
+    """$STATE_DIRECTORY of systemd, else of this user.  Made if it is not there.  Raises ``MachineError``."""
+    named = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    try:
+        base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+        folder = Path(named) if named else Path(base) / "sliceplane-agent"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except (RuntimeError, OSError) as error:
+        raise MachineError(f"there is no folder for the agent's state: {error}; set XDG_STATE_HOME") from error
+    return folder
+
+
+def default_name() -> str:
+    """The host name's first label, as a name of Kubernetes.  Raises ``MachineError`` if nothing is left of it."""
+    label = re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().partition(".")[0].lower()).strip("-")[:63].rstrip("-")
+    if not label:
+        raise MachineError("this machine's host name is no name for an agent: choose one with --name")
+    return label
+
+
+def host_id(folder: Path) -> str:
+    """The same as long as the machine does: of *folder* if it was written there, else of /etc/machine-id.
+
+    A machine-id is confidential (machine-id(5)), so its hash is shown.  Copies of one disk image have one machine-id:
+    write another name into the file to tell them apart.
+    """
+    file = folder / _HOST_FILE
+    with suppress(OSError):
+        written = file.read_text(encoding="utf-8").strip()
+        if written:
+            return written
+    try:
+        secret = _MACHINE_ID.read_bytes().strip()
+    except OSError:
+        secret = os.urandom(16)
+    made = f"{socket.gethostname()}-{sha256(b'sliceplane-agent' + secret).hexdigest()[:8]}"
+    temporary = file.with_suffix(f".{os.getpid()}")
+    temporary.write_text(made + "\n", encoding="utf-8")
+    temporary.replace(file)
+    return made
+
+
+def lock_name(folder: Path, name: str) -> int:
+    """A descriptor that holds the name *name* of an agent on this machine until it is closed.
+
+    Raises ``MachineError`` if another process holds it.
+    """
+    descriptor = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        os.close(descriptor)
+        raise MachineError(f"agent {name!r} runs on this machine already (process {holder or 'unknown'})") from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    return descriptor
+
+
+def own_addresses(server_url: str, wanted: Iterable[str]) -> tuple[str, ...]:
+    """Addresses for a registration: those of *wanted*, where ``auto`` is the source address of the route to the server.
+
+    Raises ``MachineError`` for what no other machine could reach.
+    """
+    found = []
+    for text in wanted:
+        address = _route_source(server_url) if text == "auto" else text
+        try:
+            family_of(address)
+        except ValueError as error:
+            hint = ""
+            if text == "auto":
+                hint = f": the way to {server_url} leads from there; name the address that clients use with --address"
+            raise MachineError(f"{error}{hint}") from error
+        found.append(address)
+    return tuple(found)
+
+
+def _route_source(server_url: str) -> str:
+    parts = urlsplit(server_url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        candidates = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_DGRAM)
+        family, kind, _, _, target = candidates[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(target)  # no packet: the kernel chooses a route
+            source = ipaddress.ip_address(probe.getsockname()[0].partition("%")[0])
+    except OSError as error:
+        raise MachineError(f"there is no way to {server_url}: {error}; name an address with --address") from error
+    if not source.is_loopback:
+        return str(source)
+    # The server is on this machine, too: its clients reach the process by any address of the machine's own.
+    others = [text for text in addresses(ipv6=True) if ipaddress.ip_address(text).version == source.version]
+    return next(iter(others), str(source))
+
+
+class SleepWatch:
+    """Whether wall clock and monotonic clock went apart since the last look."""
+
+    def __init__(self) -> None:
+        self._apart = time.time() - time.monotonic()
+
+    def slept(self) -> bool:
+        apart = time.time() - time.monotonic()
+        jumped = abs(apart - self._apart) > SLEPT_S
+        self._apart = apart
+        return jumped

@@ -1,0 +1,122 @@
+"""One look at a process, as its check says: a word of what was seen, and whether that is well.
+
+Kubelet's rules: an HTTP status of 200 to 399 is well, certificates are not verified, redirects are not followed; a
+command is well that ends with 0.  Looks go to the address that is registered: a process that listens on loopback alone
+would pass a look from inside, and no client would reach it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import ssl
+from contextlib import suppress
+from typing import Any, Final
+
+from sliceplane.external.checks import CheckSpec
+
+#: of what a command prints, for people
+_SHOWN_MAX: Final = 200
+_GRPC_METHOD: Final = "/grpc.health.v1.Health/Check"
+#: HealthCheckResponse with status SERVING
+_SERVING: Final = b"\x08\x01"
+
+
+class Failed(Exception):
+    """What was seen, in a few words."""
+
+
+async def look(spec: CheckSpec, address: str, first_port: int) -> tuple[bool, str]:
+    """Never raises but for cancellation, and takes hardly longer than the check's timeout."""
+    try:
+        async with asyncio.timeout(spec.timeout_s):
+            return True, await _seen(spec, address, spec.port or first_port)
+    except TimeoutError:
+        return False, f"no answer within {spec.timeout_s:g} s"
+    except Failed as error:
+        return False, str(error)
+    except OSError as error:
+        return False, error.strerror or str(error)
+
+
+async def _seen(spec: CheckSpec, address: str, port: int) -> str:
+    match spec.kind:
+        case "http" | "https":
+            return await _http(spec, address, port)
+        case "tcp":
+            _, writer = await asyncio.open_connection(address, port)
+            writer.close()
+            return "connected"
+        case "grpc":
+            return await _grpc(spec.target, address, port)
+        case "exec":
+            return await _command(spec.target)
+        case other:
+            raise AssertionError(f"{other} is no look")
+
+
+def _host(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+async def _http(spec: CheckSpec, address: str, port: int) -> str:
+    import aiohttp
+
+    url = f"{spec.kind}://{_host(address, port)}{spec.target or '/'}"
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    connector = aiohttp.TCPConnector(ssl=context, force_close=True)
+    headers = {"User-Agent": "sliceplane-agent", "Connection": "close"}
+    try:
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.get(url, headers=headers, allow_redirects=False) as response,
+        ):
+            text = f"status {response.status}"
+    except aiohttp.ClientError as error:
+        raise Failed(str(error)) from error
+    if not 200 <= response.status < 400:
+        raise Failed(text)
+    return text
+
+
+async def _grpc(service: str, address: str, port: int) -> str:
+    try:
+        import grpc
+    except ModuleNotFoundError as error:
+        raise Failed("a gRPC check needs the package grpcio: pip install 'sliceplane[etcd]'") from error
+    name = service.encode()
+    # HealthCheckRequest: field 1, a string shorter than 128 bytes
+    request = b"\x0a" + bytes((len(name),)) + name if name else b""
+    async with grpc.aio.insecure_channel(_host(address, port)) as channel:
+        try:
+            call: Any = channel.unary_unary(_GRPC_METHOD)
+            answer: bytes = await call(request)
+        except grpc.aio.AioRpcError as error:
+            raise Failed(f"{error.code().name}: {error.details()}") from error
+    if not answer.startswith(_SERVING):
+        raise Failed("not SERVING")
+    return "SERVING"
+
+
+async def _command(line: str) -> str:
+    process = await asyncio.create_subprocess_shell(
+        line,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        printed, _ = await process.communicate()
+    finally:
+        # Its whole group: what it started must not outlive the look.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+    text = printed[:_SHOWN_MAX].decode(errors="replace").strip()
+    if process.returncode:
+        raise Failed(f"exit code {process.returncode}{': ' if text else ''}{text}")
+    return text or "exit code 0"

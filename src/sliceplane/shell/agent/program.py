@@ -1,0 +1,316 @@
+"""One agent: its core in a host of controllers, its checks, its child, its socket, from start to end.
+
+**Order of the end** (SIGTERM, ``agent drain`` does the first step alone): every endpoint becomes terminating and still
+serves; node proxies follow, or ``drain_s`` is over; the child gets SIGTERM and may finish what it has; then the slices
+go, and the Lease last.  A second signal goes on at once.  A child that ends by itself is not ready at once, and the
+agent leaves with its exit code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sliceplane.controllers.external_agent import AgentController
+from sliceplane.external.checks import CheckProbe, Kind
+from sliceplane.external.registration import Registration
+from sliceplane.external.tenure import AgentConfig
+from sliceplane.kit.rng import Rng
+from sliceplane.shell.agent import control
+from sliceplane.shell.agent.child import Child
+from sliceplane.shell.agent.following import followed
+from sliceplane.shell.agent.machine import MachineError, SleepWatch, own_addresses
+from sliceplane.shell.agent.probes import look
+from sliceplane.shell.hosting.host import ControllerHost
+from sliceplane.shell.process.log import get_logger
+from sliceplane.shell.transport.base import Client
+from sliceplane.shell.transport.reflect import loop_clock
+
+#: at the end: how long the server has to take the last writes
+LEAVE_S: Final = 10.0
+#: between two looks at what is due that nothing tells: the machine's address and its sleep
+LOOK_S: Final = 2.0
+EXIT_REFUSED: Final = 3
+
+_log = get_logger("agent")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """``command``: of ``agent run``; empty for the others.  ``auto``: addresses follow the machine's.
+
+    ``stays``: a name that another host has is waited for, and does not end the agent.
+    """
+
+    config: AgentConfig
+    registrations: tuple[Registration, ...]
+    #: those of this agent before its file changed; what is not among ``registrations`` goes
+    leaving: tuple[Registration, ...] = ()
+    server_url: str
+    command: tuple[str, ...] = ()
+    drain_s: float = 10.0
+    stop_s: float = 30.0
+    auto: bool = False
+    stays: bool = False
+
+
+class Agent:
+    """``run`` is its life.  *notify* tells a service manager (sd_notify), *say* a person."""
+
+    def __init__(
+        self,
+        client: Client,
+        settings: AgentSettings,
+        *,
+        notify: Callable[[str], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._notify = notify
+        self._say = say
+        self._clock = loop_clock(time.time())
+        #: what the child was seen to do, for a core that begins anew
+        self._told: dict[Kind, tuple[bool, str]] = {}
+        self._core = self._make_core()
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        #: ``hand_over`` was called: another agent of this process goes on with all that this one wrote
+        self.handed_over = False
+        self._looks: set[asyncio.Task[None]] = set()
+        self._said: dict[str, str] = {}
+        self._ready = False
+
+    def stop(self) -> None:
+        """At a signal.  A second one: without waiting."""
+        (self._hurry if self._stop.is_set() else self._stop).set()
+
+    def hand_over(self) -> None:
+        self.handed_over = True
+        self._stop.set()
+
+    def _make_core(self) -> AgentController:
+        rng = Rng(secrets.randbits(64))
+        now = self._clock()
+        wanted = self._settings
+        self._core = AgentController(wanted.config, wanted.registrations, rng, now, leaving=wanted.leaving)
+        for kind, (passed, text) in self._told.items():
+            for registration in self._settings.registrations:
+                self._core.on_told(registration.key, kind, passed, text, now)
+        return self._core
+
+    async def run(self) -> int:
+        """The exit code: the child's, ``EXIT_REFUSED``, or 0.  Raises ``OSError`` for a command that cannot start."""
+        made = [self._core]
+        host = self._host = ControllerHost(self._client, rng=Rng(secrets.randbits(64)), clock=self._clock)
+        # The first core is ours already; one after a fault begins anew.
+        host.add(lambda: made.pop() if made else self._make_core(), max_in_flight=4)
+        child = await Child.start(self._settings.command, self._on_child_ready) if self._settings.command else None
+        server = await control.serve(self._settings.config.name, self._answer)
+        host.start()
+        tasks = [asyncio.create_task(self._watch_checks()), asyncio.create_task(self._watch_machine())]
+        try:
+            if child is not None:
+                self._tell_process(alive=True)
+            code = await self._until_the_end(child)
+            if self.handed_over:
+                return 0
+            await self._leave(child)
+            if child is not None and not code:
+                code = await child.wait()
+            return code
+        finally:
+            for task in (*tasks, *self._looks):
+                task.cancel()
+            await asyncio.gather(*tasks, *self._looks, return_exceptions=True)
+            await host.close()
+            server.close()
+            with suppress(OSError):
+                control.socket_path(self._settings.config.name).unlink()
+            if child is not None:
+                await child.end(0.0)
+                child.close()
+
+    # -- while it runs ----------------------------------------------------------------------------------
+
+    async def _until_the_end(self, child: Child | None) -> int:
+        """Until a signal, the child's end, or another host's claim."""
+        stopped = asyncio.create_task(self._stop.wait())
+        ended = asyncio.create_task(child.wait()) if child is not None else None
+        waits: list[asyncio.Task[Any]] = [stopped] if ended is None else [stopped, ended]
+        try:
+            while True:
+                done, _ = await asyncio.wait(waits, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+                if ended is not None and ended in done:
+                    self._tell_process(alive=False)
+                    self._say(f"the process ended with exit code {ended.result()}")
+                    return ended.result()
+                if stopped in done:
+                    return 0
+                if self._refusal() and not self._settings.stays:
+                    self._say(self._refusal())
+                    return EXIT_REFUSED
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    def _refusal(self) -> str:
+        problems = [entry.problem for entry in self._core.view(self._clock()).registrations]
+        return next((problem for problem in problems if problem.startswith("another host has the name")), "")
+
+    async def _watch_checks(self) -> None:
+        while True:
+            now = self._clock()
+            for probe in self._core.take_probes(now):
+                task = asyncio.create_task(self._look(probe))
+                self._looks.add(task)
+                task.add_done_callback(self._looks.discard)
+            self._tell_changes()
+            due = self._core.next_check()
+            await asyncio.sleep(0.25 if due is None else min(0.25, max(0.01, due - now)))
+
+    async def _look(self, probe: CheckProbe) -> None:
+        registration = next(known for known in self._core.registrations if known.key == probe.key)
+        passed, text = await look(probe.spec, registration.addresses[0], registration.ports[0].port)
+        self._core.on_result(probe, passed, text, self._clock())
+        self._host.prod()
+
+    async def _watch_machine(self) -> None:
+        sleep_watch = SleepWatch()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if sleep_watch.slept():
+                _log.info("the machine slept, or its clock was set: everything is checked anew")
+                self._core.on_resume(self._clock())
+            if self._settings.auto:
+                self._follow_address()
+            self._host.prod()
+
+    def _follow_address(self) -> None:
+        try:
+            addresses = own_addresses(self._settings.server_url, ("auto",))
+        except MachineError:
+            return  # no way to the server: the old address is as good as none
+        if addresses != self._core.registrations[0].addresses:
+            _log.info("the machine has another address", address=addresses[0])
+            self._core.on_addresses(addresses, self._clock())
+
+    def _on_child_ready(self) -> None:
+        self._told_everywhere("notify", passed=True, text="it said READY=1")
+
+    def _tell_process(self, *, alive: bool) -> None:
+        self._told_everywhere("process", passed=alive, text="it runs" if alive else "it ended")
+
+    def _told_everywhere(self, kind: Kind, *, passed: bool, text: str) -> None:
+        self._told[kind] = (passed, text)
+        for registration in self._core.registrations:
+            self._core.on_told(registration.key, kind, passed, text, self._clock())
+        self._host.prod()
+
+    def _tell_changes(self) -> None:
+        """A line for a person whenever something else is true, and the same to the service manager."""
+        view = self._core.view(self._clock())
+        for entry in view.registrations if view.phase != "stopping" else ():
+            line = f"{entry.registration.key}: {entry.state}{'' if entry.stored else ' (not stored yet)'}"
+            line += f": {entry.problem}" if entry.problem else ""
+            if self._said.get(entry.registration.key) != line:
+                self._said[entry.registration.key] = line
+                self._notify(f"STATUS={line}")
+                self._say(line)
+        if not self._ready and all(entry.stored and entry.state == "passing" for entry in view.registrations):
+            self._ready = True
+            self._notify("READY=1")
+        if view.renewed_at and self._clock() - min(view.renewed_at.values()) < self._settings.config.lease_s:
+            self._notify("WATCHDOG=1")
+
+    # -- its socket -------------------------------------------------------------------------------------
+
+    def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        now = self._clock()
+        match question.get("verb"):
+            case "status":
+                pass
+            case "drain" | "undrain" if not self._stop.is_set():
+                self._core.on_drain(now, drain=question["verb"] == "drain")
+            case "pass" | "fail":
+                passed = question["verb"] == "pass"
+                text = str(question.get("text", ""))[:200]
+                known = [self._core.on_told(each.key, "ttl", passed, text, now) for each in self._core.registrations]
+                if not any(known):
+                    raise ValueError("this agent has no check of the kind ttl: begin it with --ttl 30s")
+            case other:
+                raise ValueError(f"an agent that leaves does not {other}")
+        self._host.prod()
+        return self.status()
+
+    def status(self) -> dict[str, Any]:
+        """For ``agent status -o json``."""
+        now = self._clock()
+        view = self._core.view(now)
+        config = self._settings.config
+        return {
+            "agent": config.name,
+            "identity": config.identity,
+            "pid": os.getpid(),
+            "phase": view.phase,
+            "renewedSecondsAgo": {space: round(now - at, 1) for space, at in sorted(view.renewed_at.items())},
+            "registrations": [
+                {
+                    "namespace": entry.registration.namespace,
+                    "service": entry.registration.service,
+                    "addresses": list(entry.registration.addresses),
+                    "ports": {port.name: port.port for port in entry.registration.ports},
+                    "state": entry.state,
+                    "stored": entry.stored,
+                    "problem": entry.problem,
+                    "checks": [
+                        {"check": check.name, "passing": check.passing, "saw": check.text} for check in entry.checks
+                    ],
+                }
+                for entry in view.registrations
+            ],
+        }
+
+    # -- the end ----------------------------------------------------------------------------------------
+
+    async def _leave(self, child: Child | None) -> None:
+        self._stop.set()
+        self._notify("STOPPING=1")
+        seconds = self._settings.drain_s + self._settings.stop_s + LEAVE_S
+        self._notify(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
+        if not self._refusal() and (child is None or child.is_running):
+            await self._drain()
+        if child is not None and child.is_running:
+            code = await child.end(0.0 if self._hurry.is_set() else self._settings.stop_s)
+            self._say(f"the process ended with exit code {code}")
+        self._core.on_stop(self._clock())
+        self._host.prod()
+        ends = time.monotonic() + LEAVE_S
+        while not self._core.is_gone and time.monotonic() < ends:
+            await asyncio.sleep(0.02)
+        if not self._core.is_gone:
+            self._say("the server did not take the last writes: the endpoint goes when its Lease runs out")
+
+    async def _drain(self) -> None:
+        self._core.on_drain(self._clock())
+        self._host.prod()
+        wanted = sum(len(registration.slices) for registration in self._core.registrations)
+        ends = time.monotonic() + self._settings.drain_s
+        while len(self._core.drained_revisions()) < wanted and time.monotonic() < ends and not self._hurry.is_set():
+            await asyncio.sleep(0.02)
+        waiting = asyncio.create_task(
+            followed(self._client, self._core.drained_revisions(), max(0.0, ends - time.monotonic()))
+        )
+        hurry = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait((waiting, hurry), return_when=asyncio.FIRST_COMPLETED)
+        self._say(f"drained: {waiting.result()}" if waiting.done() else "drained in a hurry")
+        for task in (waiting, hurry):
+            task.cancel()
+        await asyncio.gather(waiting, hurry, return_exceptions=True)

@@ -1,0 +1,210 @@
+"""From what a person wants to an agent that runs: names filled in, the Service looked up, the file followed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sliceplane.api.codec import decode, encode
+from sliceplane.api.core import Service
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Document
+from sliceplane.api.requests import Write
+from sliceplane.api.scheme import Services
+from sliceplane.external.agent_file import AgentFile, AgentFileError, ServiceEntry
+from sliceplane.external.checks import CheckSpec
+from sliceplane.external.registration import FIELD_MANAGER, AgentPort, Registration
+from sliceplane.external.tenure import AgentConfig
+from sliceplane.shell.agent.machine import default_name, host_id, lock_name, own_addresses, state_folder
+from sliceplane.shell.agent.program import Agent, AgentSettings
+from sliceplane.shell.process.log import get_logger
+from sliceplane.shell.transport.base import Client
+from sliceplane.shell.transport.http import HttpClient
+from sliceplane.shell.transport.kubeconfig import Connection
+
+#: between two looks at the file
+_FILE_PERIOD_S: Final = 1.0
+_WELL_KNOWN: Final = {"http": 80, "https": 443}
+
+_log = get_logger("agent")
+Read = Callable[[], AgentFile]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    command: tuple[str, ...]
+    lease_s: float
+    drain_s: float
+    stop_s: float
+    takeover: bool
+    create_service: bool
+    dry_run: bool
+    #: of the file that is followed
+    path: Path | None
+
+
+async def serve(
+    connection: Connection,
+    read: Read,
+    options: AgentOptions,
+    *,
+    on_stop: Callable[[Callable[[], object]], None],
+    notify: Callable[[str], None],
+    say: Callable[[str], None],
+) -> int:
+    """An agent's whole life; gives the exit code.
+
+    Raises ``AgentFileError``, ``MachineError``, ``ValueError`` with sentences for people, ``StatusError`` and
+    ``Unreachable`` of the first look, ``OSError`` for a command that cannot be started.
+    """
+    wanted = read()
+    name = wanted.name or default_name()
+    folder = state_folder()
+    lock = lock_name(folder, name)
+    try:
+        async with HttpClient(connection, field_manager=FIELD_MANAGER) as client:
+            config = AgentConfig(
+                name=name,
+                host=host_id(folder),
+                start=secrets.token_hex(4),
+                lease_s=options.lease_s,
+                renew_s=options.lease_s / 3,
+                takeover=options.takeover,
+            )
+            leaving: tuple[Registration, ...] = ()
+            while True:
+                registrations = await _registrations(client, connection, wanted._replace(name=name), options)
+                if options.dry_run:
+                    say(_documents(registrations))
+                    return 0
+                settings = AgentSettings(
+                    config=config,
+                    registrations=registrations,
+                    leaving=leaving,
+                    server_url=connection.server,
+                    command=options.command,
+                    drain_s=options.drain_s,
+                    stop_s=options.stop_s,
+                    auto=wanted.addresses == ("auto",),
+                    stays=options.path is not None,
+                )
+                agent = Agent(client, settings, notify=notify, say=say)
+                on_stop(agent.stop)
+                watch = asyncio.create_task(_changed(options.path, read, wanted, agent.hand_over))
+                try:
+                    code = await agent.run()
+                finally:
+                    watch.cancel()
+                    await asyncio.gather(watch, return_exceptions=True)
+                if not agent.handed_over:
+                    return code
+                wanted = watch.result()
+                say("the file has changed: its Services are followed anew")
+                leaving = registrations
+    finally:
+        os.close(lock)
+
+
+async def _changed(path: Path | None, read: Read, known: AgentFile, then: Callable[[], None]) -> AgentFile:
+    """What the file says when it says something else that can be read; *then* is called at that moment."""
+    if path is None:
+        await asyncio.Event().wait()
+    assert path is not None, "no file never changes"
+    seen = _stamp(path)
+    while True:
+        await asyncio.sleep(_FILE_PERIOD_S)
+        stamp = _stamp(path)
+        if stamp == seen:
+            continue
+        seen = stamp
+        try:
+            wanted = read()
+        except AgentFileError as error:
+            _log.warning("the file cannot be read; what it said before goes on", problem=str(error))
+            continue
+        if wanted._replace(name=known.name) != known:
+            then()
+            return wanted
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino
+
+
+async def _registrations(
+    client: Client, connection: Connection, wanted: AgentFile, options: AgentOptions
+) -> tuple[Registration, ...]:
+    addresses = own_addresses(connection.server, wanted.addresses)
+    made = []
+    for entry in wanted.services:
+        namespace = entry.namespace or connection.namespace
+        service = await _service(client, entry, namespace, create=options.create_service)
+        made.append(
+            Registration(
+                agent=wanted.name,
+                namespace=namespace,
+                service=entry.service,
+                addresses=addresses,
+                ports=_named(entry.ports, service),
+                checks=entry.checks or (CheckSpec(kind="tcp"),),
+                zone=wanted.zone,
+                node_name=wanted.node_name,
+            )
+        )
+    return tuple(made)
+
+
+async def _service(client: Client, entry: ServiceEntry, namespace: str, *, create: bool) -> Service | None:
+    try:
+        body = await client.get(Services, namespace, entry.service)
+    except StatusError as error:
+        if error.code != 404:
+            raise
+        if not create:
+            return None
+        ports = [_service_port(port) for port in entry.ports]
+        made = {"metadata": {"name": entry.service}, "spec": {"ports": ports}}
+        head = {"apiVersion": "v1", "kind": "Service"}
+        write = Write(verb="create", resource=Services, namespace=namespace, body=encode({**head, **made}))
+        body = await client.perform(write)
+    return decode(body, Service)
+
+
+def _service_port(port: AgentPort) -> Document:
+    """For clients ``http`` is 80 and ``https`` is 443; other ports keep their number."""
+    number = _WELL_KNOWN.get(port.name, port.port)
+    named = {"name": port.name} if port.name else {}
+    return {**named, "port": number, "targetPort": port.port, "protocol": port.protocol}
+
+
+def _named(ports: tuple[AgentPort, ...], service: Service | None) -> tuple[AgentPort, ...]:
+    """A port without a name is the Service's only one, whatever that is called."""
+    known = service.spec.ports or () if service is not None else ()
+    if len(ports) == 1 and not ports[0].name and len(known) == 1:
+        return (AgentPort(known[0].name, ports[0].port, known[0].protocol or "TCP", known[0].app_protocol),)
+    by_name = {port.name: port for port in known}
+    return tuple(
+        AgentPort(port.name, port.port, found.protocol or "TCP", found.app_protocol)
+        if (found := by_name.get(port.name)) is not None
+        else port
+        for port in ports
+    )
+
+
+def _documents(registrations: tuple[Registration, ...]) -> str:
+    documents = [
+        registration.document(family, "unknown", lease_uid="", hint=bool(registration.zone), publish_not_ready=False)
+        for registration in registrations
+        for _, family, _ in registration.slices
+    ]
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}, indent=2)

@@ -1,0 +1,318 @@
+"""Stories of agents on virtual time: production cores of both sides, over a server with real semantics."""
+
+from __future__ import annotations
+
+import pytest
+from tests.external.farm import Farm
+
+from sliceplane.api.scheme import EndpointSlices, Leases, Services
+from sliceplane.external.registration import ANNOTATION_REFUSED, ANNOTATION_RELEASE, ANNOTATION_STATE, AgentPort
+
+_A = "192.0.2.10"
+_READY = {"ready": True, "serving": True, "terminating": False}
+_GONE = {"ready": False, "serving": False, "terminating": False}
+
+
+def test_an_endpoint_is_ready_when_its_first_check_passed() -> None:
+    farm = Farm()
+    agent = farm.agent("web1", _A)
+    agent.well = False
+    farm.wait(20)
+    assert farm.conditions(_A) == _GONE
+    agent.well = True
+    assert farm.wait_until(lambda: farm.is_ready(_A), 5) < 3
+    assert farm.conditions(_A) == _READY
+    (stored,) = farm.slices()
+    assert stored["metadata"]["name"] == "web-web1-4"
+    assert stored["metadata"]["labels"]["kubernetes.io/service-name"] == "web"
+    assert stored["metadata"]["ownerReferences"][0]["name"] == "agent-web1"
+    assert stored["ports"] == [{"name": "http", "port": 8080, "protocol": "TCP"}]
+
+
+def test_only_a_change_of_condition_writes_a_slice() -> None:
+    farm = Farm()
+    farm.agent("web1", _A)
+    farm.wait_until(lambda: farm.is_ready(_A), 10)
+    version = farm.slices()[0]["metadata"]["resourceVersion"]
+    farm.wait(300)
+    assert farm.slices()[0]["metadata"]["resourceVersion"] == version
+
+
+def test_a_process_that_fails_is_withdrawn_after_three_looks() -> None:
+    farm = Farm()
+    agent = farm.agent("web1", _A)
+    farm.wait_until(lambda: farm.is_ready(_A), 10)
+    agent.well = False
+    assert farm.wait_until(lambda: not farm.is_ready(_A), 10) < 3 * 2.0 + 1
+    assert farm.annotations(_A)[ANNOTATION_STATE] == "failing"
+
+
+def test_an_agent_that_dies_is_withdrawn_within_20_s_and_forgotten_ten_minutes_later() -> None:
+    farm = Farm()
+    agent = farm.agent("web1", _A)
+    farm.wait_until(lambda: farm.is_ready(_A), 10)
+    farm.wait(60)
+    agent.kill()
+    assert 10 < farm.wait_until(lambda: not farm.is_ready(_A), 20) <= 20
+    assert farm.annotations(_A)[ANNOTATION_STATE] == "lost"
+    farm.wait(500)
+    assert farm.leases() == ["agent-web1"]
+    farm.wait(200)
+    assert farm.leases() == []
+    assert farm.slices() == []
+
+
+def test_an_agent_that_returns_is_ready_again_without_a_new_object() -> None:
+    farm = Farm()
+    agent = farm.agent("web1", _A)
+    farm.wait_until(lambda: farm.is_ready(_A), 10)
+    uid = farm.slices()[0]["metadata"]["uid"]
+    agent.link.up = False
+    farm.wait(60)
+    assert not farm.is_ready(_A)
+    agent.link.up = True
+    assert farm.wait_until(lambda: farm.is_ready(_A), 10) < 7
+    assert farm.slices()[0]["metadata"]["uid"] == uid
+    farm.wait(60)
+    assert farm.is_ready(_A)
+
+
+def test_a_restart_of_the_agent_is_no_flap() -> None:
+    farm = Farm()
+    agent = farm.agent("web1", _A)
+    farm.wait_until(lambda: farm.is_ready(_A), 10)
+    version = farm.slices()[0]["metadata"]["resourceVersion"]
+    agent.kill()
+    farm.wait(3)
+    farm.agent("web1", _A, start="2")
+    farm.wait(60)
+    assert farm.is_ready(_A)
+    assert farm.slices()[0]["metadata"]["resourceVersion"] == version
+
+
+@pytest.mark.parametrize("seconds", [60.0, 600.0])
+def test_while_the_api_is_away_no_endpoint_is_lost(seconds: float) -> None:
+    farm = Farm()
+    agents = [farm.agent(f"web{n}", f"192.0.2.{n}") for n in range(10, 14)]
+    farm.wait_until(lambda: farm.ready() == 4, 20)
+    farm.wait(17)
+    seen = []
+    farm.sim.server.listeners.append(
+        lambda event: seen.append(event) if event.record.key.resource.endswith("slices") else None
+    )
+    for link in (farm.judge_link, *(agent.link for agent in agents)):
+        link.up = False
+    farm.wait(seconds)
+    for link in (farm.judge_link, *(agent.link for agent in agents)):
+        link.up = True
+    farm.wait(120)
+    assert farm.ready() == 4
+    assert seen == []
+
+
+def test_another_leader_counts_anew() -> None:
+    farm = Farm()
+    agent = farm.agent("web1", _A)
+    farm.wait_until(lambda: farm.is_ready(_A), 10)
+    farm.wait(30)
+    agent.link.up = False
+    farm.wait(8)
+    farm.new_judge()
+    farm.wait(12)
+    assert farm.is_ready(_A)
+    farm.wait(10)
+    assert not farm.is_ready(_A)
+
+
+def test_the_clock_of_another_machine_means_nothing() -> None:
+    """Times in the Lease are an hour off, either way."""
+    farm = Farm()
+    farm.agent("web1", _A)
+    farm.wait_until(lambda: farm.is_ready(_A), 10)
+    for stamp in ("2001-01-01T00:00:00.000000Z", "2101-01-01T00:00:00.000000Z"):
+        farm.stage.must("patch", Leases, "default", {"spec": {"renewTime": stamp, "acquireTime": stamp}}, "agent-web1")
+        farm.wait(60)
+        assert farm.is_ready(_A)
+
+
+def test_a_drain_serves_until_its_end_and_leaves_nothing() -> None:
+    farm = Farm()
+    agent = farm.agent("web1", _A)
+    farm.wait_until(lambda: farm.is_ready(_A), 10)
+    agent.tell(lambda core, now: core.on_drain(now))
+    farm.wait(1)
+    assert farm.conditions(_A) == {"ready": False, "serving": True, "terminating": True}
+    assert agent.controller.drained_revisions().keys() == {"default/web-web1-4"}
+    agent.tell(lambda core, now: core.on_stop(now))
+    farm.wait(1)
+    assert agent.controller.is_gone
+    assert farm.slices() == []
+    assert farm.leases() == []
+
+
+def test_what_is_lost_or_changed_by_hand_comes_back_with_the_next_renewal() -> None:
+    farm = Farm()
+    farm.agent("web1", _A)
+    farm.wait_until(lambda: farm.is_ready(_A), 10)
+    farm.stage.must("delete", EndpointSlices, "default", {}, "web-web1-4")
+    farm.wait(7)
+    assert farm.is_ready(_A)
+    farm.stage.must("patch", EndpointSlices, "default", {"ports": [{"name": "http", "port": 1}]}, "web-web1-4")
+    farm.wait(7)
+    assert farm.slices()[0]["ports"][0]["port"] == 8080
+    farm.stage.must("delete", Leases, "default", {}, "agent-web1")
+    farm.wait(15)
+    assert farm.is_ready(_A)
+    assert farm.leases() == ["agent-web1"]
+
+
+def test_a_service_that_goes_takes_the_endpoint_with_it_and_brings_it_back() -> None:
+    farm = Farm()
+    farm.agent("web1", _A)
+    farm.wait_until(lambda: farm.is_ready(_A), 10)
+    farm.stage.must("delete", Services, "default", {}, "web")
+    farm.wait(5)
+    assert farm.slices() == []
+    farm.stage.must(
+        "create", Services, "default", {"metadata": {"name": "web"}, "spec": {"ports": [{"name": "http", "port": 80}]}}
+    )
+    farm.wait(5)
+    assert farm.is_ready(_A)
+
+
+def test_the_name_of_a_living_agent_of_another_host_is_refused() -> None:
+    farm = Farm()
+    farm.agent("web1", _A)
+    farm.wait_until(lambda: farm.is_ready(_A), 10)
+    other = farm.agent("web1", "192.0.2.99", host="elsewhere")
+    farm.wait(60)
+    (view,) = other.controller.view(farm.sim.agenda.now).registrations
+    assert view.problem == "another host has the name 'web1' and lives: host-web1_1"
+    assert farm.conditions("192.0.2.99") is None
+    assert farm.is_ready(_A)
+
+
+def test_the_name_of_a_dead_agent_of_another_host_is_taken_over() -> None:
+    farm = Farm()
+    farm.agent("web1", _A).kill()
+    first = farm.agent("web1", _A, start="2")
+    farm.wait_until(lambda: farm.is_ready(_A), 10)
+    first.kill()
+    farm.agent("web1", "192.0.2.99", host="elsewhere")
+    farm.wait_until(lambda: farm.is_ready("192.0.2.99"), 40)
+    assert farm.conditions(_A) is None
+
+
+def test_a_name_can_be_taken_by_force_and_the_other_stands_back() -> None:
+    farm = Farm()
+    first = farm.agent("web1", _A)
+    farm.wait_until(lambda: farm.is_ready(_A), 10)
+    farm.agent("web1", "192.0.2.99", host="elsewhere", takeover=True)
+    farm.wait(30)
+    assert farm.is_ready("192.0.2.99")
+    assert farm.conditions(_A) is None
+    (view,) = first.controller.view(farm.sim.agenda.now).registrations
+    assert "elsewhere_1" in view.problem
+
+
+def test_of_two_agents_of_one_address_and_port_the_later_serves_and_none_alternates() -> None:
+    farm = Farm()
+    first = farm.agent("one", _A)
+    farm.wait_until(lambda: farm.is_ready(_A), 10)
+    farm.wait(2)  # servers date objects to the second
+    farm.agent("two", _A)
+    farm.wait(30)
+    states = {stored["metadata"]["name"]: stored for stored in farm.slices()}
+    assert states["web-one-4"]["endpoints"][0]["conditions"] == _GONE
+    assert states["web-two-4"]["endpoints"][0]["conditions"] == _READY
+    sentence = "agent default/two brought 192.0.2.10 port 8080 to Service default/web later"
+    assert states["web-one-4"]["metadata"]["annotations"][ANNOTATION_REFUSED] == sentence
+    assert first.controller.view(farm.sim.agenda.now).registrations[0].problem == sentence
+    versions = {name: stored["metadata"]["resourceVersion"] for name, stored in states.items()}
+    farm.wait(120)
+    assert {s["metadata"]["name"]: s["metadata"]["resourceVersion"] for s in farm.slices()} == versions
+
+
+def test_the_address_of_a_pod_is_refused_until_the_pod_is_gone() -> None:
+    farm = Farm()
+    farm.stage.pod("p", _A)
+    farm.agent("web1", _A)
+    farm.wait(20)
+    assert farm.annotations(_A)[ANNOTATION_REFUSED] == "192.0.2.10 is the address of Pod default/p"
+    assert not farm.is_ready(_A)
+    farm.stage.gone("p")
+    farm.wait(10)
+    assert farm.is_ready(_A)
+
+
+def _many(farm: Farm, count: int) -> list:  # type: ignore[type-arg]
+    agents = [farm.agent(f"vm{n}", f"192.0.2.{n}", ports=(AgentPort("http", 8080),)) for n in range(1, count + 1)]
+    farm.wait_until(lambda: farm.ready() == count, 30)
+    farm.wait(30)
+    return agents
+
+
+def test_many_that_fall_silent_together_are_held_and_return_unharmed() -> None:
+    farm = Farm()
+    agents = _many(farm, 10)
+    for agent in agents[:6]:
+        agent.link.up = False
+    farm.wait(60)
+    assert farm.ready() == 10
+    (condition,) = farm.service()["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("AgentRemovalHeld", "True")
+    assert condition["message"].startswith("6 agents fell silent together")
+    for agent in agents[:6]:
+        agent.link.up = True
+    farm.wait(30)
+    assert farm.ready() == 10
+    assert farm.service()["status"]["conditions"][0]["status"] == "False"
+
+
+def test_many_that_do_not_return_go_after_two_minutes_a_tenth_each_ten_seconds() -> None:
+    farm = Farm()
+    agents = _many(farm, 10)
+    for agent in agents[:6]:
+        agent.link.up = False
+    began = farm.sim.agenda.now
+    farm.wait_until(lambda: farm.ready() == 9, 200)
+    assert 125 < farm.sim.agenda.now - began < 150
+    farm.wait_until(lambda: farm.ready() == 4, 80)
+    assert farm.sim.agenda.now - began < 220
+
+
+def test_what_is_held_is_let_go_when_the_annotation_asks_for_it() -> None:
+    farm = Farm()
+    agents = _many(farm, 8)
+    for agent in agents[:5]:
+        agent.link.up = False
+    farm.wait(30)
+    assert farm.ready() == 8
+    farm.stage.service({"metadata": {"annotations": {ANNOTATION_RELEASE: "now"}}})
+    farm.wait(5)
+    assert farm.ready() == 3
+
+
+def test_one_of_two_is_never_held() -> None:
+    farm = Farm()
+    agents = _many(farm, 2)
+    agents[0].link.up = False
+    farm.wait(20)
+    assert farm.ready() == 1
+
+
+def test_a_machine_that_slept_checks_before_it_serves() -> None:
+    farm = Farm()
+    agent = farm.agent("web1", _A)
+    farm.wait_until(lambda: farm.is_ready(_A), 10)
+    agent.pause(3600.0)
+    agent.well = False
+    farm.wait(3599)
+    assert not farm.is_ready(_A)
+    farm.wait(2)
+    agent.tell(lambda core, now: core.on_resume(now))
+    farm.wait(30)
+    assert not farm.is_ready(_A)
+    agent.well = True
+    farm.wait(10)
+    assert farm.is_ready(_A)

@@ -1,0 +1,91 @@
+"""Checks: when a process is believed to be well."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sliceplane.external.checks import HELD_BASE_S, HELD_MAX_S, CheckSpec, Health
+
+
+def _look(health: Health, passed: bool, now: float) -> None:
+    for probe in health.take_probes(now):
+        health.on_result(probe, passed, "", now)
+
+
+def test_nothing_is_known_before_the_first_answer_and_without_checks_all_is_well() -> None:
+    assert Health("ns/web", (CheckSpec(kind="tcp"),), 0.0).well(100.0) is None
+    assert Health("ns/web", (), 0.0).well(0.0) is True
+
+
+def test_rise_and_fall_count_in_a_row() -> None:
+    health = Health("ns/web", (CheckSpec(kind="tcp", period_s=1.0, rise=2, fall=2),), 0.0)
+    expected = [(True, None), (True, True), (False, True), (True, True), (False, True), (False, False), (True, False)]
+    for second, (passed, well) in enumerate(expected):
+        _look(health, passed, float(second))
+        assert health.well(float(second)) is well
+
+
+def test_all_must_pass() -> None:
+    health = Health("ns/web", (CheckSpec(kind="tcp"), CheckSpec(kind="process")), 0.0)
+    _look(health, True, 0.0)
+    assert health.well(0.0) is None
+    assert health.on_told("process", True, "", 1.0)
+    assert health.well(1.0) is True
+    health.on_told("process", False, "", 2.0)
+    assert health.well(2.0) is False
+    assert not health.on_told("ttl", True, "", 3.0)
+
+
+def test_a_pass_lasts_as_long_as_it_says() -> None:
+    health = Health("ns/web", (CheckSpec(kind="ttl", period_s=30.0),), 0.0)
+    assert health.next_deadline() is None
+    health.on_told("ttl", True, "", 10.0)
+    assert health.next_deadline() == 40.0
+    assert health.well(39.0) is True
+    assert health.well(40.0) is False
+    assert health.views()[0].text == "said nothing for 30 s"
+
+
+def test_a_result_of_an_earlier_process_is_passed_over() -> None:
+    health = Health("ns/web", (CheckSpec(kind="tcp"),), 0.0)
+    (probe,) = health.take_probes(0.0)
+    health.renew(1.0)
+    health.on_result(probe, True, "", 2.0)
+    assert health.well(2.0) is None
+    assert len(health.take_probes(2.0)) == 1
+
+
+def test_the_third_failure_in_five_minutes_is_held_against_it_twice_as_long_each_time() -> None:
+    health = Health("ns/web", (CheckSpec(kind="process"),), 0.0)
+    now = 0.0
+    for turn in range(8):
+        health.on_told("process", True, "", now)
+        now += health.held_s(now)
+        assert health.well(now) is True
+        health.on_told("process", False, "", now + 0.1)
+        now += 0.2
+        expected = 0.0 if turn < 2 else min(HELD_BASE_S * 2 ** (turn - 2), HELD_MAX_S)
+        assert health.held_s(now - 0.1) == pytest.approx(expected, abs=0.2)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.floats(0.0, 20.0)), max_size=60))
+def test_it_is_never_well_while_its_check_fails_nor_held_for_ever(story: list[tuple[bool, float]]) -> None:
+    health = Health("ns/web", (CheckSpec(kind="tcp", period_s=1.0, fall=1),), 0.0)
+    now = 0.0
+    for passed, pause in story:
+        now += pause
+        looked = health.take_probes(now)
+        for probe in looked:
+            health.on_result(probe, passed, "", now)
+        health.check()
+        if looked and not passed:
+            assert health.well(now) is False
+        assert health.held_s(now) <= HELD_MAX_S
+
+
+@pytest.mark.parametrize("wrong", [{"period_s": 0.0}, {"timeout_s": -1.0}, {"rise": 0}, {"fall": 0}])
+def test_a_check_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        CheckSpec(kind="tcp", **wrong)  # type: ignore[arg-type]

@@ -1,0 +1,289 @@
+"""The agent as a program, against a live plane: a child, its checks, its socket, its end, its rights."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.waiting import eventually
+
+from sliceplane.api.scheme import by_kind
+from sliceplane.client import connect
+from sliceplane.external.agent_file import AgentFile, ServiceEntry, read_agent_file
+from sliceplane.external.checks import CheckSpec
+from sliceplane.external.registration import AgentPort
+from sliceplane.shell.agent import control
+from sliceplane.shell.agent.granting import Grant, apply_grant
+from sliceplane.shell.agent.listing import ListedAgent, list_of
+from sliceplane.shell.agent.machine import MachineError
+from sliceplane.shell.agent.program import EXIT_REFUSED
+from sliceplane.shell.agent.start import AgentOptions, serve
+from sliceplane.shell.transport.kubeconfig import from_file
+from sliceplane.testing import Plane
+
+_WELL = CheckSpec(kind="exec", target="true", period_s=0.2)
+_numbers = count(1)
+_LONG = 'trap "exit 7" TERM; while :; do sleep 0.05; done'
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[Plane]:
+    with Plane() as made:
+        yield made
+
+
+@pytest.fixture
+def service(plane: Plane) -> str:
+    name = f"web-{next(_numbers)}"
+    spec = {"ports": [{"name": "http", "port": 80}]}
+    plane.apply([{"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}])
+    return name
+
+
+class Running:
+    """An agent in this process: what it says, and how to end it as a signal would."""
+
+    def __init__(self, machine: Machine, wanted: Callable[[], AgentFile], **options: Any) -> None:
+        self.said: list[str] = []
+        self.stop: Callable[[], object] = lambda: None
+        chosen: dict[str, Any] = {
+            "command": (), "lease_s": 15.0, "drain_s": 0.2, "stop_s": 30.0, "takeover": False,
+            "create_service": False, "dry_run": False, "path": None, **options,
+        }  # fmt: skip
+        connection = from_file(machine.kubeconfig)
+        self.task = asyncio.create_task(
+            serve(
+                connection,
+                wanted,
+                AgentOptions(**chosen),
+                on_stop=self._on_stop,
+                notify=lambda _: None,
+                say=self.said.append,
+            )
+        )
+
+    def _on_stop(self, stop: Callable[[], object]) -> None:
+        self.stop = stop
+
+    async def end(self) -> int:
+        self.stop()
+        return await self.task
+
+
+class Machine:
+    """Where agents run: folders of its own, one address that nobody has."""
+
+    def __init__(self, plane: Plane, folder: Path) -> None:
+        self.plane = plane
+        self.number = next(_numbers)
+        self.name = f"vm-{self.number}"
+        self.address = f"192.0.2.{self.number}"
+        self.kubeconfig = plane.kubeconfig
+        self.folder = folder
+
+    @asynccontextmanager
+    async def agent(self, service: str, *checks: CheckSpec, **options: Any) -> AsyncIterator[Running]:
+        entry = ServiceEntry(service, "default", (AgentPort("", 8080),), checks)
+        wanted = AgentFile(self.name, (self.address,), "", "", (entry,))
+        running = Running(self, lambda: wanted, **options)
+        try:
+            yield running
+        finally:
+            running.stop()
+            running.stop()
+            running.task.cancel()
+            await asyncio.gather(running.task, return_exceptions=True)
+
+    def slices(self) -> list[dict[str, Any]]:
+        return self.plane.list("EndpointSlice", label_selector=f"agent.sliceplane.dev/name={self.name}")
+
+    def condition(self, name: str) -> bool | None:
+        stored = self.slices()
+        return stored[0]["endpoints"][0]["conditions"][name] if stored else None
+
+    async def until(self, name: str, value: bool | None) -> None:
+        await eventually(lambda: asyncio.to_thread(self.condition, name), lambda seen: seen is value)
+
+
+@pytest.fixture
+def machine(plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    (tmp_path / "run").mkdir()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    return Machine(plane, tmp_path)
+
+
+async def test_a_child_is_an_endpoint_while_it_lives_and_the_end_drains_it(machine: Machine, service: str) -> None:
+    async with machine.agent(service, _WELL, CheckSpec(kind="process"), command=("sh", "-c", _LONG)) as running:
+        await machine.until("ready", True)
+        (stored,) = machine.slices()
+        assert stored["ports"] == [{"name": "http", "port": 8080, "protocol": "TCP"}], "the Service's only port"
+        (told,) = (await control.ask(machine.name, {"verb": "status"}))["registrations"]
+        assert (told["service"], told["state"], told["stored"], told["problem"]) == (service, "passing", True, "")
+        await control.ask(machine.name, {"verb": "drain"})
+        await machine.until("terminating", True)
+        await control.ask(machine.name, {"verb": "undrain"})
+        await machine.until("ready", True)
+        assert await running.end() == 7, "the child's exit code"
+    assert machine.slices() == []
+    assert machine.plane.list("Lease", label_selector=f"agent.sliceplane.dev/name={machine.name}") == []
+    with pytest.raises(control.NoAgent, match="no agent"):
+        await control.ask(machine.name, {"verb": "status"})
+
+
+async def test_a_child_that_dies_is_withdrawn_and_its_code_passed_on(machine: Machine, service: str) -> None:
+    async with machine.agent(service, _WELL, CheckSpec(kind="process"), command=("sh", "-c", "exit 9")) as running:
+        assert await running.task == 9
+    assert machine.slices() == []
+
+
+async def test_a_child_can_say_itself_that_it_is_ready(machine: Machine, service: str) -> None:
+    says = (
+        "import os, socket, time; s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM);"
+        "s.sendto(b'READY=1', os.environ['NOTIFY_SOCKET']); time.sleep(600)"
+    )
+    async with machine.agent(service, CheckSpec(kind="notify"), command=(sys.executable, "-S", "-c", says)):
+        await machine.until("ready", True)
+
+
+async def test_a_pass_lasts_as_long_as_was_said(machine: Machine, service: str) -> None:
+    async with machine.agent(service, CheckSpec(kind="ttl", period_s=600.0)):
+        await machine.until("ready", False)
+        await control.ask(machine.name, {"verb": "pass"})
+        await machine.until("ready", True)
+        await control.ask(machine.name, {"verb": "fail", "text": "disk full"})
+        await machine.until("ready", False)
+
+
+async def test_one_name_has_one_process_on_a_machine_and_one_host(
+    machine: Machine, service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with machine.agent(service, _WELL, lease_s=3.0):
+        await machine.until("ready", True)
+        async with machine.agent(service, _WELL) as second:
+            with pytest.raises(MachineError, match="runs on this machine already"):
+                await second.task
+        host = tmp_path / "other" / "sliceplane-agent" / "host-id"
+        host.parent.mkdir(parents=True)
+        host.write_text("elsewhere\n")
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "other"))
+        async with machine.agent(service, _WELL) as second:
+            assert await second.task == EXIT_REFUSED
+            assert "another host has the name" in second.said[-1]
+        assert machine.condition("ready") is True
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+
+
+async def test_a_granted_account_can_do_its_work_and_nothing_else(
+    machine: Machine, service: str, tmp_path: Path
+) -> None:
+    granted = tmp_path / "granted"
+    grant = Grant(machine.name, "default", (service,), ("192.0.2.0/24",), sees_nodes=False)
+    async with connect(machine.kubeconfig) as client:
+        text, notes = await apply_grant(client, from_file(machine.kubeconfig), grant, 3600.0)
+    assert "this server has no ValidatingAdmissionPolicy" in notes[0]
+    granted.write_text(text)
+    machine.kubeconfig = granted
+    async with machine.agent(service, _WELL):
+        await machine.until("ready", True)
+    for verb, resource, name, allowed in (
+        ("patch", "endpointslices.discovery.k8s.io", f"{service}-other-4", False),
+        ("create", "endpointslices.discovery.k8s.io", f"{service}-other-4", False),
+        ("patch", "leases.coordination.k8s.io", f"agent-{machine.name}", True),
+        ("patch", "leases.coordination.k8s.io", "agent-other", False),
+        ("list", "pods", "", False),
+        ("get", "services", service, True),
+        ("get", "services", "kubernetes", False),
+    ):
+        assert await _can(granted, verb, resource, name) is allowed, (verb, resource, name)
+
+
+async def _can(kubeconfig: Path, verb: str, resource: str, name: str) -> bool:
+    plural, _, group = resource.partition(".")
+    attributes = {"verb": verb, "group": group, "resource": plural, "name": name, "namespace": "default"}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }  # fmt: skip
+    kind = by_kind("authorization.k8s.io/v1", "SelfSubjectAccessReview")
+    assert kind is not None
+    async with connect(kubeconfig) as client:
+        answer = await client.create(kind, "", json.dumps(review).encode())
+    return bool(json.loads(answer)["status"]["allowed"])
+
+
+async def test_an_address_outside_of_its_account_is_refused_and_said(machine: Machine, service: str) -> None:
+    grant = Grant(machine.name, "default", (service,), ("198.51.100.0/24",), sees_nodes=False)
+    async with connect(machine.kubeconfig) as client:
+        await apply_grant(client, from_file(machine.kubeconfig), grant, 3600.0)
+        async with machine.agent(service, _WELL):
+
+            async def row() -> ListedAgent | None:
+                rows = [row for row in await list_of(client, "default", 0.0) if row.service == service]
+                return rows[0] if rows else None
+
+            row_seen = await eventually(row, lambda seen: seen is not None and seen.state == "refused")
+            assert row_seen.why.startswith(f"{machine.address} is not among the addresses that the account")
+            await machine.until("ready", False)
+
+
+async def test_a_file_is_followed_and_what_it_loses_goes(machine: Machine, service: str, tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+
+    def write(*services: str) -> None:
+        checks = [{"exec": "true", "period": "100ms"}]
+        entries = [
+            {"service": name, "namespace": "default", "ports": {"http": 8080}, "checks": checks} for name in services
+        ]
+        temporary = file.with_suffix(".new")
+        temporary.write_text(json.dumps({"name": machine.name, "address": machine.address, "services": entries}))
+        temporary.replace(file)
+
+    second = f"{service}-b"
+    spec = {"ports": [{"name": "http", "port": 80}]}
+    machine.plane.apply([{"apiVersion": "v1", "kind": "Service", "metadata": {"name": second}, "spec": spec}])
+    write(service, second)
+    running = Running(machine, lambda: read_agent_file(file.read_bytes()), path=file)
+    await eventually(lambda: asyncio.to_thread(machine.slices), lambda seen: len(seen) == 2)
+    write(second)
+    await eventually(lambda: asyncio.to_thread(machine.slices), lambda seen: len(seen) == 1)
+    file.write_text("services: 3")
+    await machine.until("ready", True)
+    assert not running.task.done(), "a mistake in the file ends nothing"
+    assert await running.end() == 0
+    assert machine.slices() == []
+
+
+async def test_the_command_itself(machine: Machine, service: str) -> None:
+    """Flags, signals and texts; the other tests call what it calls."""
+    command = (sys.executable, "-m", "sliceplane", "agent")
+    environment = {**os.environ, "KUBECONFIG": str(machine.kubeconfig)}
+    process = await asyncio.create_subprocess_exec(
+        *(*command, "run", service, "--name", machine.name, "--address", machine.address, "--port", "8080"),
+        *("--drain", "0", "--exec", "true", "--period", "100ms", "--", "sh", "-c", _LONG),
+        env=environment, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        await machine.until("ready", True)
+        asked = await asyncio.create_subprocess_exec(
+            *command, "status", machine.name, env=environment, stdout=asyncio.subprocess.PIPE
+        )
+        text = (await asked.communicate())[0].decode()
+        assert f"default/{service}" in text
+        assert asked.returncode == 0, text
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        out = (await process.communicate())[0].decode()
+    assert process.returncode == 7
+    assert f"default/{service}: passing" in out

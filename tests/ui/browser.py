@@ -35,7 +35,7 @@ FLAGS = (
 KEYS = {
     "ArrowDown": 40, "ArrowUp": 38, "Enter": 13, "Escape": 27, "Tab": 9, "End": 35, "Home": 36,
 }  # fmt: skip
-START_S = 60.0
+START_S = 240.0
 
 
 def program() -> str:

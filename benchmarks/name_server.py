@@ -78,6 +78,7 @@ def slice_document(ready: int, count: int = 10) -> dict[str, Any]:
 def ours(kubeconfig: Path, folder: Path) -> tuple[Process, int]:
     process = Process(
         *(sys.executable, "-m", "sliceplane", "dns", "--listen", "127.0.0.1:0", "--kubeconfig", str(kubeconfig)),
+        *("--forward", "none"),
         log=folder / "dns.log",
     )
     return process, int(process.line().rpartition(":")[2])

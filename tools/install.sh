@@ -72,7 +72,7 @@ if [ "$what" = dev ]; then
     # The page is tested in it.
     apt_missing chromium chromium
     # What asks name servers.
-    apt_missing dnsperf dnsperf dig bind9-dnsutils
+    apt_missing dnsperf dnsperf dig bind9-dnsutils kdig knot-dnsutils
     # What docs/etcd.md shows, and what checks deploy/systemd.
     apt_missing etcdctl etcd-client haproxy haproxy curl curl jq jq systemd-analyze systemd
 fi

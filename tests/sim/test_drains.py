@@ -47,6 +47,11 @@ def test_who_does_not_wait_for_nodes_is_found_out(monkeypatch: pytest.MonkeyPatc
         sum(proven(seed) for seed in range(1, 7))
 
 
+def test_seed_7073_a_list_that_is_cut_short_is_one_that_is_doubted() -> None:
+    """It lacked most slices and few endpoints, was believed, and a proxy told that its kernel held them."""
+    assert proven(7073) >= 0
+
+
 @pytest.mark.slow
 def test_drained_is_drained_over_ten_thousand_seeds() -> None:
     assert sum(proven(seed) for seed in range(1, 10_001)) > 10_000

@@ -17,7 +17,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.informer.actions import Phase, StartList, StartWatch, StopWatch
 from sliceplane.informer.cache import Cache, Change, Mark
-from sliceplane.informer.doubt import HELD_MIN
+from sliceplane.informer.doubt import part_kept
 from sliceplane.informer.reflector import Reflector
 from sliceplane.kit.rng import Rng
 from sliceplane.sim.agenda import Alarm, Deed
@@ -134,7 +134,7 @@ class SimulatedInformer:
             except StatusError as refused:
                 error = refused
             else:
-                items = tuple(record.body for record in page.records[: self._room(len(page.records))])
+                items = self._cut(tuple(record.body for record in page.records))
                 version = str(page.resource_version)
                 token = page.continue_token
 
@@ -146,11 +146,16 @@ class SimulatedInformer:
         failure = error
         self._agenda.after(self._network.latency(), lambda: self._list_failed(request, failure))
 
-    def _room(self, listed: int) -> int:
-        """How many objects a list of *listed* has room for: all, or, once and then not again, too few."""
-        lasting = sum(held.metadata.deletion_timestamp is None for held in self.reflector.cache)
-        self._was_short = lasting >= HELD_MIN and not self._was_short and self._faults.strikes("short-list")
-        return (lasting - 1) // 2 if self._was_short else listed
+    def _cut(self, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """A list as it is, or, once and then not again, so short that it must be doubted."""
+        cache = self.reflector.cache
+        may_be_short = part_kept(cache, ()) < 1 and not self._was_short
+        self._was_short = may_be_short and self._faults.strikes("short-list")
+        if not self._was_short:
+            return items
+        listed = [cache.load(item) for item in items]
+        fitting = (count for count in range(len(items), -1, -1) if part_kept(cache, listed[:count]) < 0.5)
+        return items[: next(fitting)]
 
     def _list_failed(self, request: int, error: StatusError) -> None:
         self._answered(request, lambda: self.reflector.on_list_failed(error, self._agenda.now))

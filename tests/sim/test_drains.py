@@ -52,6 +52,12 @@ def test_seed_7073_a_list_that_is_cut_short_is_one_that_is_doubted() -> None:
     assert proven(7073) >= 0
 
 
+def test_seed_2360_a_slice_left_one_reading_and_another_that_lags_still_shows_it() -> None:
+    """Given from a zone to all nodes and then deleted, while the zone's watch stood still: the kernel keeps it as the
+    zone's reading shows it, which is told at the version of before, and the barrier waits for that reading."""
+    assert proven(2360) >= 0
+
+
 @pytest.mark.slow
 def test_drained_is_drained_over_ten_thousand_seeds() -> None:
     assert sum(proven(seed) for seed in range(1, 10_001)) > 10_000

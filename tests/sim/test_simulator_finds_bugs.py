@@ -23,6 +23,7 @@ from sliceplane.informer import doubt
 from sliceplane.informer.cache import Cache, Mark
 from sliceplane.informer.reflector import Reflector
 from sliceplane.proxy.progress import Progress
+from sliceplane.proxy.selections import Union
 from sliceplane.sim.faults import parse_faults
 from sliceplane.sim.proxies import SimulatedProxy, SliceHistory
 from sliceplane.sim.roster import CLASSIC
@@ -165,6 +166,16 @@ def test_a_version_is_told_that_came_while_rules_were_written(monkeypatch: pytes
         self._held[family] = dict(self._seen)
 
     monkeypatch.setattr(Progress, "on_written", on_written)
+    assert found_by_proxies() == {"mark-never-early"}
+
+
+def test_a_slice_that_left_every_reading_stays_in_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Union.on_change
+
+    def on_change(self: Union, selection: str, old: Any, new: Any) -> Any:
+        return None if new is None else original(self, selection, old, new)
+
+    monkeypatch.setattr(Union, "on_change", on_change)
     assert found_by_proxies() == {"mark-never-early"}
 
 

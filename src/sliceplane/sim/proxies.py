@@ -108,19 +108,30 @@ class SliceHistory:
                 return commit.after
         return None
 
-    def check_held(self, actor: str, reading: str, revision: int, kernel: dict[str, int]) -> None:
-        """*kernel*, versions by slice, holds all that *reading* showed up to *revision*.  Raises ``Broken``."""
-        for key in sorted(self._commits):
+    def check_held(self, actor: str, told: dict[str, Held], kernel: dict[str, int]) -> None:
+        """*kernel*, versions by slice, holds all that each reading showed up to the version that is *told* of it.
+
+        But for a slice that left it while another reading, which is not so far, still shows it: that node cannot know
+        yet whether it was deleted or given to the other one, and keeps it (``Union``).  Who waits for a slice to leave
+        waits for every reading that showed it (``drain.departure``).  Raises ``Broken``."""
+        for reading, key in ((reading, key) for reading in told for key in sorted(self._commits)):
+            revision = told[reading].revision
             touching = [commit for commit in self._commits[key] if commit.touches(reading)]
-            commit = self._at(touching, revision)
+            commit = self._at(touching, revision) if revision else None
             if commit is None:
                 continue
             held = kernel.get(key)
             there = commit.after is not None and reading in _readings(commit)
             later = self._commits[key][-1].revision > revision
-            if (held is not None and held < commit.revision) or (held is None and there and not later):
+            lags = held is not None and held < commit.revision and (there or not self._shows(key, held, told))
+            if lags or (held is None and there and not later):
                 what = f"{actor} tells {reading} {revision}, and its kernel has {key} at {held}, not {commit.revision}"
                 raise Broken("mark-never-early", key, what)
+
+    def _shows(self, key: str, revision: int, told: dict[str, Held]) -> bool:
+        """At the version that is told of it, one of the readings shows the slice as it was at *revision*."""
+        states = ((reading, self._at(self._commits[key], held.revision)) for reading, held in told.items())
+        return any(state and state.revision == revision and reading in _readings(state) for reading, state in states)
 
 
 def _readings(commit: _Commit) -> tuple[str, ...]:
@@ -284,10 +295,10 @@ class SimulatedProxy(Actor):
 
     def _check(self, told: dict[tuple[str, str], Held]) -> None:
         readings = {reading: held for (_, reading), held in told.items()}
+        self._history.check_held(self.actor, readings, self._kernel)
         for reading, held in readings.items():
             if not held.revision:
                 continue
-            self._history.check_held(self.actor, reading, held.revision, self._kernel)
             true = self._history.digest(reading, held.revision)
             if held.digest != true:
                 what = f"{self.actor} tells {held.digest} for {reading} {held.revision}, which is {true}"

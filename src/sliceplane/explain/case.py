@@ -148,7 +148,9 @@ class ServiceCase(PodsCase):
     def is_served(self) -> bool:
         published = self.service is not None and self.service.spec.publish_not_ready_addresses
         return any(
-            not pod.is_over and not pod.is_going and (pod.is_ready or (published and pod.addresses))
+            not pod.is_over
+            and not pod.is_going
+            and ((pod.is_ready and not pod.is_drained) or (published and pod.addresses))
             for pod in self.selected
         )
 

@@ -25,7 +25,7 @@ from sliceplane.api.core import (
     Service,
     ServiceCIDR,
 )
-from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.discovery import ANNOTATION_DRAIN, EndpointSlice
 from sliceplane.api.meta import Condition, IntOrString, LabelSelector, Object, ObjectReference, Projection
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Resource
@@ -147,6 +147,11 @@ class FullPod(Pod, frozen=True, kw_only=True):
     @property
     def is_going(self) -> bool:
         return self.metadata.deletion_timestamp is not None
+
+    @property
+    def is_drained(self) -> bool:
+        """``sliceplane drain`` marked it: its endpoints are on purpose neither ready nor serving."""
+        return ANNOTATION_DRAIN in (self.metadata.annotations or {})
 
     def condition(self, kind: str) -> Condition | None:
         return next((entry for entry in self.status.conditions or () if entry.type == kind), None)

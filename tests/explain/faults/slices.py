@@ -16,6 +16,7 @@ from tests.explain.world import (
     planted,
 )
 
+from sliceplane.explain.question import ExplainQuestion
 from sliceplane.shadow.differences import DifferenceKind, SliceDifference
 from sliceplane.shadow.ledger import News, StandingDifference
 from sliceplane.shadow.report import ShadowSummary, findings_of_lines, json_line, json_summary
@@ -54,6 +55,36 @@ def a_slice_says_ready_of_a_pod_that_is_not(world: World) -> None:
     for condition in world.get("Pod", "shop", "cart-1")["status"]["conditions"]:
         if condition["type"] == "Ready":
             condition.update(status="False", lastTransitionTime=ago(60))
+
+
+@planted("E1")
+def a_slice_says_not_ready_of_a_pod_that_is(world: World) -> None:
+    world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"][1]["conditions"].update(ready=False, serving=False)
+
+
+def _drained(world: World, *numbers: int) -> None:
+    """As ``sliceplane drain`` marks them, and the controller heeds it; they stay ready."""
+    for number in numbers:
+        world.get("Pod", "shop", f"cart-{number}")["metadata"]["annotations"] = {"sliceplane.dev/drain": ago(40)}
+        endpoint = world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"][number]
+        endpoint["conditions"].update(ready=False, serving=False)
+
+
+@near_miss("E1")
+@planted("R11")
+def all_of_them_are_drained(world: World) -> None:
+    _drained(world, 0, 1, 2)
+
+
+@planted("R11")
+def the_pod_that_is_asked_about_is_drained(world: World) -> ExplainQuestion:
+    _drained(world, 1)
+    return ExplainQuestion("pod", "cart-1", "shop")
+
+
+@near_miss("R11", "E1")
+def one_is_drained_and_others_serve(world: World) -> None:
+    _drained(world, 1)
 
 
 @near_miss("E1", "E2", "E7")

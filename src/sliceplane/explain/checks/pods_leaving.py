@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.discovery import ANNOTATION_DRAIN, EndpointSlice
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import PodCase, PodsCase, ServiceCase, pod_name, seen
 from sliceplane.explain.checks.pod_troubles import (
@@ -116,6 +116,30 @@ def leaving(case: PodsCase) -> Iterable[Finding]:
     )
 
 
+def drained(case: PodsCase) -> Iterable[Finding]:
+    """R11, of Pods that nothing deletes.  Where others serve, a Service lacks nothing."""
+    marked = [pod for pod in case.judged if pod.is_drained and pod.is_ready and not pod.is_going and not pod.is_over]
+    if not marked or case.is_served or (isinstance(case, ServiceCase) and case.ready):
+        return
+    if isinstance(case, PodCase) and all(service.spec.publish_not_ready_addresses for service in case.services):
+        return
+    marks = [(pod.metadata.annotations or {})[ANNOTATION_DRAIN] for pod in marked]
+    age = since(marks[0], case.now)
+    names = " ".join(pod.metadata.name for pod in marked)
+    yield Finding(
+        code="R11",
+        subject=case.subject,
+        weight="error" if isinstance(case, ServiceCase) else "note",
+        sentence=f"{names_of(case, marked)}: ready, and marked by sliceplane drain"
+        + (f" for {lasting(age)}" if age is not None else ""),
+        evidence=(
+            Evidence(subject=pod_name(marked[0]), field=f"metadata.annotations[{ANNOTATION_DRAIN}]", value=marks[0]),
+        ),
+        effect=effect_on(case, marked),
+        remedy=f"kubectl -n {marked[0].metadata.namespace} annotate pod {names} {ANNOTATION_DRAIN}-",
+    )
+
+
 def one_address_twice(case: PodsCase) -> Iterable[Finding]:
     """R13"""
     holders = case.facts.derived(_holders)
@@ -196,5 +220,5 @@ def published_unready(case: ServiceCase) -> Iterable[Finding]:
     )
 
 
-CHECKS: Final = (ended, leaving, one_address_twice, published_unready)
-POD_CHECKS: Final = (ended, leaving, one_address_twice)
+CHECKS: Final = (ended, leaving, drained, one_address_twice, published_unready)
+POD_CHECKS: Final = (ended, leaving, drained, one_address_twice)

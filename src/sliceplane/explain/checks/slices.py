@@ -99,7 +99,7 @@ def _stale(case: ServiceCase) -> Iterator[tuple[FullPod, str]]:
         name = pod.metadata.name
         if pod.is_ready and name not in shown:
             yield pod, f"{name} is ready for {lasting(age)} and in no slice"
-        elif pod.is_ready and not shown[name]:
+        elif pod.is_ready and not shown[name] and not pod.is_drained:
             yield pod, f"{name} is ready for {lasting(age)}, and its slice says that it is not"
         elif not pod.is_ready and shown.get(name):
             yield pod, f"{name} is not ready for {lasting(age)}, and its slice says that it is"

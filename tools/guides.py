@@ -6,7 +6,9 @@ A comment on the line before a block says what is special:
 
 - ``<!-- stays -->``: its last command goes on running, as in a terminal of its own, until the guide ends;
 - ``<!-- ends with N -->``: its last command must end with this exit code instead of 0;
-- ``<!-- not run: WHY -->``: it is only shown.
+- ``<!-- not run: WHY -->``: it is only shown;
+- ``<!-- on a laptop -->``, alone or before the others (``<!-- on a laptop, stays -->``): it is typed into a second
+  shell, of a machine that has an address, ``LAPTOP``, and a ``/etc/resolv.conf`` of its own.
 
 A line ``...`` in an output stands for what is left out.  ``refreshed`` makes the outputs anew and leaves out as much;
 ``shape`` is what must stay the same from run to run: numbers, random names and the width of columns may change.
@@ -39,9 +41,17 @@ COMMAND_S = 120.0
 #: as many lines as the guide shows, and for a long one if a guide is made anew and it says less
 SILENCE_S = 1.0
 LONG_SILENCE_S = 30.0
+#: what is left running has so long to end; an agent would wait longer for a server that ended before it
+END_S = 3.0
+#: the other end of its wire leads nowhere
+LAPTOP = """ip link add wlan0 type veth peer name air && ip link set air up
+ip address add 198.51.100.7/24 dev wlan0 && ip link set wlan0 up && ip route add default via 198.51.100.1
+cp /etc/resolv.conf ~/resolv.conf && mount --bind ~/resolv.conf "$(readlink -f /etc/resolv.conf)"
+"""
 
 _BLOCK = re.compile(
-    r"^(?:<!-- (?P<mark>stays|ends with \d+|not run: [^\n]*?) -->\n)?```console\n(?P<text>.*?)^```$",
+    r"^(?:<!-- (?P<laptop>on a laptop)?(?:, )?(?P<mark>stays|ends with \d+|not run: [^\n]*?)? -->\n)?"
+    r"```console\n(?P<text>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
 #: what the shell says, sooner or later, of a program that was killed
@@ -176,7 +186,7 @@ class Terminal:
     def close(self) -> None:
         """End the shell and all that it left running: no process outlives the first of its PID namespace."""
         with contextlib.suppress(AssertionError):
-            self._ask("kill -TERM -1; wait", 20.0)
+            self._ask("kill -TERM -1; wait", END_S)
         self._shell.kill()
         self._shell.communicate()
 
@@ -191,12 +201,20 @@ def terminal() -> Iterator[Terminal]:
             opened.close()
 
 
-def blocks(text: str) -> Iterator[tuple[re.Match[str], list[Step]]]:
-    """The blocks that are run, in order."""
-    for block in _BLOCK.finditer(text):
-        mark = block["mark"] or ""
-        if not mark.startswith("not run"):
-            yield block, steps(block["text"], mark)
+def sessions(text: str) -> Iterator[tuple[re.Match[str], list[tuple[Step, list[str]]]]]:
+    """The blocks that are run, in order: each step with what it says now."""
+    with contextlib.ExitStack() as stack:
+        terminals: dict[bool, Terminal] = {}
+        for block in _BLOCK.finditer(text):
+            mark = block["mark"] or ""
+            if mark.startswith("not run"):
+                continue
+            laptop = block["laptop"] is not None
+            if laptop not in terminals:
+                shell = terminals[laptop] = stack.enter_context(terminal())
+                if laptop:
+                    shell.run(Step(LAPTOP, ()))
+            yield block, [(step, terminals[laptop].run(step)) for step in steps(block["text"], mark)]
 
 
 def cut(shown: tuple[str, ...], real: list[str]) -> list[str]:
@@ -223,14 +241,10 @@ def refreshed(text: str) -> str:
     """*text* with the output of each command as it is now."""
     parts: list[str] = []
     done = 0
-    with terminal() as shell:
-        for block, commands in blocks(text):
-            lines: list[str] = []
-            for step in commands:
-                said = shell.run(step)
-                lines += [f"$ {step.command}", *cut(step.output, said)]
-            parts += [text[done : block.start("text")], "\n".join(lines), "\n"]
-            done = block.end("text")
+    for block, ran in sessions(text):
+        lines = [line for step, said in ran for line in (f"$ {step.command}", *cut(step.output, said))]
+        parts += [text[done : block.start("text")], "\n".join(lines), "\n"]
+        done = block.end("text")
     return "".join([*parts, text[done:]])
 
 

@@ -27,6 +27,16 @@ def test_rise_and_fall_count_in_a_row() -> None:
         assert health.well(float(second)) is well
 
 
+def test_a_check_that_has_not_turned_yet_looks_each_second() -> None:
+    """A process that was just started does not answer the first look, and is not to wait for a whole period."""
+    health = Health("ns/web", (CheckSpec(kind="tcp", period_s=5.0, rise=1, fall=3),), 0.0)
+    _look(health, False, 0.0)
+    assert health.next_deadline() == 1.0
+    _look(health, True, 1.0)
+    assert health.well(1.0) is True
+    assert health.next_deadline() == 6.0
+
+
 def test_all_must_pass() -> None:
     health = Health("ns/web", (CheckSpec(kind="tcp"), CheckSpec(kind="process")), 0.0)
     _look(health, True, 0.0)

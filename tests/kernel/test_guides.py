@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from tools.guides import GUIDES, Step, blocks, cut, shape, terminal
+from tools.guides import GUIDES, Step, cut, sessions, shape, terminal
 from tools.make_recording import PICTURE, picture, record
 
 NEEDED = {"etcd.md": ("etcd", "etcdctl", "haproxy", "curl", "jq")}
@@ -25,12 +25,10 @@ def test_commands_print_what_the_guide_shows(path: Path) -> None:
         pytest.skip(f"needs {', '.join(missing)}")
     assert not missing
     ran = 0
-    with terminal() as shell:
-        for _, commands in blocks(path.read_text(encoding="utf-8")):
-            for step in commands:
-                said = shell.run(step)
-                assert shape(cut(step.output, said)) == shape(step.output), f"$ {step.command}"
-                ran += 1
+    for _, commands in sessions(path.read_text(encoding="utf-8")):
+        for step, said in commands:
+            assert shape(cut(step.output, said)) == shape(step.output), f"$ {step.command}"
+            ran += 1
     assert ran >= 5
 
 

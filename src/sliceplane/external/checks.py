@@ -24,6 +24,8 @@ PROBED: Final = ("http", "https", "tcp", "grpc", "exec")
 
 FLAPS: Final = 3
 FLAPS_S: Final = 300.0
+#: between two looks of a check that has not turned yet: a process that was just started is ready soon
+FIRST_PERIOD_S: Final = 1.0
 HELD_BASE_S: Final = 10.0
 HELD_MAX_S: Final = 300.0
 
@@ -134,8 +136,9 @@ class Health:
         check = self._checks[probe.number]
         check.under_way = False
         # From now, not from the look's beginning: a look that takes its whole time is not followed by the next at once.
-        check.due = now + check.spec.period_s
         check.on_result(passed, text)
+        period_s = check.spec.period_s
+        check.due = now + (min(period_s, FIRST_PERIOD_S) if check.passing is None else period_s)
         self._settle(now)
 
     def on_told(self, kind: Kind, passed: bool, text: str, now: float) -> bool:

@@ -11,11 +11,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.waiting import eventually
 
+from sliceplane.api.requests import Write
 from sliceplane.api.scheme import by_kind
 from sliceplane.client import connect
 from sliceplane.external.agent_file import AgentFile, ServiceEntry, read_agent_file
@@ -26,7 +27,8 @@ from sliceplane.shell.agent.granting import Grant, apply_grant
 from sliceplane.shell.agent.listing import ListedAgent, list_of
 from sliceplane.shell.agent.machine import MachineError
 from sliceplane.shell.agent.program import EXIT_REFUSED
-from sliceplane.shell.agent.start import AgentOptions, serve
+from sliceplane.shell.agent.start import AgentOptions, serve, service_of
+from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.kubeconfig import from_file
 from sliceplane.testing import Plane
 
@@ -220,6 +222,27 @@ async def _can(kubeconfig: Path, verb: str, resource: str, name: str) -> bool:
     async with connect(kubeconfig) as client:
         answer = await client.create(kind, "", json.dumps(review).encode())
     return bool(json.loads(answer)["status"]["allowed"])
+
+
+async def test_of_two_agents_that_make_one_service_both_get_it(machine: Machine) -> None:
+    name = f"web-{next(_numbers)}"
+    both_look = asyncio.Barrier(2)
+    async with connect(machine.kubeconfig) as client:
+
+        class Meeting:
+            get = staticmethod(client.get)
+
+            async def perform(self, write: Write) -> bytes:
+                await both_look.wait()
+                return await client.perform(write)
+
+        entry = ServiceEntry(name, "default", (AgentPort("http", 8080),), ())
+        looks = [service_of(cast("Client", Meeting()), entry, "default", create=True) for _ in range(2)]
+        made, other = await asyncio.gather(*looks)
+    assert made is not None
+    assert made == other
+    assert made.spec.ports is not None
+    assert [(port.name, port.port) for port in made.spec.ports] == [("http", 80)]
 
 
 async def test_an_address_outside_of_its_account_is_refused_and_said(machine: Machine, service: str) -> None:

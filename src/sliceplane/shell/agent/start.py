@@ -148,7 +148,7 @@ async def _registrations(
     made = []
     for entry in wanted.services:
         namespace = entry.namespace or connection.namespace
-        service = await _service(client, entry, namespace, create=options.create_service)
+        service = await service_of(client, entry, namespace, create=options.create_service)
         made.append(
             Registration(
                 agent=wanted.name,
@@ -164,7 +164,8 @@ async def _registrations(
     return tuple(made)
 
 
-async def _service(client: Client, entry: ServiceEntry, namespace: str, *, create: bool) -> Service | None:
+async def service_of(client: Client, entry: ServiceEntry, namespace: str, *, create: bool) -> Service | None:
+    """Made if it is not there and *create* says so."""
     try:
         body = await client.get(Services, namespace, entry.service)
     except StatusError as error:
@@ -176,7 +177,12 @@ async def _service(client: Client, entry: ServiceEntry, namespace: str, *, creat
         made = {"metadata": {"name": entry.service}, "spec": {"ports": ports}}
         head = {"apiVersion": "v1", "kind": "Service"}
         write = Write(verb="create", resource=Services, namespace=namespace, body=encode({**head, **made}))
-        body = await client.perform(write)
+        try:
+            body = await client.perform(write)
+        except StatusError as error:
+            if error.code != 409:
+                raise
+            body = await client.get(Services, namespace, entry.service)  # another agent made it meanwhile
     return decode(body, Service)
 
 

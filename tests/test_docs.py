@@ -292,7 +292,9 @@ def test_commands_that_are_shown_parse(path: Path) -> None:
         for line in block.replace("\\\n", " ").splitlines():
             if shown := _COMMAND.match(line):
                 words = shlex.split(shown["arguments"], comments=True)
-                arguments = [*itertools.takewhile(lambda word: not word.startswith(_ENDS), words), "--help"]
+                # what follows "--" is another program's
+                ours = itertools.takewhile(lambda word: word != "--" and not word.startswith(_ENDS), words)
+                arguments = [*ours, "--help"]
                 result = CliRunner().invoke(main, arguments)
                 assert result.exit_code == 0, f"{page(path)}: {line.strip()}\n{result.output}"
 

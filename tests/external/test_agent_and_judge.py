@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 from tests.external.farm import Farm
+from tests.sim.test_guard import SimulatedClient
 
 from sliceplane.api.scheme import EndpointSlices, Leases, Services
-from sliceplane.external.registration import ANNOTATION_REFUSED, ANNOTATION_RELEASE, ANNOTATION_STATE, AgentPort
+from sliceplane.external.registration import ANNOTATION_REFUSED, ANNOTATION_STATE, AgentPort
+from sliceplane.shell.tools.guarding import read_held, release_holds
 
 _A = "192.0.2.10"
 _READY = {"ready": True, "serving": True, "terminating": False}
@@ -281,16 +286,38 @@ def test_many_that_do_not_return_go_after_two_minutes_a_tenth_each_ten_seconds()
     assert farm.sim.agenda.now - began < 220
 
 
-def test_what_is_held_is_let_go_when_the_annotation_asks_for_it() -> None:
+def test_what_is_held_is_let_go_by_sliceplane_guard() -> None:
     farm = Farm()
+    client: Any = SimulatedClient(farm.sim.server)
     agents = _many(farm, 8)
     for agent in agents[:5]:
         agent.link.up = False
     farm.wait(30)
     assert farm.ready() == 8
-    farm.stage.service({"metadata": {"annotations": {ANNOTATION_RELEASE: "now"}}})
+    (held,) = asyncio.run(read_held(client, ""))
+    assert (held.service, held.condition) == ("default/web", "AgentRemovalHeld")
+    asyncio.run(release_holds(client, "default", ["web"], farm.sim.agenda.now))
     farm.wait(5)
     assert farm.ready() == 3
+    assert asyncio.run(read_held(client, "")) == ()
+
+
+def test_a_hold_whose_agents_are_gone_is_told_no_longer() -> None:
+    """Their Leases were deleted, before or after another leader began."""
+    for leaders in (1, 2):
+        farm = Farm()
+        for agent in _many(farm, 3):
+            agent.link.up = False
+        farm.wait(30)
+        assert farm.service()["status"]["conditions"][0]["status"] == "True"
+        if leaders == 2:
+            farm.judge.kill()
+        for name in farm.leases():
+            farm.stage.must("delete", Leases, "default", {}, name)
+        if leaders == 2:
+            farm.new_judge()
+        farm.wait(2)
+        assert farm.service()["status"]["conditions"][0]["status"] == "False"
 
 
 def test_one_of_two_is_never_held() -> None:

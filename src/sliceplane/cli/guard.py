@@ -1,4 +1,4 @@
-"""``sliceplane guard``: mass removals that a controller holds, seen by conditions of Services, and their release."""
+"""``sliceplane guard``: mass removals that controllers hold, seen by conditions of Services, and their release."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group("guard", cls=CommandGroup)
 def command() -> None:
-    """Show which removals of endpoints are held because no Pod said that it goes, and let them go."""
+    """Show which removals of endpoints are held because no Pod or agent said that it goes, and let them go."""
 
 
 @command.command("status", short_help="Say which Services have endpoints that are held.")
@@ -30,7 +30,8 @@ def command() -> None:
 def status(*, namespace: str, output: Form, kubeconfig: Path | None, context: str | None) -> None:
     """Say which Services have endpoints that are held, since when and until when.
 
-    Reads the conditions of Services (one list), on any cluster.
+    Endpoints of Pods that are missing, and of agents (sliceplane agent) that fell silent.  Reads the conditions of
+    Services (one list), on any cluster.
 
     Exit code 0: nothing is held; 1: something is; 2: cannot tell, stderr says why.
     """
@@ -60,8 +61,9 @@ def release(*, names: tuple[str, ...], namespace: str, everything: bool, kubecon
 ) -> None:  # fmt: skip
     """Let go what is held of SERVICEs, now.
 
-    Writes the annotation sliceplane.dev/mass-removal-release with the time of now: holds that began before are over,
-    the next mass removal is held again.  Needs the right to patch Services.
+    Writes the annotation sliceplane.dev/mass-removal-release with the time of now (for agents that fell silent,
+    agent.sliceplane.dev/release): holds that began before are over, the next mass removal is held again.  Needs the
+    right to patch Services.
     """
     from sliceplane.shell.tools.guarding import read_held, release_holds
 
@@ -72,7 +74,8 @@ def release(*, names: tuple[str, ...], namespace: str, everything: bool, kubecon
         space = namespace or default
         chosen = names
         if everything:
-            chosen = tuple(row.service.partition("/")[2] for row in await read_held(client, space))
+            rows = await read_held(client, space)
+            chosen = tuple(dict.fromkeys(row.service.partition("/")[2] for row in rows))
         await release_holds(client, space, chosen, time.time())
         return chosen
 

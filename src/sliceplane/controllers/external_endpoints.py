@@ -36,6 +36,7 @@ from sliceplane.external.registration import (
     ANNOTATION_REFUSED,
     ANNOTATION_RELEASE,
     ANNOTATION_STATE,
+    CONDITION_HELD,
     LABEL_AGENT,
     LEASE_S,
     MANAGED_BY,
@@ -51,7 +52,6 @@ FORGET_AFTER_S: Final = 600.0
 #: the server is asked again about what is doubtful; it must not be flooded, and outages of seconds must be noticed
 BACKOFF: Final = Backoff(base_s=0.2, cap_s=1.0)
 COMPONENT: Final = "external-endpoints-controller"
-CONDITION_HELD: Final = "AgentRemovalHeld"
 _CONDITION: Final = "condition:"
 
 
@@ -104,6 +104,7 @@ class ExternalEndpointsController(KeyedController):
         super().on_synced(now)
         for key in self._leases:
             self.enqueue(key, now)
+        self._tell_held(now)
 
     def on_change(self, change: Change[Object], now: float) -> None:
         key = change.object.metadata.key
@@ -185,6 +186,7 @@ class ExternalEndpointsController(KeyedController):
             return self._condition_write(key.removeprefix(_CONDITION), now)
         lease = self._leases.get(key)
         if lease is None:
+            self._tell_held(now)
             return ()
         for released in self._judge.take_released(now):
             if released != key:

@@ -32,6 +32,8 @@ ANNOTATION_REFUSED: Final = "agent.sliceplane.dev/refused"
 ANNOTATION_CIDRS: Final = "agent.sliceplane.dev/cidrs"
 #: of a Service: what is held of it is given up; any new value asks for it once
 ANNOTATION_RELEASE: Final = "agent.sliceplane.dev/release"
+#: of a Service: agents of it fell silent, and their endpoints are held
+CONDITION_HELD: Final = "AgentRemovalHeld"
 LEASE_PREFIX: Final = "agent-"
 #: what a Lease lasts, and between two renewals
 LEASE_S: Final = 15.0

@@ -295,8 +295,8 @@ def what_shadow_mode_missed_came_later(world: World) -> None:
     _in_shadow(world, ("appeared", HINT), ("resolved", HINT))
 
 
-def _guard(world: World, status: str, message: str) -> None:
-    condition = {"type": "MassRemovalHeld", "status": status, "reason": "MassRemovalHeld", "message": message}
+def _guard(world: World, status: str, message: str, kind: str = "MassRemovalHeld") -> None:
+    condition = {"type": kind, "status": status, "reason": kind, "message": message}
     world.get("Service", "shop", "cart").setdefault("status", {})["conditions"] = [condition]
 
 
@@ -308,3 +308,42 @@ def a_removal_is_held(world: World) -> None:
 @near_miss("E14")
 def what_was_held_is_over(world: World) -> None:
     _guard(world, "False", "nothing is held")
+
+
+@planted("E14")
+def endpoints_of_agents_are_held(world: World) -> None:
+    _guard(world, "True", "6 agents fell silent together", "AgentRemovalHeld")
+
+
+def _of_agent(world: World, state: str, **annotations: str) -> None:
+    """An endpoint beside the Pods, as ``sliceplane agent`` writes it."""
+    manager = "agent.sliceplane.dev"
+    written = {f"{manager}/{name}": text for name, text in {"state": state, **annotations}.items()}
+    labels = {SERVICE_NAME: "cart", MANAGED_BY: manager, f"{manager}/name": "vm-1"}
+    endpoint = {"addresses": ["192.0.2.10"], "conditions": {"ready": state == "passing" and not annotations}}
+    _slice(world, "cart-vm-1-4", manager, labels=labels, meta={"annotations": written}, endpoints=[endpoint])
+
+
+@planted("E17")
+def checks_of_an_agent_fail(world: World) -> None:
+    _of_agent(world, "failing")
+
+
+@planted("E17")
+def an_agent_fell_silent(world: World) -> None:
+    _of_agent(world, "lost")
+
+
+@planted("E17")
+def an_agent_has_the_address_of_a_pod(world: World) -> None:
+    _of_agent(world, "failing", refused="192.0.2.10 is the address of Pod shop/cart-1")
+
+
+@near_miss("E17", "E3")
+def an_agent_brings_an_endpoint_beside_pods(world: World) -> None:
+    _of_agent(world, "passing")
+
+
+@near_miss("E17", "E3")
+def an_agent_is_being_drained(world: World) -> None:
+    _of_agent(world, "draining")

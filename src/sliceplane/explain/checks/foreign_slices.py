@@ -23,6 +23,7 @@ from sliceplane.api.discovery import (
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import ServiceCase, name_of, seen
 from sliceplane.explain.objects import ENDPOINTS, PODS, SERVICES, SLICES, FullPod
+from sliceplane.external.registration import MANAGED_BY as AGENTS
 from sliceplane.findings.finding import Evidence, Finding
 from sliceplane.findings.wording import count, lasting, pairs_text, part, since, some, verb
 
@@ -72,13 +73,13 @@ def foreign_addresses(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _foreign(case: ServiceCase) -> Iterator[tuple[str, EndpointSlice]]:
-    """Addresses that no selected Pod has, in slices of other managers beside a selector."""
+    """Addresses that no selected Pod has, in slices of other managers beside a selector; an agent's are no Pod's."""
     if not case.selector:
         return
     own = {address for pod in case.live for address in pod.addresses}
     for endpoint_slice, endpoint in case.ready:
         manager = (endpoint_slice.metadata.labels or {}).get(LABEL_MANAGED_BY)
-        if manager in (MANAGED_BY_CONTROLLER, MANAGED_BY_MIRRORING) or endpoint_slice.address_type == "FQDN":
+        if manager in (MANAGED_BY_CONTROLLER, MANAGED_BY_MIRRORING, AGENTS) or endpoint_slice.address_type == "FQDN":
             continue
         for address in endpoint.addresses[:1]:
             if address not in own:

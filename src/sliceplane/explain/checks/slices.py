@@ -10,15 +10,20 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from sliceplane.api.core import Lease, ServiceCondition
-from sliceplane.api.discovery import (
-    LABEL_SERVICE_NAME,
-)
+from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME
 from sliceplane.api.quantity import amount
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import ServiceCase, pod_name, seen
 from sliceplane.explain.objects import LEASES, NODES, QUOTAS, SLICES, FullPod
+from sliceplane.external.registration import (
+    ANNOTATION_REFUSED,
+    ANNOTATION_STATE,
+    CONDITION_HELD,
+    LABEL_AGENT,
+    MANAGED_BY,
+)
 from sliceplane.findings.finding import Evidence, Finding
-from sliceplane.findings.wording import count, lasting, since
+from sliceplane.findings.wording import count, lasting, since, some
 from sliceplane.slices.guard import REASON_HELD
 
 #: a controller that is well has written long before; upstream batches changes for at most a second or so
@@ -27,6 +32,14 @@ STALE_AFTER_S: Final = 15.0
 NODES_BY_NAME_MAX: Final = 20
 LEADERS: Final = ("kube-controller-manager", "sliceplane-controllers")
 QUOTA_NAME: Final = "count/endpointslices.discovery.k8s.io"
+
+#: conditions of a Service, and what each means for its endpoints
+_HELD: Final = {
+    REASON_HELD: "slices list endpoints whose Pods are missing, or are not ready by their Node's silence",
+    CONDITION_HELD: "slices list endpoints whose agents may be gone",
+}
+#: states of an agent's endpoint that somebody should see to
+_STATES: Final = {"lost": "it fell silent for longer than its Lease lasts", "failing": "its checks fail"}
 
 
 def wants(case: ServiceCase) -> Iterator[Selection]:
@@ -83,7 +96,7 @@ def stale(case: ServiceCase) -> Iterable[Finding]:
 def _stale(case: ServiceCase) -> Iterator[tuple[FullPod, str]]:
     """Pods of which slices say, for longer than a controller needs, what is not so; with a sentence each."""
     service = case.service
-    if service is None or not case.selector or service.spec.publish_not_ready_addresses or _holds(case):
+    if service is None or not case.selector or service.spec.publish_not_ready_addresses or REASON_HELD in _holds(case):
         return
     shown: dict[str, bool] = {}
     for _, endpoint in case.endpoints:
@@ -153,21 +166,45 @@ def _silent_for(lease: Lease, now: float) -> float | None:
 
 def held(case: ServiceCase) -> Iterable[Finding]:
     """E14"""
-    for condition in _holds(case):
-        field = f"status.conditions[{REASON_HELD}]"
+    for kind, condition in _holds(case).items():
+        field = f"status.conditions[{kind}]"
         yield Finding(
             code="E14",
             subject=case.subject,
             sentence=condition.message,
             evidence=(Evidence(subject=case.subject, field=field, value=condition.status),),
-            effect="slices list endpoints whose Pods are missing, or are not ready by their Node's silence",
+            effect=_HELD[kind],
             remedy=f"sliceplane guard release {case.name} -n {case.namespace}",
         )
 
 
-def _holds(case: ServiceCase) -> list[ServiceCondition]:
+def _holds(case: ServiceCase) -> dict[str, ServiceCondition]:
+    """By type."""
     conditions = (case.service.status.conditions or ()) if case.service is not None else ()
-    return [condition for condition in conditions if condition.type == REASON_HELD and condition.status == "True"]
+    return {found.type: found for found in conditions if found.type in _HELD and found.status == "True"}
+
+
+def of_agents(case: ServiceCase) -> Iterable[Finding]:
+    """E17: one for each agent."""
+    told: set[str] = set()
+    for endpoint_slice in case.slices:
+        meta = endpoint_slice.metadata
+        labels, annotations = meta.labels or {}, meta.annotations or {}
+        agent = labels.get(LABEL_AGENT, "")
+        refused = annotations.get(ANNOTATION_REFUSED, "")
+        state = annotations.get(ANNOTATION_STATE, "")
+        if labels.get(LABEL_MANAGED_BY) != MANAGED_BY or agent in told or not (refused or state in _STATES):
+            continue
+        told.add(agent)
+        annotation = ANNOTATION_REFUSED if refused else ANNOTATION_STATE
+        yield Finding(
+            code="E17",
+            subject=case.subject,
+            sentence=f"agent {agent}: {refused or _STATES[state]}",
+            evidence=(seen(SLICES, endpoint_slice, f"metadata.annotations[{annotation}]", refused or state),),
+            effect=f"no node sends to {some([ip for part in endpoint_slice.endpoints or () for ip in part.addresses])}",
+            remedy=f"on its machine: sliceplane agent status {agent}",
+        )
 
 
 def unknown_node(case: ServiceCase) -> Iterable[Finding]:
@@ -190,4 +227,4 @@ def _on_unknown_node(case: ServiceCase, pod: FullPod) -> bool:
     return bool(node) and case.was_read(NODES.named("", node)) and case.facts.get(NODES, "", node) is None
 
 
-CHECKS = (stale, differing_in_shadow, held, unknown_node)
+CHECKS = (stale, differing_in_shadow, held, of_agents, unknown_node)

@@ -58,6 +58,11 @@ def test_seed_2360_a_slice_left_one_reading_and_another_that_lags_still_shows_it
     assert proven(2360) >= 0
 
 
+def test_seed_2555_a_node_in_another_zone_has_not_told_of_that_zone_yet() -> None:
+    """Its proxy's rules had the zone's slices, and its last report was of the zone of before."""
+    assert proven(2555) > 0
+
+
 @pytest.mark.slow
 def test_drained_is_drained_over_ten_thousand_seeds() -> None:
     assert sum(proven(seed) for seed in range(1, 10_001)) > 10_000

@@ -37,7 +37,7 @@ from sliceplane.proxy.progress import (
     ProgressReport,
     read_report,
 )
-from sliceplane.proxy.selections import SERVICE_READING
+from sliceplane.proxy.selections import SERVICE_READING, SHARED, own_readings
 
 #: a proxy that told nothing for so long after its Lease ran out was taken away, or its node is gone
 FORGET_S: Final = 300.0
@@ -192,6 +192,8 @@ class Nodes:
         self._names: dict[str, str] = {}
         self._kinds: dict[str, str] = {}
         self._ready: dict[str, bool] = {}
+        #: by Node: what a proxy there reads by its labels, told or not
+        self._own: dict[str, tuple[Place, ...]] = {}
         self._differs: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
@@ -230,8 +232,10 @@ class Nodes:
     def on_node(self, old: Node | None, new: Node | None) -> None:
         if new is not None:
             self._ready[new.metadata.name] = is_ready(new)
+            self._own[new.metadata.name] = tuple((EVERY[0], reading) for reading in own_readings(new))
         elif old is not None:
             self._ready.pop(old.metadata.name, None)
+            self._own.pop(old.metadata.name, None)
 
     def on_differing(self, nodes: frozenset[str]) -> None:
         """Keys of Leases of nodes whose caches lost an event."""
@@ -240,11 +244,21 @@ class Nodes:
     def facts(self) -> list[NodeHolding]:
         told = {name for lease, name in self._names.items() if not self._kinds[lease]}
         facts = [
-            NodeHolding(name, self._held[lease], self._until[lease], ready, lease in self._differs, self._kinds[lease])
+            NodeHolding(
+                name, self._held_on(lease), self._until[lease], ready, lease in self._differs, self._kinds[lease]
+            )
             for lease, name in self._names.items()
             for ready in (None if self._kinds[lease] else self._ready.get(name),)
         ]
         return facts + [NodeHolding(name, None, 0.0, ready) for name, ready in self._ready.items() if name not in told]
+
+    def _held_on(self, lease: str) -> Mapping[Place, int] | None:
+        """A Node that was given another zone may be read for already: of what was not told yet nothing is held."""
+        held = self._held[lease]
+        if not held or self._kinds[lease] or (EVERY[0], SHARED) not in held:
+            return held
+        missing = [place for place in self._own.get(self._names[lease], ()) if place not in held]
+        return {**held, **dict.fromkeys(missing, 0)} if missing else held
 
 
 def _within(namespace: str, told: dict[Place, int] | None) -> dict[Place, int] | None:

@@ -29,6 +29,8 @@ from sliceplane.api.gates import (
     Gates,
 )
 
+_SUBSETS: Final = Gates(chosen={ENDPOINT_SLICE_SUBSETTING: True})
+
 
 def reads_slices(gates: Gates, *, windows: bool = False) -> bool:
     """Whether a proxy reads EndpointSlices; else it reads Endpoints (KEP-0752, "Roll out")."""
@@ -50,6 +52,11 @@ def own_selectors(gates: Gates, node: Node | None) -> tuple[str, ...]:
     labels = node.metadata.labels or {}
     wanted = ((LABEL_FOR_ZONE, labels.get(LABEL_ZONE)), (LABEL_FOR_REGION, labels.get(LABEL_REGION)))
     return tuple(f"!{LABEL_HEADLESS},{label}={value}" for label, value in wanted if value)
+
+
+def own_readings(node: Node) -> tuple[str, ...]:
+    """The names of what a proxy on *node* reads besides ``SHARED``, where it reads that."""
+    return tuple(reading_of(selector) for selector in own_selectors(_SUBSETS, node))
 
 
 #: names of what is read: all slices, those for all zones and regions, a zone's, a region's; and of Services, all that

@@ -218,3 +218,17 @@ def test_a_stopped_node_is_named_a_thousand_times_of_a_thousand() -> None:
         assert [missing.node for missing in proof.waiting] == [f"n{stopped}"]
         for policy in (UnknownPolicy("wait"), UnknownPolicy("fail"), UnknownPolicy("after", 0.0)):
             assert judge((), GOAL, proof, policy, 1e6).state == "waiting"
+
+
+def test_a_node_that_was_given_another_zone_holds_nothing_of_it_until_it_says_so() -> None:
+    nodes = Nodes()
+    node = {"metadata": {"name": "n1", "labels": {"topology.kubernetes.io/zone": "b"}}}
+    nodes.on_node(None, decode(encode(node), Node))
+    goal = {("endpointslices", "zone=b"): 10}
+    told = lease("n1", 12, renewed=NOW, reading="shared")
+    nodes.on_lease(None, told, NOW)
+    assert names(compare(goal, nodes.facts(), NOW).waiting) == ["n1"]
+    nodes.on_lease(told, lease("n1", 12, renewed=NOW, version=2, reading="zone=b"), NOW)
+    assert not compare(goal, nodes.facts(), NOW).waiting
+    nodes.on_lease(None, lease("n1", 12, renewed=NOW, version=3), NOW)
+    assert not compare(goal, nodes.facts(), NOW).waiting, "it reads all slices, whatever its zone is"

@@ -10,6 +10,7 @@ from tests.external.farm import Farm
 from tests.sim.test_guard import SimulatedClient
 
 from sliceplane.api.scheme import EndpointSlices, Leases, Services
+from sliceplane.external.judge import LeaseJudge
 from sliceplane.external.registration import ANNOTATION_REFUSED, ANNOTATION_STATE, AgentPort
 from sliceplane.shell.tools.guarding import read_held, release_holds
 
@@ -153,6 +154,29 @@ def test_a_drain_serves_until_its_end_and_leaves_nothing() -> None:
     assert agent.controller.is_gone
     assert farm.slices() == []
     assert farm.leases() == []
+
+
+def test_a_slice_that_another_writer_wants_otherwise_is_not_applied_without_end() -> None:
+    farm = Farm()
+    agent = farm.agent("web1", _A)
+    farm.wait_until(lambda: farm.is_ready(_A), 10)
+    sent: list[Any] = []
+    send = agent.link.send
+    agent.link.send = lambda actor, write, answer: (sent.append(write), send(actor, write, answer))  # type: ignore[method-assign,assignment]
+    owner = {"apiVersion": "v1", "kind": "Service", "name": "web", "uid": farm.service()["metadata"]["uid"]}
+    farm.stage.must("patch", EndpointSlices, "default", {"metadata": {"ownerReferences": [owner]}}, "web-web1-4")
+    farm.wait(30)
+    owners = [owner["kind"] for owner in farm.slices()[0]["metadata"]["ownerReferences"]]
+    assert sorted(owners) == ["Lease", "Service"]
+    assert len([write for write in sent if write.resource is EndpointSlices]) == 1
+
+
+def test_an_answer_about_a_lease_that_is_gone_makes_no_agent() -> None:
+    judge = LeaseJudge()
+    judge.on_lease("ns/a", "1", 15.0, 0.0)
+    judge.on_gone("ns/a")
+    assert judge.on_confirmed("ns/a", "1", 20.0) is False
+    assert judge.due("ns/a", 20.0) is None
 
 
 def test_what_is_lost_or_changed_by_hand_comes_back_with_the_next_renewal() -> None:

@@ -67,6 +67,17 @@ def test_a_result_of_an_earlier_process_is_passed_over() -> None:
     assert len(health.take_probes(2.0)) == 1
 
 
+def test_a_child_is_the_one_that_it_was_after_the_machine_slept() -> None:
+    """It is told once that it lives, and looked at never."""
+    health = Health("ns/web", (CheckSpec(kind="tcp"), CheckSpec(kind="process")), 0.0)
+    health.on_told("process", True, "", 0.0)
+    _look(health, True, 0.0)
+    health.renew(10.0)
+    assert health.well(10.0) is None
+    _look(health, True, 10.0)
+    assert health.well(10.0) is True
+
+
 def test_the_third_failure_in_five_minutes_is_held_against_it_twice_as_long_each_time() -> None:
     health = Health("ns/web", (CheckSpec(kind="process"),), 0.0)
     now = 0.0

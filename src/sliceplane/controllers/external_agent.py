@@ -86,6 +86,9 @@ class AgentController(KeyedController):
         self._spaces = {namespace: Tenure(config, namespace) for namespace in namespaces}
         self._services: dict[str, Service] = {}
         self._slices: dict[str, EndpointSlice] = {}
+        #: what was applied last to a slice, and the version that came of it: where another writer's will differs from
+        #: ours even so, it is not applied again before that writer's next change
+        self._applied: dict[str, tuple[bytes, str]] = {}
         self._phase: Phase = "serving"
         self._health = {
             registration.key: Health(registration.key, registration.checks, now) for registration in registrations
@@ -232,14 +235,18 @@ class AgentController(KeyedController):
                     hint=service.spec.traffic_distribution is not None,
                     publish_not_ready=service.spec.publish_not_ready_addresses,
                 )
-                if stored is None or not _is_stored(document, stored):
+                body = encode(document)
+                if stored is None or (
+                    not _is_stored(document, stored)
+                    and self._applied.get(stored.metadata.key) != (body, stored.metadata.resource_version)
+                ):
                     writes.append(
                         Write(
                             verb="patch",
                             resource=EndpointSlices,
                             namespace=namespace,
                             name=name,
-                            body=encode(document),
+                            body=body,
                             patch_type="apply",
                             force=True,
                         )
@@ -285,6 +292,8 @@ class AgentController(KeyedController):
                 self._slices.pop(f"{write.namespace}/{write.name}", None)
             else:
                 stored = decode(answer, EndpointSlice)
+                assert write.body is not None, "an apply without a document"
+                self._applied[stored.metadata.key] = (write.body, stored.metadata.resource_version)
                 self._on_slice(stored.metadata, stored)
         tenure.error = ""
         if done.error is not None:

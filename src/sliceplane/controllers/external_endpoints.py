@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Lease, Pod, Service, ServiceCIDR
 from sliceplane.api.discovery import LABEL_MANAGED_BY, EndpointConditions, EndpointSlice
-from sliceplane.api.meta import Document, Object
+from sliceplane.api.meta import Document, Object, is_newer
 from sliceplane.api.scheme import EndpointSlices, Leases, Pods, ServiceAccounts, ServiceCIDRs, Services
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Selection, Write
 from sliceplane.controllers.keyed import KeyedController
@@ -315,7 +315,10 @@ class ExternalEndpointsController(KeyedController):
             self._judge.on_unreachable()
         for write, answer in zip(done.job.writes, done.results, strict=False):
             if write.resource is Services and answer:
-                self._on_service(key.removeprefix(_CONDITION), decode(answer, Service), now)
+                service = decode(answer, Service)
+                known = self._services.get(service.metadata.key)
+                if known is not None and is_newer(service.metadata, known.metadata):
+                    self._on_service(service.metadata.key, service, now)
             elif write.verb == "get" and answer:
                 self._judge.on_confirmed(key, decode(answer, Lease).metadata.resource_version, now)
         self.enqueue(key, now)

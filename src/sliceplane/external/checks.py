@@ -111,9 +111,14 @@ class Health:
         self.renew(now)
 
     def renew(self, now: float) -> None:
-        """Another process, another address, or the machine slept: nothing is known any more."""
+        """Another address, or the machine slept: what was seen counts no more.  A child is still the same."""
         self._turn += 1
-        self._checks = [_Check(spec, now + spec.initial_delay_s) for spec in self._specs]
+        of_child = {
+            index: check for index, check in enumerate(self._checks) if check.spec.kind in ("process", "notify")
+        }
+        self._checks = [
+            of_child.get(index) or _Check(spec, now + spec.initial_delay_s) for index, spec in enumerate(self._specs)
+        ]
         self._well = None
 
     def well(self, now: float) -> bool | None:

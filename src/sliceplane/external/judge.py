@@ -103,8 +103,10 @@ class LeaseJudge:
     def on_confirmed(self, key: str, version: str, now: float) -> bool:
         """The server says that *version* is the newest.  False: the cache had an older one, so it lives."""
         agent = self._agents.get(key)
-        if agent is None or agent.version != version:
-            self.on_lease(key, version, agent.duration_s if agent else 0.0, now)
+        if agent is None:
+            return False  # its Lease went meanwhile
+        if agent.version != version:
+            self.on_lease(key, version, agent.duration_s, now)
             return False
         agent.asked_at = now
         agent.confirmed = self._over_at(agent) <= now

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
@@ -25,7 +26,7 @@ from sliceplane.external.registration import AgentPort
 from sliceplane.shell.agent import control
 from sliceplane.shell.agent.granting import Grant, apply_grant
 from sliceplane.shell.agent.listing import ListedAgent, list_of
-from sliceplane.shell.agent.machine import MachineError
+from sliceplane.shell.agent.machine import MachineError, SleepWatch
 from sliceplane.shell.agent.program import EXIT_REFUSED
 from sliceplane.shell.agent.start import AgentOptions, serve, service_of
 from sliceplane.shell.transport.base import Client
@@ -146,6 +147,28 @@ async def test_a_child_that_dies_is_withdrawn_and_its_code_passed_on(machine: Ma
     async with machine.agent(service, _WELL, CheckSpec(kind="process"), command=("sh", "-c", "exit 9")) as running:
         assert await running.task == 9
     assert machine.slices() == []
+
+
+async def test_no_child_is_started_that_could_not_be_looked_after(
+    machine: Machine, service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("long" * 30)))
+    began = tmp_path / "began"
+    async with machine.agent(service, _WELL, command=("touch", str(began))) as running:
+        with pytest.raises(OSError, match="path too long"):
+            await running.task
+    assert not began.exists()
+
+
+def test_a_clock_that_is_set_is_no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = SleepWatch()
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3600.0)
+    assert not watch.slept()
+    since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    monkeypatch.setattr(time, "clock_gettime", lambda _: since_boot + 3600.0)
+    assert watch.slept()
+    assert not watch.slept(), "once for each sleep"
 
 
 async def test_a_child_can_say_itself_that_it_is_ready(machine: Machine, service: str) -> None:
@@ -296,7 +319,13 @@ async def test_the_command_itself(machine: Machine, service: str) -> None:
         *("--drain", "0", "--exec", "true", "--period", "100ms", "--", "sh", "-c", _LONG),
         env=environment, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
+    assert process.stdout is not None
+    said = b""
     try:
+        while not said.endswith(f"default/{service}: passing\n".encode()):
+            line = await process.stdout.readline()
+            assert line, said
+            said += line
         await machine.until("ready", True)
         asked = await asyncio.create_subprocess_exec(
             *command, "status", machine.name, env=environment, stdout=asyncio.subprocess.PIPE
@@ -309,4 +338,4 @@ async def test_the_command_itself(machine: Machine, service: str) -> None:
             process.send_signal(signal.SIGTERM)
         out = (await process.communicate())[0].decode()
     assert process.returncode == 7
-    assert f"default/{service}: passing" in out
+    assert "the process ended with exit code 7" in out

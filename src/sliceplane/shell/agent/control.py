@@ -23,9 +23,9 @@ class NoAgent(Exception):
 def socket_path(name: str) -> Path:
     """Below $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR, else /tmp with the user's number; made if it is not there."""
     base = os.environ.get("RUNTIME_DIRECTORY") or os.environ.get("XDG_RUNTIME_DIR")
-    folder = Path(base) / "sliceplane" if base else Path(f"/tmp/sliceplane-{os.getuid()}")
+    folder = Path(base.partition(":")[0]) / "sliceplane" if base else Path(f"/tmp/sliceplane-{os.getuid()}")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if folder.stat().st_uid != os.getuid():
+    if folder.lstat().st_uid != os.getuid():
         raise NoAgent(f"{folder} belongs to another user")
     return folder / f"agent-{name}.sock"
 
@@ -51,6 +51,12 @@ async def serve(name: str, answer: Answer) -> asyncio.Server:
     server = await asyncio.start_unix_server(on_client, path, limit=_LINE_MAX)
     path.chmod(0o600)
     return server
+
+
+def close(name: str, server: asyncio.Server) -> None:
+    server.close()
+    with suppress(OSError):
+        socket_path(name).unlink()
 
 
 async def ask(name: str, question: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from sliceplane.shell.process.interfaces import addresses
 
 _MACHINE_ID: Final = Path("/etc/machine-id")
 _HOST_FILE: Final = "host-id"
-#: wall clock and monotonic clock that part by more than this: the machine slept, or its clock was set
+#: clocks with and without sleep that part by more than this: the machine slept
 SLEPT_S: Final = 5.0
 
 
@@ -125,13 +125,22 @@ def _route_source(server_url: str) -> str:
 
 
 class SleepWatch:
-    """Whether wall clock and monotonic clock went apart since the last look."""
+    """Whether the machine slept since the last look: the monotonic clock stands still then.
+
+    It is compared with the time since boot, which goes on; where a system does not tell that, with the wall clock, and
+    then a clock that is set looks like a sleep.
+    """
 
     def __init__(self) -> None:
-        self._apart = time.time() - time.monotonic()
+        self._apart = _with_sleep() - time.monotonic()
 
     def slept(self) -> bool:
-        apart = time.time() - time.monotonic()
+        apart = _with_sleep() - time.monotonic()
         jumped = abs(apart - self._apart) > SLEPT_S
         self._apart = apart
         return jumped
+
+
+def _with_sleep() -> float:
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.time() if clock is None else time.clock_gettime(clock)

@@ -13,7 +13,6 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -111,8 +110,12 @@ class Agent:
         host = self._host = ControllerHost(self._client, rng=Rng(secrets.randbits(64)), clock=self._clock)
         # The first core is ours already; one after a fault begins anew.
         host.add(lambda: made.pop() if made else self._make_core(), max_in_flight=4)
-        child = await Child.start(self._settings.command, self._on_child_ready) if self._settings.command else None
         server = await control.serve(self._settings.config.name, self._answer)
+        try:
+            child = await Child.start(self._settings.command, self._on_child_ready) if self._settings.command else None
+        except OSError:
+            control.close(self._settings.config.name, server)
+            raise
         host.start()
         tasks = [asyncio.create_task(self._watch_checks()), asyncio.create_task(self._watch_machine())]
         try:
@@ -130,9 +133,7 @@ class Agent:
                 task.cancel()
             await asyncio.gather(*tasks, *self._looks, return_exceptions=True)
             await host.close()
-            server.close()
-            with suppress(OSError):
-                control.socket_path(self._settings.config.name).unlink()
+            control.close(self._settings.config.name, server)
             if child is not None:
                 await child.end(0.0)
                 child.close()
@@ -187,15 +188,16 @@ class Agent:
         while True:
             await asyncio.sleep(LOOK_S)
             if sleep_watch.slept():
-                _log.info("the machine slept, or its clock was set: everything is checked anew")
+                _log.info("the machine slept: everything is checked anew")
                 self._core.on_resume(self._clock())
             if self._settings.auto:
-                self._follow_address()
+                await self._follow_address()
             self._host.prod()
 
-    def _follow_address(self) -> None:
+    async def _follow_address(self) -> None:
         try:
-            addresses = own_addresses(self._settings.server_url, ("auto",))
+            # The server's name may have to be asked for, which can take long: renewals must not wait for it.
+            addresses = await asyncio.to_thread(own_addresses, self._settings.server_url, ("auto",))
         except MachineError:
             return  # no way to the server: the old address is as good as none
         if addresses != self._core.registrations[0].addresses:
@@ -227,8 +229,7 @@ class Agent:
         if not self._ready and all(entry.stored and entry.state == "passing" for entry in view.registrations):
             self._ready = True
             self._notify("READY=1")
-        if view.renewed_at and self._clock() - min(view.renewed_at.values()) < self._settings.config.lease_s:
-            self._notify("WATCHDOG=1")
+        self._notify("WATCHDOG=1")  # this loop runs: a server that is away is no reason to kill the process
 
     # -- its socket -------------------------------------------------------------------------------------
 

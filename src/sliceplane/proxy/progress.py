@@ -219,9 +219,10 @@ class Progress:
 
     @property
     def held(self) -> dict[Place, Held]:
-        """What every family's rules hold."""
+        """What every family's rules hold; what is read no more, too, until no rules come of it."""
         families = list(self._held.values())
-        return {place: min(held.get(place, Held(0, "")) for held in families) for place in sorted(self._seen)}
+        places = sorted(self._seen.keys() | set[Place]().union(*families))
+        return {place: min(held.get(place, Held(0, "")) for held in families) for place in places}
 
     @property
     def revision(self) -> int:

@@ -36,6 +36,7 @@ SAME_AS = {
     "controllers-shadow.yaml": "as it comes",
     "controllers.yaml": "work",
     "proxy.yaml": "proxy alone",
+    "dns.yaml": "names",
 }
 CASES: dict[str, tuple[str, ...]] = {name: flags for name, flags in VALUES.items() if name not in SAME_AS}
 

@@ -85,6 +85,8 @@ class ExternalEndpointsController(KeyedController):
         #: status of the condition that Services show
         self._shown: dict[str, tuple[str, str]] = {}
         self._released: dict[str, str] = {}
+        #: the judge's ``held_changes`` of which Services were told last; -1: a Service has changed since
+        self._told_changes = -1
         self._metrics = Metrics()
         self._losses = self._metrics.counter("sliceplane_agents_lost_total", "Agents whose Lease ran out.")
         self._metrics.computed("gauge", "sliceplane_agents", "Agents that have a Lease.", lambda: len(self._leases))
@@ -164,6 +166,7 @@ class ExternalEndpointsController(KeyedController):
     def _on_service(self, key: str, new: Service | None, now: float) -> None:
         self._services.pop(key, None)
         self._shown.pop(key, None)
+        self._told_changes = -1
         if new is None:
             self._released.pop(key, None)
             return
@@ -261,6 +264,9 @@ class ExternalEndpointsController(KeyedController):
     # -- what is held is told ---------------------------------------------------------------------------
 
     def _tell_held(self, now: float) -> None:
+        if self._told_changes == self._judge.held_changes:
+            return
+        self._told_changes = self._judge.held_changes
         concerned = {service for key in self._judge.held for service in self._refusals.services_of(key)}
         for service_key in sorted(concerned | self._shown.keys()):
             if self._wanted(service_key) != self._shown.get(service_key):

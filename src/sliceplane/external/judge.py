@@ -58,6 +58,8 @@ class LeaseJudge:
         #: those that are over and held, the first that fell silent first
         self._held: dict[str, None] = {}
         self.hold: Hold | None = None
+        #: how often who is held, or of which Services, has changed
+        self.held_changes = 0
         self._released_at = 0.0
 
     # -- what is seen -----------------------------------------------------------------------------------
@@ -82,6 +84,7 @@ class LeaseJudge:
         """Which Services it has endpoints of."""
         if key in self._agents:
             self._agents[key].services = frozenset(services)
+            self.held_changes += key in self._held
 
     def on_gone(self, key: str) -> None:
         self._agents.pop(key, None)
@@ -118,6 +121,7 @@ class LeaseJudge:
             self._released_at = now
             self.hold = None
             self._held.clear()
+            self.held_changes += 1
 
     def on_refused(self, key: str) -> None:
         """A probe showed that it is gone, so it is not held."""
@@ -154,6 +158,7 @@ class LeaseJudge:
             and self._are_many(agent, now)
         ):
             self._held[key] = None
+            self.held_changes += 1
             self._grow(now)
         if key not in self._held:
             agent.is_lost = True
@@ -217,7 +222,9 @@ class LeaseJudge:
             self.hold = Hold(self.hold.since, self.hold.peak, count, HOLD_S, STEP_S)
 
     def _let_go(self, key: str) -> None:
-        self._held.pop(key, None)
+        if key in self._held:
+            del self._held[key]
+            self.held_changes += 1
         if not self._held:
             self.hold = None
 

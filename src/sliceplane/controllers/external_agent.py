@@ -210,7 +210,8 @@ class AgentController(KeyedController):
             return ()
         slices = self._slice_writes(key, tenure, now) if standing == "ours" else ()
         if self._phase == "stopping" or all(wanted.namespace != key for wanted in self.registrations):
-            return (*slices, *tenure.last_writes(standing))
+            ours = tenure.lease if standing == "ours" else None
+            return (*slices, deletion(Leases, ours.metadata)) if ours is not None else slices
         # A slice that is written says "alive", and so must the Lease: the judge may have counted the time since.
         if standing == "free" or tenure.is_due(now) or (slices and tenure.is_half_over(now)):
             return (tenure.renewal(standing, now), *slices)

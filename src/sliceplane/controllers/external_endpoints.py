@@ -27,7 +27,7 @@ from sliceplane.api.core import Lease, Pod, Service, ServiceCIDR
 from sliceplane.api.discovery import LABEL_MANAGED_BY, EndpointConditions, EndpointSlice
 from sliceplane.api.meta import Document, Object, is_newer
 from sliceplane.api.scheme import EndpointSlices, Leases, Pods, ServiceAccounts, ServiceCIDRs, Services
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Selection, Write
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Selection, Write, condition_write
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.external.judge import LeaseJudge
 from sliceplane.external.refusals import AgentRefusals
@@ -297,19 +297,7 @@ class ExternalEndpointsController(KeyedController):
             "lastTransitionTime": format_time(now),
         }
         meta = service.metadata
-        body = encode({"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}})
-        return (
-            Write(
-                verb="patch",
-                resource=Services,
-                namespace=meta.namespace,
-                name=meta.name,
-                subresource="status",
-                body=body,
-                patch_type="strategic",
-                tolerate=("NotFound", "Conflict"),
-            ),
-        )
+        return (condition_write(Services, meta.namespace, meta.name, meta.uid, condition),)
 
     # -- what became of it ------------------------------------------------------------------------------
 

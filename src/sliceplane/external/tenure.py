@@ -17,7 +17,6 @@ from typing import Final, Literal
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Lease
 from sliceplane.api.meta import Document, is_newer
-from sliceplane.api.own_writes import delete_options
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Leases
 from sliceplane.external.registration import LABEL_AGENT, LEASE_S, RENEW_S, lease_name
@@ -163,20 +162,6 @@ class Tenure:
             body=body,
             patch_type="apply" if applies else "merge",
             force=applies,
-        )
-
-    def last_writes(self, standing: Standing) -> tuple[Write, ...]:
-        if standing != "ours" or self.lease is None:
-            return ()
-        return (
-            Write(
-                verb="delete",
-                resource=Leases,
-                namespace=self._namespace,
-                name=self._name,
-                body=delete_options(self.lease.metadata.uid),
-                tolerate=("NotFound", "Conflict"),
-            ),
         )
 
 

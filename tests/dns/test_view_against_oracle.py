@@ -4,13 +4,16 @@ who is near is whom the node proxy would use."""
 from __future__ import annotations
 
 import dns.message
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.dns.world import NOW, ZONE, Cluster, endpoint, headless, node, service, slice_of
 from tests.effort import effort
 
 from sliceplane.api.meta import Object
+from sliceplane.dns import places
 from sliceplane.dns.wire import name_of
+from sliceplane.kit.ip import parse_network_lenient
 from sliceplane.proxy.usable import Locality, choose
 
 SERVICES = ("a", "b")
@@ -96,3 +99,20 @@ def test_a_client_is_led_where_the_node_proxy_would_lead_it(members: list[object
     choice = choose(whole, Locality(zone=zone))
     expected = [] if choice.falls_back else sorted(entry.address for entry in choice.endpoints)
     assert cluster.addresses("peers.default", client="10.2.0.9", transport="tcp") == expected
+
+
+def test_a_list_of_nodes_is_put_in_order_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what kubelets tell all the time changes nothing."""
+    looked_at: list[str] = []
+
+    def parsed(text: str) -> object:
+        looked_at.append(text)
+        return parse_network_lenient(text)
+
+    monkeypatch.setattr(places, "parse_network_lenient", parsed)
+    nodes = [node(f"n{at}", "z1", pods=f"10.{at}.0.0/16") for at in range(50)]
+    cluster = Cluster(*nodes)
+    for _ in range(2):
+        assert cluster.server.view.places.of("10.7.1.2") == Locality(node="n7", zone="z1")
+        cluster.put(*nodes)
+    assert len(looked_at) == 50

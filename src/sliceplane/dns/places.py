@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from sliceplane.api.core import Node
 from sliceplane.api.discovery import LABEL_ZONE
@@ -31,8 +31,10 @@ class Ranges(Generic[T]):
 
     def put(self, network: Network, value: T) -> None:
         length = (len(network.network_address.packed), network.max_prefixlen - network.prefixlen)
-        self._by_length.setdefault(length, {})[int(network.network_address) >> length[1]] = value
-        self._by_length = dict(sorted(self._by_length.items()))
+        if length not in self._by_length:
+            self._by_length[length] = {}
+            self._by_length = dict(sorted(self._by_length.items()))
+        self._by_length[length][int(network.network_address) >> length[1]] = value
 
     def get(self, packed: bytes) -> T | None:
         number = int.from_bytes(packed, "big")
@@ -44,33 +46,46 @@ class Ranges(Generic[T]):
         return None
 
 
+class _NodePlace(NamedTuple):
+    zone: str
+    pod_cidrs: tuple[str, ...]
+    addresses: tuple[str, ...]
+
+
 class Places:
     """Owned by ``dns.view``.  *of_endpoint*: where the endpoint at an address is, if one is there."""
 
     def __init__(self, client_zones: Iterable[tuple[Network, str]], of_endpoint: Callable[[bytes], Locality]) -> None:
         self._client_zones = Ranges(client_zones)
         self._of_endpoint = of_endpoint
-        self._nodes: dict[str, Node] = {}
-        self._pod_ranges: Ranges[str] = Ranges()
-        self._addresses: dict[bytes, str] = {}
+        self._nodes: dict[str, _NodePlace] = {}
+        #: made when they are asked for: a list of nodes, and what their kubelets tell all the time, costs little
+        self._ranges: tuple[Ranges[str], dict[bytes, str]] | None = None
 
     def on_node(self, name: str, node: Node | None) -> None:
-        if node is None:
+        place = None if node is None else _place_of(node)
+        if place != self._nodes.get(name):
             self._nodes.pop(name, None)
-        else:
-            self._nodes[name] = node
-        self._pod_ranges = Ranges()
-        self._addresses = {}
-        for known in sorted(self._nodes):
-            spec = self._nodes[known].spec
-            for text in spec.pod_cidrs or ((spec.pod_cidr,) if spec.pod_cidr else ()):
-                network = parse_network_lenient(text)
-                if network is not None:
-                    self._pod_ranges.put(network, known)
-            for entry in self._nodes[known].status.addresses or ():
-                address = parse_lenient(entry.address) if entry.type == "InternalIP" else None
-                if address is not None:
-                    self._addresses.setdefault(address.packed, known)
+            if place is not None:
+                self._nodes[name] = place
+            self._ranges = None
+
+    def _by_address(self) -> tuple[Ranges[str], dict[bytes, str]]:
+        """Nodes by the ranges of their Pods, and by their own addresses."""
+        if self._ranges is None:
+            pods: Ranges[str] = Ranges()
+            own: dict[bytes, str] = {}
+            for name in sorted(self._nodes):
+                for text in self._nodes[name].pod_cidrs:
+                    network = parse_network_lenient(text)
+                    if network is not None:
+                        pods.put(network, name)
+                for text in self._nodes[name].addresses:
+                    address = parse_lenient(text)
+                    if address is not None:
+                        own.setdefault(address.packed, name)
+            self._ranges = pods, own
+        return self._ranges
 
     def of(self, client: str) -> Locality:
         try:
@@ -83,14 +98,22 @@ class Places:
         place = self._of_endpoint(packed)
         if place != NOWHERE:
             return place if place.zone else self.of_node(place.node)
-        node = self._pod_ranges.get(packed) or self._addresses.get(packed)
+        pods, own = self._by_address()
+        node = pods.get(packed) or own.get(packed)
         return NOWHERE if node is None else self.of_node(node)
 
     def of_node(self, name: str) -> Locality:
         node = self._nodes.get(name)
-        labels = node.metadata.labels if node is not None else None
-        return Locality(node=name, zone=(labels or {}).get(LABEL_ZONE, ""))
+        return Locality(node=name, zone="" if node is None else node.zone)
 
     def is_in_cluster(self, packed: bytes) -> bool:
         """A Pod or a node that we know of."""
-        return self._pod_ranges.get(packed) is not None or packed in self._addresses
+        pods, own = self._by_address()
+        return pods.get(packed) is not None or packed in own
+
+
+def _place_of(node: Node) -> _NodePlace:
+    spec = node.spec
+    cidrs = spec.pod_cidrs or ((spec.pod_cidr,) if spec.pod_cidr else ())
+    addresses = tuple(entry.address for entry in node.status.addresses or () if entry.type == "InternalIP")
+    return _NodePlace((node.metadata.labels or {}).get(LABEL_ZONE, ""), tuple(cidrs), addresses)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import ipaddress
 from bisect import bisect_left, insort
-from collections.abc import Iterable
-from typing import Final, Literal, NamedTuple
+from collections.abc import Hashable, Iterable
+from typing import Any, Final, Literal, NamedTuple
 
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointPort, EndpointSlice
@@ -28,6 +28,8 @@ from sliceplane.proxy.usable import Choice, Locality, choose
 ServiceNamesKind = Literal["cluster", "headless", "external", "absent"]
 #: a question for addresses from another place makes another set; of so many places sets are kept
 _PLACES_MAX: Final = 256
+#: and so many of those sets, with what is below ``_zone``
+FOUND_MAX: Final = 1024
 _ANY_PORT: Final = PortChoice(0)
 #: of SRV records of endpoints: those that hints name for the client, and the others
 PRIORITY_NEAR: Final = 0
@@ -76,6 +78,9 @@ class NamedService:
         #: ready endpoints with hints, and all endpoints
         self._hinted = 0
         self._chosen: dict[Locality, Choice[Endpoint]] = {}
+        self._by_zone: dict[str, list[Endpoint]] | None = None
+        #: what ``dns.view`` found for a place, by what was asked; it is gone with the next change
+        self.found: Final[dict[Hashable, Any]] = {}
         #: names under which answers of it are kept
         self.asked: set[bytes] = set()
 
@@ -114,7 +119,12 @@ class NamedService:
 
     def on_service(self, service: Service | None) -> None:
         self.service = service
+        self._forget()
+
+    def _forget(self) -> None:
         self._chosen.clear()
+        self._by_zone = None
+        self.found.clear()
 
     def on_slice(self, key: str, new: EndpointSlice | None) -> list[HostChange]:
         """The slice *key* is now *new* (``None``: gone, or another Service's)."""
@@ -130,8 +140,8 @@ class NamedService:
         if group is not None:
             self._merge_of[key] = group
             changes += self._merged(group, key, new)
-        if changes:
-            self._chosen.clear()
+        if changes or before != group:
+            self._forget()
         return changes
 
     def _merged(
@@ -205,7 +215,11 @@ class NamedService:
 
     def in_zone(self, zone: str) -> list[Endpoint]:
         """By where they are, whatever hints say."""
-        return [endpoint for endpoint in self.endpoints() if endpoint.zone.lower() == zone]
+        if self._by_zone is None:
+            self._by_zone = {}
+            for endpoint in self.endpoints():
+                self._by_zone.setdefault(endpoint.zone.lower(), []).append(endpoint)
+        return self._by_zone.get(zone, [])
 
     def protocols(self) -> set[str]:
         """Of named ports: lower-cased, with an SRV record below each."""

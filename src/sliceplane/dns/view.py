@@ -13,6 +13,7 @@ Owned by one ``dns.server``.  Never: forwards, or looks at how a question was se
 from __future__ import annotations
 
 from collections.abc import Iterable
+from ipaddress import ip_address
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -24,7 +25,7 @@ from sliceplane.balancing.model import Endpoint
 from sliceplane.dns.places import NOWHERE, Places
 from sliceplane.dns.records import RecordSet, encoded
 from sliceplane.dns.reverse import Reverse, reversed_address
-from sliceplane.dns.service import NamedService, SrvTarget, alias_of, label_of
+from sliceplane.dns.service import FOUND_MAX, NamedService, SrvTarget, alias_of, label_of
 from sliceplane.dns.wire import (
     AAAA,
     ANY,
@@ -82,7 +83,7 @@ class ZoneConfig(msgspec.Struct, frozen=True, kw_only=True):
 class FoundName(NamedTuple):
     """What there is at a name.  ``extras``: whole records for the additional section.  ``keep_s``: if negative.
     ``is_soa``: the zone's SOA record is the answer.  ``alias``: the name that its one record leads to.  ``why``: for a
-    person."""
+    person.  ``narrowed``: what became of hints, where they were asked."""
 
     zone: bytes
     rcode: int = NOERROR
@@ -93,6 +94,7 @@ class FoundName(NamedTuple):
     alias: bytes = b""
     service: NamedService | None = None
     why: str = ""
+    narrowed: str = ""
 
 
 class DnsView:
@@ -287,7 +289,25 @@ class DnsView:
             return FoundName(zone, NXDOMAIN, service=named, why=f"{missing} does not exist")
         if not named.exists:
             return FoundName(zone, NXDOMAIN, service=named, why=f"{of} is headless and has no endpoint that is ready")
-        return self._of_service(zone, named, above, kind, place=place, of=of)._replace(service=named)
+        found = self._kept(zone, named, above, kind, place=place, of=of)
+        if found.narrowed:
+            self.narrowed.of(found.narrowed).value += 1
+        return found
+
+    def _kept(
+        self, zone: bytes, named: NamedService, above: tuple[bytes, ...], kind: int, *, place: Locality, of: str
+    ) -> FoundName:
+        """What is there; made once for each place, until the Service changes: of thousands of endpoints it costs much.
+        What does not depend on the place is kept by the name (``dns.server``)."""
+        asked = (zone, above, kind, place)
+        found: FoundName | None = named.found.get(asked)
+        if found is None:
+            found = self._of_service(zone, named, above, kind, place=place, of=of)._replace(service=named)
+            if found.records is not None and (self.is_narrowed(named) or above[-1:] == (b"_zone",)):
+                if len(named.found) >= FOUND_MAX:
+                    named.found.clear()
+                named.found[asked] = found
+        return found
 
     def _of_service(
         self, zone: bytes, named: NamedService, above: tuple[bytes, ...], kind: int, *, place: Locality, of: str
@@ -335,11 +355,9 @@ class DnsView:
         outcome = "all"
         if choice.hints is not None and choice.narrowed:
             outcome = "node" if choice.hints.node == "honoured" else "zone"
-        self.narrowed.of(outcome).value += 1
-        near = _packed(named, choice.endpoints, kind)
-        return self._data(
-            zone, kind, {kind: near}, f"{of}: its ready endpoints for a client in {place.zone or '?'} ({outcome})"
-        )
+        near = _packed(choice.endpoints, kind)
+        why = f"{of}: its ready endpoints for a client in {place.zone or '?'} ({outcome})"
+        return self._data(zone, kind, {kind: near}, why)._replace(narrowed=outcome)
 
     def is_narrowed(self, named: NamedService) -> bool:
         """Whether what is found there depends on the client's place."""
@@ -404,7 +422,7 @@ class DnsView:
             return self._data(zone, kind, {}, "names of zones are below it")
         endpoints = named.in_zone(wanted)
         if not endpoints and words[-1] == b"prefer":
-            endpoints = named.endpoints()
+            return self._kept(zone, named, (), kind, place=NOWHERE, of=of)
         if kind == SRV:
             chosen = set(endpoints)
             inside = (
@@ -412,7 +430,7 @@ class DnsView:
             )
             weight = max(1, 100 // max(1, len(inside)))
             return self._srv(zone, named, [target._replace(weight=weight) for target in inside], kind, of)
-        data = {of_kind: _packed(named, endpoints, of_kind) for of_kind in _SIZE_OF}
+        data = {of_kind: _packed(endpoints, of_kind) for of_kind in _SIZE_OF}
         return self._data(zone, kind, data, f"{of}: its ready endpoints in the zone {wanted}")
 
     # -- the rest ----------------------------------------------------------------------------------------
@@ -458,11 +476,9 @@ class DnsView:
         return FoundName(zone, NXDOMAIN, why="no Service and no ready endpoint has this address")
 
 
-def _packed(named: NamedService, endpoints: Iterable[Endpoint], kind: int) -> list[bytes]:
-    chosen = set(endpoints)
-    size = _SIZE_OF[kind]
-    hosts = [host for label in named.hosts for host in named.hosts[label]]
-    return sorted({host.packed for host in hosts if len(host.packed) == size and host.endpoint in chosen})
+def _packed(endpoints: Iterable[Endpoint], kind: int) -> list[bytes]:
+    packed = {ip_address(endpoint.address).packed for endpoint in endpoints}
+    return sorted(item for item in packed if len(item) == _SIZE_OF[kind])
 
 
 def _can_be(above: tuple[bytes, ...]) -> bool:

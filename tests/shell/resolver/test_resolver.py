@@ -80,8 +80,10 @@ async def test_messages_of_a_connection_are_pipelined() -> None:
         for piece in (sent[:1], sent[1:50], sent[50:]):
             writer.write(piece)
             await writer.drain()
+        writer.write_eof()  # and what was asked before is answered all the same
         answers = [await _message(reader) for _ in range(3)]
         assert sorted(answer.id for answer in answers) == [0, 1, 2]
+        assert await _ended(reader)
         writer.close()
         await writer.wait_closed()
 
@@ -110,6 +112,23 @@ async def test_all_of_a_large_service_comes_over_tcp() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(len(packet).to_bytes(2, "big") + packet)
         assert len((await _message(reader)).answer[0]) == 1000
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_client_that_asks_and_does_not_read_is_not_read_either() -> None:
+    many = [endpoint(f"10.1.{at // 250}.{at % 250}") for at in range(200)]
+    async with resolving("127.0.0.1", headless(), slice_of("peers", *many)) as (resolver, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        packet = asked(f"peers.default.svc.{ZONE}")
+        count = 6000
+        writer.write((len(packet).to_bytes(2, "big") + packet) * count)
+        (connection,) = await eventually(lambda: list(resolver._streams._connections))
+        await eventually(lambda: connection._is_full)
+        assert connection._transport.get_write_buffer_size() < 2 * sockets.UNREAD_BYTES_MAX + 65537
+        assert len(connection._unread) <= 2 * 256 * 1024
+        for _ in range(count):
+            assert len(await reader.readexactly(int.from_bytes(await reader.readexactly(2), "big"))) > 3200
         writer.close()
         await writer.wait_closed()
 

@@ -32,6 +32,8 @@ PER_CLIENT_MAX: Final = 32
 CONNECTIONS_MAX: Final = 1000
 #: of a connection, that its client does not read
 UNREAD_BYTES_MAX: Final = 256 * 1024
+#: names of others that a connection waits for
+AWAITED_MAX: Final = 100
 _RECEIVE_BYTES: Final = 4 * 1024 * 1024
 #: not in every Python's ``socket``: <linux/in.h>, <linux/in6.h>
 _IP_PKTINFO: Final = 8
@@ -191,12 +193,20 @@ class Streams:
 
 
 class DnsConnection(asyncio.Protocol):
-    """Messages with their length before them (RFC 1035 section 4.2.2)."""
+    """Messages with their length before them (RFC 1035 section 4.2.2).
+
+    It is read as long as its answers are: what was sent after more than ``AWAITED_MAX`` names of others, or to a client
+    that leaves ``UNREAD_BYTES_MAX`` unread, stays in the kernel.
+    """
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
         self._transport: asyncio.Transport | None = None
         self._unread = b""
+        self._is_full = False
+        self._goes_on = False
+        self._ended = False
+        self._awaited = 0
         self._heard = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.client = ""
@@ -213,38 +223,72 @@ class DnsConnection(asyncio.Protocol):
         self._timer = loop.call_later(IDLE_S, self._look)
 
     def data_received(self, data: bytes) -> None:
-        loop = asyncio.get_running_loop()
-        self._heard = loop.time()
-        unread = self._unread + data if self._unread else data
-        offset = 0
-        while len(unread) - offset >= 2:
-            end = offset + 2 + int.from_bytes(unread[offset : offset + 2], "big")
-            if end > len(unread):
-                break
-            answer = self._streams.on_query(unread[offset + 2 : end], self.client, True)
-            if isinstance(answer, bytes):
-                self.send(answer)
-            elif answer is not None:
-                self._streams.on_forward(answer, self.send)
-            offset = end
-        self._unread = unread[offset:]
+        self._heard = asyncio.get_running_loop().time()
+        self._unread = self._unread + data if self._unread else data
+        if not self._goes_on:
+            self._answer_some()
 
-    def send(self, packet: bytes) -> None:
-        """Length and message in one write: clients exist that read both at once (RFC 7766 section 8)."""
+    def _answer_some(self) -> None:
+        """Up to ``BATCH`` messages, and then others have their turn; more is read when all are answered."""
+        self._goes_on = False
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        answers: list[bytes] = []
+        offset = count = size = 0
+        end = _end_of_message(self._unread, 0)
+        while end and count < BATCH and size < UNREAD_BYTES_MAX and not self._waits():
+            answer = self._streams.on_query(self._unread[offset + 2 : end], self.client, True)
+            if isinstance(answer, bytes):
+                answers.append(_with_length(answer))
+                size += len(answer)
+            elif answer is not None:
+                self._awaited += 1
+                self._streams.on_forward(answer, self._send_awaited)
+            count += 1
+            offset = end
+            end = _end_of_message(self._unread, offset)
+        self._unread = self._unread[offset:]
+        if answers:
+            transport.write(b"".join(answers))
+        if self._ended and not end and not self._awaited:
+            transport.close()
+            return
+        if not end and not self._is_full:
+            transport.resume_reading()
+            return
+        transport.pause_reading()
+        if not self._waits():
+            self._go_on()
+
+    def _waits(self) -> bool:
+        return self._is_full or self._awaited >= AWAITED_MAX
+
+    def _go_on(self) -> None:
+        if not self._goes_on:
+            self._goes_on = True
+            asyncio.get_running_loop().call_soon(self._answer_some)
+
+    def _send_awaited(self, packet: bytes) -> None:
+        self._awaited -= 1
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(len(packet).to_bytes(2, "big") + packet)
+            self._transport.write(_with_length(packet))
+            self._go_on()
 
     def pause_writing(self) -> None:
+        self._is_full = True
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._is_full = False
+        self._heard = asyncio.get_running_loop().time()  # it takes its answers
+        self._go_on()
 
     def eof_received(self) -> bool:
-        """What was asked before is still answered, until the connection is idle."""
-        return True
+        """What was asked before is still answered."""
+        self._ended = True
+        return bool(self._awaited or _end_of_message(self._unread, 0))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
@@ -263,3 +307,14 @@ class DnsConnection(asyncio.Protocol):
             self._timer = loop.call_later(left, self._look)
         else:
             self.end()
+
+
+def _with_length(packet: bytes) -> bytes:
+    """In one write: clients exist that read both at once (RFC 7766 section 8)."""
+    return len(packet).to_bytes(2, "big") + packet
+
+
+def _end_of_message(unread: bytes, offset: int) -> int:
+    """Of the message whose length begins at *offset*; 0: it is not all there."""
+    end = offset + 2 + int.from_bytes(unread[offset : offset + 2], "big")
+    return end if offset + 2 <= len(unread) and end <= len(unread) else 0

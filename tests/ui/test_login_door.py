@@ -246,3 +246,24 @@ async def test_a_tab_that_is_closed_is_forgotten(plane: PlaneWithPage, browser: 
 
 async def _viewer(login: Any) -> Any:
     return await login.viewer
+
+
+async def test_a_tab_that_is_open_at_the_end_is_ended_with_its_loop() -> None:
+    """Left to be collected later, its timeout raised in whatever test or program ran by then: its loop was closed."""
+    ended = asyncio.Event()
+    rooms = login_door._Rooms()
+    own = asyncio.get_running_loop()
+
+    async def wait() -> None:
+        try:
+            async with asyncio.timeout(60):
+                await asyncio.Event().wait()
+        finally:
+            own.call_soon_threadsafe(ended.set)
+
+    waiting = rooms.run(wait())
+    await rooms.run(asyncio.sleep(0))
+    await rooms.close()
+    await ended.wait()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting

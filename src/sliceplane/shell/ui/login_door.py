@@ -362,10 +362,19 @@ class _Rooms:
     async def close(self) -> None:
         if self._loop is None or self._thread is None:
             return
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_end_others(), self._loop))
         self._loop.call_soon_threadsafe(self._loop.stop)
         await asyncio.to_thread(self._thread.join)
         self._loop.close()
         self._loop = None
+
+
+async def _end_others() -> None:
+    """What a loop leaves unfinished when it closes would end whenever it is collected, and raise there."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 async def _opened(shown: Viewer, query: dict[str, str]) -> Tab | PageAnswer:

@@ -452,6 +452,11 @@ class Http2Connection:
         """Of a stream, that wait for windows or the socket."""
         return self._outbox.pending_bytes(stream_id)
 
+    @property
+    def unwritten_frames(self) -> int:
+        """That nothing but the socket can hold up."""
+        return self._outbox.frame_count
+
     def take_output(self) -> bytes:
         """What is to be written next: about ``OUTPUT_BYTES`` at most, "" if there is nothing."""
         output = self._outbox.take()

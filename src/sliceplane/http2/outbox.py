@@ -96,6 +96,11 @@ class Outbox:
         stream = self._streams.get(stream_id)
         return 0 if stream is None else stream.queued
 
+    @property
+    def frame_count(self) -> int:
+        """Of what waits for the socket alone."""
+        return len(self._out)
+
     # Windows (section 6.9)
 
     def on_window_update(self, stream_id: int, more: int) -> None:

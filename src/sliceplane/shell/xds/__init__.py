@@ -1,0 +1,1 @@
+"""xDS as a running thing: sockets and who asks (``transport``), and the server behind them."""

@@ -1,0 +1,281 @@
+"""The port of the xDS server: TLS with optional client certificates, or plain on loopback; who asks, limits, the end.
+
+A call is handed to the ``Handler`` when it is known who asks.  As long as it goes on that is asked again each minute,
+as certificates end, tokens expire and accounts are deleted; and after ``AGE_S_MAX`` or a little less it ends, so that
+clients spread over all replicas.  Clients come again by themselves, and hold what they have meanwhile.
+
+``stop`` spreads the ends over a time: a client that comes to the next replica has that much to ask for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from sliceplane.http2.grpc import Status
+from sliceplane.kit.metrics import Metrics
+from sliceplane.kit.rng import Rng
+from sliceplane.registry.types import User
+from sliceplane.shell.process.log import get_logger
+from sliceplane.shell.server.connections.newcomers import ConnectionTiming, Newcomers
+from sliceplane.shell.server.connections.tls import TlsAcceptor
+from sliceplane.shell.xds.authentication import Authenticator, Refused
+from sliceplane.shell.xds.connection import Call, GrpcProtocol, Handler
+
+CONNECTIONS_MAX: Final = 10_000
+#: of one user; of a token that is bound to a Pod, of that Pod
+CALLS_PER_USER_MAX: Final = 200
+#: how often it is asked who has an open call
+RECHECK_S: Final = 60.0
+AGE_S_MAX: Final = 1800.0
+#: at a stop: for what was written, before connections are cut
+_FLUSH_S_MAX: Final = 2.0
+_LOOK_S: Final = 0.01
+_POD_UID: Final = "authentication.kubernetes.io/pod-uid"
+#: ALPN (RFC 9113 section 3.2)
+PROTOCOL: Final = "h2"
+
+_log = get_logger("xds")
+
+Then = Callable[[GrpcProtocol, Call, "User | Refused"], None]
+
+
+class GrpcListener:
+    """Used from one task: ``start`` or ``start_plain``, once, then ``stop``."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        authenticator: Authenticator,
+        rng: Rng,
+        *,
+        connections_max: int = CONNECTIONS_MAX,
+        calls_per_user_max: int = CALLS_PER_USER_MAX,
+        newcomers: Newcomers | None = None,
+        timing: ConnectionTiming = ConnectionTiming(),  # noqa: B008  # it is frozen
+    ) -> None:
+        """*newcomers*: those of the API server in this process; it has metrics of its own then."""
+        self._handler = handler
+        self._authenticator = authenticator
+        self._rng = rng
+        self._connections_max = connections_max
+        self._calls_per_user_max = calls_per_user_max
+        self._timing = timing
+        self._acceptor: TlsAcceptor | None = None
+        self._server: asyncio.Server | None = None
+        #: in the order of their coming
+        self._connections: dict[GrpcProtocol, None] = {}
+        self._calls_of: dict[tuple[str, str], int] = {}
+        self._asking: dict[Call, asyncio.Task[None]] = {}
+        self.newcomers = Newcomers() if newcomers is None else newcomers
+        metrics = self.metrics = Metrics()
+        if newcomers is None:
+            metrics.include(self.newcomers.metrics.families)
+        metrics.computed("gauge", "sliceplane_xds_connections", "Open connections.", lambda: len(self._connections))
+        metrics.computed(
+            "gauge", "sliceplane_xds_calls", "Open calls of clients that are known.",
+            lambda: sum(self._calls_of.values()),
+        )  # fmt: skip
+        self.sent_bytes = metrics.counter("sliceplane_xds_sent_bytes_total", "Written to connections, before TLS.")
+        self._limits = metrics.counters(
+            "sliceplane_xds_limits_total", "Calls and connections that were ended or refused, by the limit.", "limit"
+        )
+        self._refused = metrics.counters(
+            "sliceplane_xds_unauthenticated_calls_total", "Calls that were refused for who asked.", "code"
+        )
+
+    def start(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+        """Serve TLS on *sock*, which is bound, and the listener's from here on."""
+        context.set_alpn_protocols([PROTOCOL])
+        self._acceptor = TlsAcceptor(
+            sock,
+            context,
+            partial(GrpcProtocol, self),
+            room=lambda: self._connections_max - len(self._connections),
+            newcomers=self.newcomers,
+            timing=self._timing,
+        )
+        self._acceptor.start()
+
+    async def start_plain(self, sock: socket.socket) -> None:
+        """Without TLS; the caller sees to it that *sock* is bound to loopback."""
+        self._server = await asyncio.get_running_loop().create_server(partial(GrpcProtocol, self), sock=sock)
+
+    def use(self, context: ssl.SSLContext, *, distrusting: bool) -> None:
+        """Connections from now on get *context*; *distrusting*: those by certificate must come anew."""
+        if self._acceptor is None:
+            return
+        context.set_alpn_protocols([PROTOCOL])
+        self._acceptor.context = context
+        if distrusting:
+            self._acceptor.abort_handshakes()
+            for connection in list(self._connections):
+                connection.distrust_certificate()
+
+    async def stop(self, spread_s: float) -> None:
+        """Take no connection any more, and send the clients away one after the other within *spread_s*."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+        if self._server is not None:
+            self._server.close()
+        connections = list(self._connections)
+        for connection in connections:
+            if connection in self._connections:
+                connection.leave(Status.UNAVAILABLE, "the server stops")
+            await asyncio.sleep(spread_s / len(connections))
+        loop = asyncio.get_running_loop()
+        cut_at = loop.time() + _FLUSH_S_MAX
+        while self._connections and loop.time() < cut_at:
+            await asyncio.sleep(_LOOK_S)
+        for connection in list(self._connections):
+            connection.abort()
+        if self._acceptor is not None:
+            self._acceptor.abort_handshakes()
+        while self._connections:
+            await asyncio.sleep(0)
+        tasks = list(self._asking.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # What connections tell
+
+    def enter(self, connection: GrpcProtocol) -> bool:
+        """False: there is no room."""
+        if len(self._connections) >= self._connections_max:
+            self.met("connections")
+            return False
+        self._connections[connection] = None
+        return True
+
+    def leave(self, connection: GrpcProtocol) -> None:
+        self._connections.pop(connection, None)
+
+    def met(self, limit: str) -> None:
+        self._limits.of(limit).value += 1
+
+    def on_opened(self, connection: GrpcProtocol, call: Call) -> None:
+        self._ask(connection, call, self._on_user)
+
+    def on_message(self, call: Call, data: bytes) -> None:
+        try:
+            self._handler.message(call, data)
+        except Exception as error:
+            self._fail(call, error)
+
+    def on_half_closed(self, call: Call) -> None:
+        try:
+            self._handler.half_closed(call)
+        except Exception as error:
+            self._fail(call, error)
+
+    def _fail(self, call: Call, error: Exception) -> None:
+        """A fault of ours ends the call that met it, and no other."""
+        _log.error("a call failed", path=call.path[:200], peer=call.peer, exc_info=error)
+        if call.is_open:
+            self._handler.closed(call)
+            call.finish(Status.INTERNAL, "internal error")
+
+    def on_closed(self, call: Call) -> None:
+        self.on_finished(call)
+        if call.held is None:
+            self._handler.closed(call)
+
+    def on_finished(self, call: Call) -> None:
+        if call.timer is not None:
+            call.timer.cancel()
+            call.timer = None
+        asking = self._asking.pop(call, None)
+        if asking is not None:
+            asking.cancel()
+        if call.held is None:
+            key = _identity(call.user)
+            self._calls_of[key] -= 1
+            if not self._calls_of[key]:
+                del self._calls_of[key]
+
+    # Who asks
+
+    def _ask(self, connection: GrpcProtocol, call: Call, then: Then) -> None:
+        try:
+            user = self._authenticator.user(connection.certificate, call.headers.get("authorization", ""))
+        except Refused as error:
+            then(connection, call, error)
+            return
+        if isinstance(user, User):
+            then(connection, call, user)
+        else:
+            self._asking[call] = asyncio.create_task(self._await_user(connection, call, user, then))
+
+    async def _await_user(self, connection: GrpcProtocol, call: Call, asked: Awaitable[User], then: Then) -> None:
+        answer: User | Refused
+        try:
+            answer = await asyncio.shield(asked)
+        except Refused as error:
+            answer = error
+        except Exception as error:
+            _log.error("it was not found out who asks", peer=call.peer, exc_info=error)
+            answer = Refused(Status.INTERNAL, "internal error")
+        del self._asking[call]  # or the end of the call would cancel this task
+        then(connection, call, answer)
+
+    def _refuse(self, connection: GrpcProtocol, call: Call, error: Refused) -> None:
+        self._refused.of(error.status.name).value += 1
+        connection.end(call, error.status, error.text)
+
+    def _on_user(self, connection: GrpcProtocol, call: Call, user: User | Refused) -> None:
+        if isinstance(user, Refused):
+            self._refuse(connection, call, user)
+            return
+        key = _identity(user)
+        if self._calls_of.get(key, 0) >= self._calls_per_user_max:
+            self.met("calls-of-user")
+            text = f"{user.name} has {self._calls_per_user_max} calls open, and may have no more"
+            connection.end(call, Status.RESOURCE_EXHAUSTED, text)
+            return
+        self._calls_of[key] = self._calls_of.get(key, 0) + 1
+        call.user = user
+        connection.known()
+        held = connection.take_held(call)
+        self._look_later(connection, call, call.began + self._rng.uniform(0.8 * AGE_S_MAX, AGE_S_MAX))
+        try:
+            self._handler.opened(call)
+        except Exception as error:
+            self._fail(call, error)
+        for message in held:
+            if not call.is_open:
+                return
+            if message is None:
+                self.on_half_closed(call)
+            else:
+                self.on_message(call, message)
+
+    def _look_later(self, connection: GrpcProtocol, call: Call, ends_at: float) -> None:
+        loop = asyncio.get_running_loop()
+        when = min(loop.time() + RECHECK_S, ends_at)
+        call.timer = loop.call_at(when, self._look, connection, call, ends_at)
+
+    def _look(self, connection: GrpcProtocol, call: Call, ends_at: float) -> None:
+        """Is it still the same user, and has the call not its age?"""
+        if asyncio.get_running_loop().time() >= ends_at:
+            connection.end(call, Status.UNAVAILABLE, "the stream has its age: come again")
+            return
+
+        def again(connection: GrpcProtocol, call: Call, user: User | Refused) -> None:
+            if isinstance(user, User) and _identity(user) != _identity(call.user):
+                user = Refused(Status.UNAUTHENTICATED, f"the credentials are now those of {user.name}")
+            if isinstance(user, User) or user.status is Status.UNAVAILABLE:
+                # What a client has is better than nothing while the API server is away.
+                self._look_later(connection, call, ends_at)
+            else:
+                self._refuse(connection, call, user)
+
+        self._ask(connection, call, again)
+
+
+def _identity(user: User) -> tuple[str, str]:
+    return user.name, next((values[0] for name, values in user.extra if name == _POD_UID and values), "")

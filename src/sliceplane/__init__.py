@@ -9,6 +9,7 @@ in which none needs one that comes later:
 - what writes and decides: registry, controllers;
 - rules of a node: nft, iptables, ipvs, hns;
 - names of Services: dns;
+- what a gRPC server is made of: http2;
 - what answers questions: tracer, endpoints_audit, explain, drift;
 - what controllers were told, to be told again: recorder;
 - what a browser shows of all that: page;

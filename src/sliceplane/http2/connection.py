@@ -1,6 +1,7 @@
 """One HTTP/2 connection as its server sees it (RFC 9113).
 
-    receive(bytes) --> Request, Data, Gone ...        send_headers, send_data, send_trailers --> take_output()
+    receive(bytes) --> StreamRequest, StreamData, StreamGone ...
+    send_headers, send_data, send_trailers --> take_output()
 
 What is sent waits in the ``outbox``.  What is received is handed on at once, so windows are refilled at once; they are
 large, as the first request of an Envoy is 60 KiB.  How cut the bytes come makes no difference.  PRIORITY is read past,
@@ -50,14 +51,14 @@ _OF_CONNECTION: Final = (frames.SETTINGS, frames.PING, frames.GOAWAY)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class StreamRequest:
     stream_id: int
     fields: Fields
     ended: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Data:
+class StreamData:
     """``ended``: the client sends no more; trailers are an empty one."""
 
     stream_id: int
@@ -66,14 +67,14 @@ class Data:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class StreamGone:
     """The stream is over before we ended it."""
 
     stream_id: int
     text: str
 
 
-Event = Request | Data | Gone
+Event = StreamRequest | StreamData | StreamGone
 
 
 class _Stream:
@@ -168,7 +169,7 @@ class Http2Connection:
         try:
             start = self._take_frames(data)
         except ConnectionFault as fault:
-            events += [Gone(stream_id, fault.text) for stream_id in self._streams]
+            events += [StreamGone(stream_id, fault.text) for stream_id in self._streams]
             self._fail(fault)
         else:
             self._unread.clear()
@@ -270,7 +271,7 @@ class Http2Connection:
         if stream.declared is not None:
             self._check_length(stream, len(payload), ended)
         stream.remote_closed = ended
-        self._events.append(Data(stream_id, payload, ended))
+        self._events.append(StreamData(stream_id, payload, ended))
 
     def _check_length(self, stream: _Stream, size: int, ended: bool) -> None:
         assert stream.declared is not None, "there is a content-length"
@@ -334,7 +335,7 @@ class Http2Connection:
             if stream.declared is not None:
                 self._check_length(stream, 0, ended)
             stream.remote_closed = True
-            self._events.append(Data(stream_id, b"", True))
+            self._events.append(StreamData(stream_id, b"", True))
 
     def _open(self, stream_id: int, fields: Fields, ended: bool) -> None:
         if self._is_leaving:
@@ -350,13 +351,13 @@ class Http2Connection:
         stream = self._streams[stream_id] = _Stream(declared)
         self._outbox.open(stream_id)
         stream.remote_closed = ended
-        self._events.append(Request(stream_id, fields, ended))
+        self._events.append(StreamRequest(stream_id, fields, ended))
 
     def _on_reset(self, stream_id: int, code: int) -> None:
         self._charge("RST_STREAM")
         if stream_id in self._streams:
             self._drop(stream_id)
-            self._events.append(Gone(stream_id, f"the client reset the stream, code {code}"))
+            self._events.append(StreamGone(stream_id, f"the client reset the stream, code {code}"))
         elif stream_id > self._last_id or not stream_id % 2:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"RST_STREAM on stream {stream_id}, which is not open")
 
@@ -397,7 +398,7 @@ class Http2Connection:
         was_open = stream_id in self._streams
         self.reset(stream_id, fault.code)
         if was_open:
-            self._events.append(Gone(stream_id, fault.text))
+            self._events.append(StreamGone(stream_id, fault.text))
 
     def _fail(self, fault: ConnectionFault) -> None:
         self.fault = fault

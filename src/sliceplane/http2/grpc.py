@@ -1,7 +1,7 @@
-"""Calls and messages of gRPC over one HTTP/2 connection (grpc/grpc ``doc/PROTOCOL-HTTP2.md``).
+"""Calls and messages of gRPC over one HTTP/2 connection ("gRPC over HTTP2", a document of grpc/grpc).
 
-    Opened --> Message ... --> HalfClosed        a call of ours to ``finish`` ends it
-       '------------'--------------'----> Closed, when it ended otherwise: reset, too large a message, its time is up
+    CallOpened --> CallMessage ... --> CallHalfClosed        a call of ours to ``finish`` ends it
+       '---------------'------------------'----> CallClosed, when it ended otherwise: reset, too large, out of time
 
 Events of a call come in that order; after ``finish`` there are none.  Messages are not compressed: a request that says
 otherwise gets UNIMPLEMENTED.  Headers of an answer leave with its first message.
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sliceplane.http2.connection import Data, Gone, Http2Connection, Request
+from sliceplane.http2.connection import Http2Connection, StreamData, StreamGone, StreamRequest
 from sliceplane.http2.fields import Fields, literals
 from sliceplane.http2.limits import MESSAGE_BYTES_MAX, PARTIAL_BYTES_MAX
 
@@ -33,8 +33,8 @@ _OK: Final = b"\x88"  # ":status: 200" of the static table
 _HEADERS: Final = _OK + literals(_CONTENT)
 
 
-class Status(enum.IntEnum):
-    """Those that a server of ours gives, of grpc/grpc ``doc/statuscodes.md``."""
+class GrpcStatus(enum.IntEnum):
+    """Those that a server of ours gives, of gRPC's status codes."""
 
     OK = 0
     INVALID_ARGUMENT = 3
@@ -49,7 +49,7 @@ class Status(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class CallOpened:
     call_id: int
     path: str
     #: as they were sent, in lower case and without pseudo-headers
@@ -57,25 +57,25 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class CallMessage:
     call_id: int
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class HalfClosed:
+class CallHalfClosed:
     """The client sends no more messages, and waits for ours."""
 
     call_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class CallClosed:
     call_id: int
     text: str
 
 
-CallEvent = Opened | Message | HalfClosed | Closed
+CallEvent = CallOpened | CallMessage | CallHalfClosed | CallClosed
 
 
 class _Call:
@@ -92,7 +92,7 @@ class _Call:
 class _CallFault(Exception):
     """Ends a call that is open."""
 
-    def __init__(self, status: Status, text: str, limit: str = "") -> None:
+    def __init__(self, status: GrpcStatus, text: str, limit: str = "") -> None:
         super().__init__(text)
         self.status = status
         self.text = text
@@ -120,11 +120,11 @@ class GrpcConnection:
         """Also when nothing is due."""
         late = [call_id for call_id, deadline in self._deadlines.items() if deadline <= now]
         for call_id in late:
-            self.finish(call_id, Status.DEADLINE_EXCEEDED, "the deadline of the call has passed")
+            self.finish(call_id, GrpcStatus.DEADLINE_EXCEEDED, "the deadline of the call has passed")
         self.http.on_time(now)
-        closed: list[CallEvent] = [Closed(call_id, "its deadline has passed") for call_id in late]
+        closed: list[CallEvent] = [CallClosed(call_id, "its deadline has passed") for call_id in late]
         if self.http.fault is not None:
-            closed += [Closed(call_id, self.http.fault.text) for call_id in self._calls]
+            closed += [CallClosed(call_id, self.http.fault.text) for call_id in self._calls]
             self._forget_all()
         return closed
 
@@ -139,27 +139,27 @@ class GrpcConnection:
         events: list[CallEvent] = []
         for event in self.http.receive(data, now):
             match event:
-                case Data(call_id, received, ended):
+                case StreamData(call_id, received, ended):
                     self._on_data(call_id, received, ended, events)
-                case Request(call_id, fields, ended):
+                case StreamRequest(call_id, fields, ended):
                     self._on_request(call_id, fields, ended, now, events)
-                case Gone(call_id, text):
+                case StreamGone(call_id, text):
                     if self._forget(call_id):
-                        events.append(Closed(call_id, text))
+                        events.append(CallClosed(call_id, text))
         return events
 
     def _on_request(self, call_id: int, fields: Fields, ended: bool, now: float, events: list[CallEvent]) -> None:
         if fields[b":method"] != b"POST":
-            self._refuse(call_id, b"405", Status.UNIMPLEMENTED, "the method of a gRPC call is POST")
+            self._refuse(call_id, b"405", GrpcStatus.UNIMPLEMENTED, "the method of a gRPC call is POST")
         elif not re.match(rb"application/grpc(?:[+;]|$)", fields.get(b"content-type", b"")):
-            self._refuse(call_id, b"415", Status.INTERNAL, "the content-type of a gRPC call is application/grpc")
+            self._refuse(call_id, b"415", GrpcStatus.INTERNAL, "the content-type of a gRPC call is application/grpc")
         elif (encoding := fields.get(b"grpc-encoding", _IDENTITY)) != _IDENTITY:
             text = f"grpc-encoding {encoding[:40].decode('latin-1')} is not taken: send messages as they are"
-            self._refuse(call_id, b"200", Status.UNIMPLEMENTED, text)
+            self._refuse(call_id, b"200", GrpcStatus.UNIMPLEMENTED, text)
         else:
             timeout = _TIMEOUT.fullmatch(fields.get(b"grpc-timeout", b"99999999H"))
             if timeout is None:
-                self._refuse(call_id, b"200", Status.INTERNAL, "grpc-timeout is no time")
+                self._refuse(call_id, b"200", GrpcStatus.INTERNAL, "grpc-timeout is no time")
                 return
             call = self._calls[call_id] = _Call(None)
             if b"grpc-timeout" in fields:
@@ -169,13 +169,13 @@ class GrpcConnection:
                 for name, value in fields.items()
                 if not name.startswith(b":")
             }
-            events.append(Opened(call_id, fields[b":path"].decode("latin-1"), headers))
+            events.append(CallOpened(call_id, fields[b":path"].decode("latin-1"), headers))
             if ended:
-                events.append(HalfClosed(call_id))
+                events.append(CallHalfClosed(call_id))
 
-    def _refuse(self, call_id: int, http_status: bytes, status: Status, text: str) -> None:
+    def _refuse(self, call_id: int, http_status: bytes, status: GrpcStatus, text: str) -> None:
         first = _OK if http_status == b"200" else literals(((b":status", http_status),))
-        accept = ((b"grpc-accept-encoding", _IDENTITY),) if status is Status.UNIMPLEMENTED else ()
+        accept = ((b"grpc-accept-encoding", _IDENTITY),) if status is GrpcStatus.UNIMPLEMENTED else ()
         self.http.send_trailers(call_id, first + literals((*_CONTENT, *accept)) + _trailers(status, text))
 
     def _on_data(self, call_id: int, data: bytes, ended: bool, events: list[CallEvent]) -> None:
@@ -186,13 +186,13 @@ class GrpcConnection:
             self._take_messages(call_id, call, data, events)
             if ended:
                 if call.partial:
-                    raise _CallFault(Status.INTERNAL, "the last message is not whole")
-                events.append(HalfClosed(call_id))
+                    raise _CallFault(GrpcStatus.INTERNAL, "the last message is not whole")
+                events.append(CallHalfClosed(call_id))
         except _CallFault as fault:
             if fault.limit:
                 self.http.met.append(fault.limit)
             self.finish(call_id, fault.status, fault.text)
-            events.append(Closed(call_id, fault.text))
+            events.append(CallClosed(call_id, fault.text))
 
     def _take_messages(self, call_id: int, call: _Call, data: bytes, events: list[CallEvent]) -> None:
         partial = call.partial
@@ -209,14 +209,14 @@ class GrpcConnection:
         while len(data) - start >= _PREFIX_BYTES:
             compressed, size = _PREFIX.unpack_from(data, start)
             if compressed:
-                raise _CallFault(Status.INTERNAL, "a message is compressed, and no grpc-encoding says how")
+                raise _CallFault(GrpcStatus.INTERNAL, "a message is compressed, and no grpc-encoding says how")
             if size > MESSAGE_BYTES_MAX:
                 text = f"a message of {size} bytes; {MESSAGE_BYTES_MAX} are taken"
-                raise _CallFault(Status.RESOURCE_EXHAUSTED, text, "message")
+                raise _CallFault(GrpcStatus.RESOURCE_EXHAUSTED, text, "message")
             end = start + _PREFIX_BYTES + size
             if end > len(data):
                 break
-            events.append(Message(call_id, data[start + _PREFIX_BYTES : end]))
+            events.append(CallMessage(call_id, data[start + _PREFIX_BYTES : end]))
             start = end
         if start < len(data):
             partial += data[start:]
@@ -226,7 +226,7 @@ class GrpcConnection:
     def _check_partial(self) -> None:
         if self._partial_bytes > PARTIAL_BYTES_MAX:
             text = f"the calls of this connection have sent {self._partial_bytes} bytes of messages that are not whole"
-            raise _CallFault(Status.RESOURCE_EXHAUSTED, text, "partial-messages")
+            raise _CallFault(GrpcStatus.RESOURCE_EXHAUSTED, text, "partial-messages")
 
     def _forget(self, call_id: int) -> bool:
         call = self._calls.pop(call_id, None)

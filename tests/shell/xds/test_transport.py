@@ -22,12 +22,12 @@ from tests.waiting import eventually
 
 from sliceplane.api.requests import Write
 from sliceplane.http2 import frames
-from sliceplane.http2.grpc import Status
+from sliceplane.http2.grpc import GrpcStatus
 from sliceplane.registry.types import User
 from sliceplane.shell.server.requests.auth import Certificate
 from sliceplane.shell.transport.base import Unreachable
 from sliceplane.shell.xds import connection, transport
-from sliceplane.shell.xds.authentication import Refused, ReviewedTokens, Unsecured
+from sliceplane.shell.xds.authentication import CallRefused, ReviewedTokens, Unsecured
 
 PATH = "/echo.Echo/Say"
 ANA = User(name="ana", groups=("people",))
@@ -54,13 +54,13 @@ class Reviewing:
 class Answering:
     """An authenticator whose answer a test changes."""
 
-    def __init__(self, user: User | Refused = ANA) -> None:
+    def __init__(self, user: User | CallRefused = ANA) -> None:
         self.answer = user
         self.asked = 0
 
     def user(self, certificate: Certificate | None, authorization: str) -> User | Awaitable[User]:
         self.asked += 1
-        if isinstance(self.answer, Refused):
+        if isinstance(self.answer, CallRefused):
             raise self.answer
         return self.answer
 
@@ -266,11 +266,11 @@ async def test_who_asks_is_asked_again_and_calls_have_an_age(monkeypatch: pytest
         await client.connect(port)
         client.open(b"hello")
         await client.read(h2.events.DataReceived)
-        answering.answer = Refused(Status.UNAVAILABLE, "the API server is away")
+        answering.answer = CallRefused(GrpcStatus.UNAVAILABLE, "the API server is away")
         before = answering.asked
         await eventually(lambda: answering.asked > before + 2)
         assert echo.told == [f"opened {PATH} by ana"], "what it has is better than nothing"
-        answering.answer = Refused(Status.UNAUTHENTICATED, "the token is over")
+        answering.answer = CallRefused(GrpcStatus.UNAUTHENTICATED, "the token is over")
         trailers = await client.read(h2.events.TrailersReceived)
         assert dict(trailers.headers)[b"grpc-status"] == b"16"  # type: ignore[attr-defined]
         answering.answer = ANA

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import TokenReviews
-from sliceplane.http2.grpc import Status
+from sliceplane.http2.grpc import GrpcStatus
 from sliceplane.registry.types import User
 from sliceplane.shell.server.requests.auth import Certificate, bearer_token
 from sliceplane.shell.transport.base import Client, Unreachable
@@ -29,17 +29,17 @@ KEPT_MAX: Final = 10_000
 UNSECURED: Final = User(name="system:unsecured", groups=("system:masters", "system:authenticated"))
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """A call that gets no answer but this."""
 
-    def __init__(self, status: Status, text: str) -> None:
+    def __init__(self, status: GrpcStatus, text: str) -> None:
         super().__init__(text)
         self.status = status
         self.text = text
 
 
 class Authenticator(Protocol):
-    """Raises ``Refused``, at once or when it is awaited; several callers may await the same."""
+    """Raises ``CallRefused``, at once or when it is awaited; several callers may await the same."""
 
     def user(self, certificate: Certificate | None, authorization: str) -> User | Awaitable[User]: ...
 
@@ -68,7 +68,7 @@ class ReviewedTokens:
         token = bearer_token(authorization.encode("latin-1"))
         if not token:
             text = "the client certificate is over" if certificate is not None else "neither certificate nor token"
-            raise Refused(Status.UNAUTHENTICATED, text)
+            raise CallRefused(GrpcStatus.UNAUTHENTICATED, text)
         digest = hashlib.sha256(token.encode("latin-1")).digest()
         kept = self._kept.get(digest)
         if kept is not None and now < kept[0]:
@@ -93,7 +93,9 @@ class ReviewedTokens:
         try:
             status = json.loads(await self._client.perform(write)).get("status", {})
         except (StatusError, Unreachable) as error:
-            raise Refused(Status.UNAVAILABLE, f"the API server does not say whose token it is: {error}") from error
+            raise CallRefused(
+                GrpcStatus.UNAVAILABLE, f"the API server does not say whose token it is: {error}"
+            ) from error
         user = _reviewed(status.get("user", {})) if status.get("authenticated") else None
         if len(self._kept) >= KEPT_MAX:
             del self._kept[next(iter(self._kept))]
@@ -116,5 +118,5 @@ def _reviewed(user: dict[str, object]) -> User:
 
 def _known(user: User | None) -> User:
     if user is None:
-        raise Refused(Status.UNAUTHENTICATED, "the API server does not know the token")
+        raise CallRefused(GrpcStatus.UNAUTHENTICATED, "the API server does not know the token")
     return user

@@ -14,7 +14,15 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from sliceplane.http2.grpc import CallEvent, Closed, GrpcConnection, HalfClosed, Message, Opened, Status
+from sliceplane.http2.grpc import (
+    CallClosed,
+    CallEvent,
+    CallHalfClosed,
+    CallMessage,
+    CallOpened,
+    GrpcConnection,
+    GrpcStatus,
+)
 from sliceplane.http2.limits import MESSAGE_BYTES_MAX, OUTPUT_BYTES
 from sliceplane.registry.types import ANONYMOUS_NAME, User
 from sliceplane.shell.server.connections.newcomers import OPEN_BYTES
@@ -158,7 +166,7 @@ class GrpcProtocol(asyncio.Protocol):
 
     def _perform(self, event: CallEvent) -> None:
         match event:
-            case Message(number, data):
+            case CallMessage(number, data):
                 call = self.calls.get(number)
                 if call is None:
                     return  # the handler finished it on hearing what came before
@@ -166,17 +174,17 @@ class GrpcProtocol(asyncio.Protocol):
                     self._listener.on_message(call, data)
                 else:
                     self._hold(call, data)
-            case Opened(number, path, headers):
+            case CallOpened(number, path, headers):
                 call = self.calls[number] = Call(self, number, path, headers, self._loop.time())
                 self._listener.on_opened(self, call)
                 self._set_timer()
-            case HalfClosed(number):
+            case CallHalfClosed(number):
                 call = self.calls.get(number)
                 if call is not None and call.held is None:
                     self._listener.on_half_closed(call)
                 elif call is not None:
                     self._hold(call, None)
-            case Closed(number):
+            case CallClosed(number):
                 self._on_closed(number)
 
     def _hold(self, call: Call, data: bytes | None) -> None:
@@ -185,7 +193,7 @@ class GrpcProtocol(asyncio.Protocol):
         self._held_bytes += _held_size(data)
         if self._held_bytes > MESSAGE_BYTES_MAX:
             self._listener.met("held")
-            self.end(call, Status.RESOURCE_EXHAUSTED, "too much was sent before it was known who asks")
+            self.end(call, GrpcStatus.RESOURCE_EXHAUSTED, "too much was sent before it was known who asks")
 
     def take_held(self, call: Call) -> list[bytes | None]:
         """What *call* has waited with; from now on nothing waits."""
@@ -211,7 +219,7 @@ class GrpcProtocol(asyncio.Protocol):
         self.grpc.send(call._number, message)
         if call.pending_bytes > UNSENT_BYTES_MAX:
             self._listener.met("unsent")
-            self.end(call, Status.RESOURCE_EXHAUSTED, f"the client has {call.pending_bytes} bytes to take")
+            self.end(call, GrpcStatus.RESOURCE_EXHAUSTED, f"the client has {call.pending_bytes} bytes to take")
         self._flush_soon()
 
     def finish(self, call: Call, status: int, text: str) -> None:
@@ -285,7 +293,7 @@ class GrpcProtocol(asyncio.Protocol):
     def distrust_certificate(self) -> None:
         """Its signer is trusted no more."""
         if self.certificate is not None:
-            self.leave(Status.UNAUTHENTICATED, "the signer of the client certificate is trusted no more")
+            self.leave(GrpcStatus.UNAUTHENTICATED, "the signer of the client certificate is trusted no more")
 
 
 def _held_size(data: bytes | None) -> int:

@@ -16,14 +16,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from sliceplane.http2.grpc import Status
+from sliceplane.http2.grpc import GrpcStatus
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.types import User
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.server.connections.newcomers import ConnectionTiming, Newcomers
 from sliceplane.shell.server.connections.tls import TlsAcceptor
-from sliceplane.shell.xds.authentication import Authenticator, Refused
+from sliceplane.shell.xds.authentication import Authenticator, CallRefused
 from sliceplane.shell.xds.connection import Call, GrpcProtocol, Handler
 
 CONNECTIONS_MAX: Final = 10_000
@@ -41,7 +41,7 @@ PROTOCOL: Final = "h2"
 
 _log = get_logger("xds")
 
-Then = Callable[[GrpcProtocol, Call, "User | Refused"], None]
+Then = Callable[[GrpcProtocol, Call, "User | CallRefused"], None]
 
 
 class GrpcListener:
@@ -125,7 +125,7 @@ class GrpcListener:
         connections = list(self._connections)
         for connection in connections:
             if connection in self._connections:
-                connection.leave(Status.UNAVAILABLE, "the server stops")
+                connection.leave(GrpcStatus.UNAVAILABLE, "the server stops")
             await asyncio.sleep(spread_s / len(connections))
         loop = asyncio.get_running_loop()
         cut_at = loop.time() + _FLUSH_S_MAX
@@ -178,7 +178,7 @@ class GrpcListener:
         _log.error("a call failed", path=call.path[:200], peer=call.peer, exc_info=error)
         if call.is_open:
             self._handler.closed(call)
-            call.finish(Status.INTERNAL, "internal error")
+            call.finish(GrpcStatus.INTERNAL, "internal error")
 
     def on_closed(self, call: Call) -> None:
         self.on_finished(call)
@@ -203,7 +203,7 @@ class GrpcListener:
     def _ask(self, connection: GrpcProtocol, call: Call, then: Then) -> None:
         try:
             user = self._authenticator.user(connection.certificate, call.headers.get("authorization", ""))
-        except Refused as error:
+        except CallRefused as error:
             then(connection, call, error)
             return
         if isinstance(user, User):
@@ -212,30 +212,30 @@ class GrpcListener:
             self._asking[call] = asyncio.create_task(self._await_user(connection, call, user, then))
 
     async def _await_user(self, connection: GrpcProtocol, call: Call, asked: Awaitable[User], then: Then) -> None:
-        answer: User | Refused
+        answer: User | CallRefused
         try:
             answer = await asyncio.shield(asked)
-        except Refused as error:
+        except CallRefused as error:
             answer = error
         except Exception as error:
             _log.error("it was not found out who asks", peer=call.peer, exc_info=error)
-            answer = Refused(Status.INTERNAL, "internal error")
+            answer = CallRefused(GrpcStatus.INTERNAL, "internal error")
         del self._asking[call]  # or the end of the call would cancel this task
         then(connection, call, answer)
 
-    def _refuse(self, connection: GrpcProtocol, call: Call, error: Refused) -> None:
+    def _refuse(self, connection: GrpcProtocol, call: Call, error: CallRefused) -> None:
         self._refused.of(error.status.name).value += 1
         connection.end(call, error.status, error.text)
 
-    def _on_user(self, connection: GrpcProtocol, call: Call, user: User | Refused) -> None:
-        if isinstance(user, Refused):
+    def _on_user(self, connection: GrpcProtocol, call: Call, user: User | CallRefused) -> None:
+        if isinstance(user, CallRefused):
             self._refuse(connection, call, user)
             return
         key = _identity(user)
         if self._calls_of.get(key, 0) >= self._calls_per_user_max:
             self.met("calls-of-user")
             text = f"{user.name} has {self._calls_per_user_max} calls open, and may have no more"
-            connection.end(call, Status.RESOURCE_EXHAUSTED, text)
+            connection.end(call, GrpcStatus.RESOURCE_EXHAUSTED, text)
             return
         self._calls_of[key] = self._calls_of.get(key, 0) + 1
         call.user = user
@@ -262,13 +262,13 @@ class GrpcListener:
     def _look(self, connection: GrpcProtocol, call: Call, ends_at: float) -> None:
         """Is it still the same user, and has the call not its age?"""
         if asyncio.get_running_loop().time() >= ends_at:
-            connection.end(call, Status.UNAVAILABLE, "the stream has its age: come again")
+            connection.end(call, GrpcStatus.UNAVAILABLE, "the stream has its age: come again")
             return
 
-        def again(connection: GrpcProtocol, call: Call, user: User | Refused) -> None:
+        def again(connection: GrpcProtocol, call: Call, user: User | CallRefused) -> None:
             if isinstance(user, User) and _identity(user) != _identity(call.user):
-                user = Refused(Status.UNAUTHENTICATED, f"the credentials are now those of {user.name}")
-            if isinstance(user, User) or user.status is Status.UNAVAILABLE:
+                user = CallRefused(GrpcStatus.UNAUTHENTICATED, f"the credentials are now those of {user.name}")
+            if isinstance(user, User) or user.status is GrpcStatus.UNAVAILABLE:
                 # What a client has is better than nothing while the API server is away.
                 self._look_later(connection, call, ends_at)
             else:

@@ -8,7 +8,7 @@ in which none needs one that comes later:
 - endpoints of Services: heuristics, slices, proxy, endpoints, balancing, shadow, drain, external;
 - what writes and decides: registry, controllers;
 - rules of a node: nft, iptables, ipvs, hns;
-- names of Services: dns;
+- names of Services, and what proxies and clients are told of them: dns, xds;
 - what a gRPC server is made of: http2;
 - what answers questions: tracer, endpoints_audit, explain, drift;
 - what controllers were told, to be told again: recorder;

@@ -18,7 +18,7 @@ from tests.fuzz.application import Ask
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import OPTIONAL_RESOURCES, SERVED, Resource, by_kind
 from sliceplane.documents import protobuf, schema
-from sliceplane.documents.protobuf.wire import varint
+from sliceplane.kit.protobuf import varint
 
 CORPUS = Path(__file__).parent / "corpus"
 OBJECTS: list[dict[str, Any]] = [json.loads(line) for line in (CORPUS / "objects.jsonl").read_text().splitlines()]

@@ -23,9 +23,9 @@ from sliceplane.api.scheme import (
 from sliceplane.controllers.emulation.rollout import resolve
 from sliceplane.documents import protobuf, strict
 from sliceplane.documents.fields import sets
-from sliceplane.documents.protobuf.wire import framed
 from sliceplane.documents.schema.yaml_documents import YamlError, parse_yaml
 from sliceplane.documents.table import build
+from sliceplane.kit.protobuf import framed
 from sliceplane.registry.kinds.endpoints import ENDPOINTS
 from sliceplane.registry.kinds.pod import POD
 

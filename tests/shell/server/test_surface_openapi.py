@@ -8,7 +8,7 @@ import pytest
 from tests.shell.server.serving import Server
 from tests.shell.server.surface import Case, check
 
-from sliceplane.documents.protobuf.wire import BYTES, FIXED64, VARINT, read_length, read_varint
+from sliceplane.kit.protobuf import BYTES, FIXED64, VARINT, read_length, read_varint
 
 V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 V3 = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf"

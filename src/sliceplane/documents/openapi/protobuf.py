@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from sliceplane.documents.protobuf.wire import BYTES, FIXED64, VARINT, framed, tag, varint
+from sliceplane.kit.protobuf import BYTES, FIXED64, VARINT, framed, tag, varint
 
 #: message, then member, then number and type: a scalar, a message, ``[]T``, ``named T`` or ``T?``
 _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {

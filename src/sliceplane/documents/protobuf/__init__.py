@@ -5,7 +5,6 @@ of every message), because both general runtimes fall short of one half: what up
 which Go fields are pointers (a plain empty string is written, an absent pointer is not), and the
 documents are JSON, with inlined members, RFC 3339 times and quantities as text.
 
-- ``wire``: varints, tags, skipping what we do not know.
 - ``schema``: the table, as messages; which kind is which message.
 - ``special``: messages whose JSON form is not an object (times, quantities, int-or-string, ...).
 - ``encoder``, ``decoder``: each message compiled, on first use, into a list of closures.

@@ -18,7 +18,7 @@ from typing import Any, Final
 from sliceplane.api.meta import Document
 from sliceplane.documents.protobuf.schema import SCALARS, ProtobufField, message
 from sliceplane.documents.protobuf.special import NOT_UTF8, SPECIALS, decode_text
-from sliceplane.documents.protobuf.wire import (
+from sliceplane.kit.protobuf import (
     BYTES,
     TRUNCATED,
     VARINT,

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from sliceplane.documents.protobuf.schema import SCALARS, ProtobufField, message
 from sliceplane.documents.protobuf.special import SPECIALS, Mismatch
-from sliceplane.documents.protobuf.wire import BYTES, VARINT, heads, tag, varint
+from sliceplane.kit.protobuf import BYTES, VARINT, heads, tag, varint
 
 Write = Callable[[Any], bytes]
 

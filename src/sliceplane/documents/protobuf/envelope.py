@@ -21,7 +21,8 @@ from sliceplane.documents.protobuf.encoder import encoder
 from sliceplane.documents.protobuf.schema import META, Message, find_kind
 from sliceplane.documents.protobuf.schema import message as schema_message
 from sliceplane.documents.protobuf.special import Mismatch, decode_text
-from sliceplane.documents.protobuf.wire import (
+from sliceplane.documents.schema.json_errors import start_of
+from sliceplane.kit.protobuf import (
     BYTES,
     MalformedProtobuf,
     field_number,
@@ -31,7 +32,6 @@ from sliceplane.documents.protobuf.wire import (
     skip,
     varint,
 )
-from sliceplane.documents.schema.json_errors import start_of
 
 MAGIC: Final = b"k8s\x00"
 #: contentEncoding and contentType, both empty, both written

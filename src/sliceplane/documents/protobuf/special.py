@@ -16,7 +16,9 @@ from typing import Any, Final
 import msgspec
 
 from sliceplane.documents.protobuf.schema import META
-from sliceplane.documents.protobuf.wire import (
+from sliceplane.documents.schema.walks import DEPTH_MAX, deeper_than
+from sliceplane.kit import times
+from sliceplane.kit.protobuf import (
     BYTES,
     VARINT,
     MalformedProtobuf,
@@ -28,8 +30,6 @@ from sliceplane.documents.protobuf.wire import (
     skip,
     varint,
 )
-from sliceplane.documents.schema.walks import DEPTH_MAX, deeper_than
-from sliceplane.kit import times
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_S: Final = 86400

@@ -1,0 +1,119 @@
+"""Endpoints as members of collections (LEDS), which Envoy takes one by one.
+
+The assignment names a collection for each zone, and does not change when an endpoint does.  Envoy keeps the members of
+a collection over a reconnect and says nothing of them, so what went meanwhile must be told: a collection remembers the
+names that it ever lost (``removed``), and has an *epoch* in its name, which is never used again, neither by this
+process nor by another.  A client that holds another epoch is led to this one by the assignment.  When more names are
+remembered than there are members, the epoch turns.
+
+A zone that lost its last endpoint stays, empty, until then: an empty collection is harmless where it was not empty
+before, and to a client that is new it is told as removed itself (the stream does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from sliceplane.xds.endpoints import body_of
+from sliceplane.xds.names import ENDPOINT, PortKey, collection, member_id
+from sliceplane.xds.resource import XdsResource
+
+#: a collection remembers so many names at least before its epoch turns
+REMEMBERED_MIN: Final = 256
+
+
+class XdsCollection:
+    """Of one zone of one pool, in one epoch.  Changed by its ``Collections`` alone."""
+
+    def __init__(self, glob: str) -> None:
+        self.glob: Final = glob
+        self.by_name: Final[dict[str, XdsResource]] = {}
+        self.lost: Final[dict[str, None]] = {}
+
+    @property
+    def members(self) -> list[XdsResource]:
+        return [self.by_name[name] for name in sorted(self.by_name)]
+
+    @property
+    def removed(self) -> tuple[str, ...]:
+        """Every name that was a member in this epoch and is none now."""
+        return tuple(sorted(self.lost))
+
+    def name_of(self, identity: str) -> str:
+        return self.glob[:-1] + member_id(identity)
+
+
+class Collections:
+    """Those of one pool, by zone.  *registry*: all that clients may ask for, by glob; shared with the catalog."""
+
+    def __init__(
+        self, key: PortKey, scope: str, registry: dict[str, XdsCollection], next_epoch: Callable[[], str]
+    ) -> None:
+        self._key = key
+        self._scope = scope
+        self._registry = registry
+        self._next_epoch = next_epoch
+        self.by_zone: Final[dict[str, XdsCollection]] = {}
+        #: names of members that changed since the last call of ``take_changed``
+        self._changed: dict[str, None] = {}
+
+    def put(self, zone: str, identity: str, encoded: bytes) -> bool:
+        """True if the assignment must say something else now."""
+        held = self.by_zone.get(zone)
+        is_new = held is None
+        if held is None:
+            held = self._open(zone)
+        name = held.name_of(identity)
+        held.by_name[name] = XdsResource(ENDPOINT, name, body_of(encoded))
+        held.lost.pop(name, None)
+        if not is_new:
+            self._changed[name] = None
+        return is_new
+
+    def discard(self, zone: str, identity: str) -> bool:
+        """As ``put``."""
+        held = self.by_zone[zone]
+        name = held.name_of(identity)
+        del held.by_name[name]
+        held.lost[name] = None
+        self._changed[name] = None
+        if len(held.lost) <= max(REMEMBERED_MIN, len(held.by_name)):
+            return False
+        del self._registry[held.glob]
+        for lost in (*held.lost, *held.by_name):
+            self._changed.pop(lost, None)
+        if not held.by_name:
+            del self.by_zone[zone]
+            return True
+        turned = self._open(zone)
+        for old, resource in held.by_name.items():
+            renamed = turned.glob[:-1] + old.rpartition("/")[2]
+            turned.by_name[renamed] = XdsResource(ENDPOINT, renamed, resource.body)
+        return True
+
+    def take_changed(self) -> list[str]:
+        changed = list(self._changed)
+        self._changed.clear()
+        return changed
+
+    def close(self) -> None:
+        for held in self.by_zone.values():
+            del self._registry[held.glob]
+        self.by_zone.clear()
+
+    def check(self, pieces: Mapping[str, tuple[str, bytes]]) -> None:
+        """The members are *pieces*: zone and octets by identity.  O(endpoints)."""
+        members = {
+            self.by_zone[zone].name_of(identity): body_of(encoded) for identity, (zone, encoded) in pieces.items()
+        }
+        kept = {name: resource.body for held in self.by_zone.values() for name, resource in held.by_name.items()}
+        assert kept == members, f"members are {kept}, the pool holds {members}"
+        for held in self.by_zone.values():
+            assert self._registry[held.glob] is held, f"{held.glob} is not to be found"
+            assert not held.lost.keys() & held.by_name.keys(), f"{held.glob}: a member is remembered as removed"
+
+    def _open(self, zone: str) -> XdsCollection:
+        glob = collection(self._key, self._scope, zone, self._next_epoch())
+        made = self.by_zone[zone] = self._registry[glob] = XdsCollection(glob)
+        return made

@@ -1,0 +1,115 @@
+"""Endpoints and assignments as messages: the hot ones, joined of pieces that are encoded once.
+
+A piece is an ``LbEndpoint`` as an item of its locality.  An assignment is a join of pieces and of few octets between
+them, so that it costs what a copy costs, however many endpoints it has.
+
+What a client would refuse is never written: Envoy aborts at a member of a collection whose address is no IP, and gRPC
+rejects an assignment with a locality without an id or a weight, a gap in priorities, or an address twice.  So there is
+one priority, each locality has a weight, and what is no ordinary address is left out before (``is_servable``) and an
+assertion here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from sliceplane.api.service_rules import is_port
+from sliceplane.balancing.model import Endpoint
+from sliceplane.kit.ip import Family
+from sliceplane.proxy.model import ordinary_of
+from sliceplane.xds.names import PortKey
+from sliceplane.xds.wire import head, integer, message, text, wrapped
+
+DRAINING: Final = 3
+#: of ``ConfigSource``: this stream, in version 3
+ADS: Final = message(3) + integer(6, 2)
+_METADATA_KEY: Final = "sliceplane"
+
+
+class SeenEndpoint(NamedTuple):
+    """A Pod with the address of the Service's first family, and that of the other one if it has it."""
+
+    endpoint: Endpoint
+    other: Endpoint | None = None
+
+
+class LocalityPieces(NamedTuple):
+    """``size``: octets of all pieces.  ``usable``: pieces that are not draining."""
+
+    zone: str
+    region: str
+    pieces: Sequence[bytes]
+    size: int
+    usable: int
+
+
+def is_servable(endpoint: Endpoint) -> bool:
+    """Whether it has a port and an address that means the same host for every client."""
+    family: Family = "IPv6" if ":" in endpoint.address else "IPv4"
+    return is_port(endpoint.port) and ordinary_of(endpoint.address, family) == endpoint.address
+
+
+def endpoint_message(seen: SeenEndpoint, *, draining: bool = False, with_names: bool = False) -> bytes:
+    """``LbEndpoint``."""
+    first, other = seen
+    also = b"" if other is None else message(4, message(1, _address(other)))
+    metadata = _names(first) if with_names else b""
+    return message(1, message(1, _address(first)), also) + integer(2, DRAINING if draining else 0) + metadata
+
+
+def piece(body: bytes) -> bytes:
+    """An ``LbEndpoint`` as an item of a locality."""
+    return message(2, body)
+
+
+def body_of(encoded: bytes) -> bytes:
+    """What ``piece`` was made of."""
+    at = 1
+    while encoded[at] & 0x80:
+        at += 1
+    return encoded[at + 1 :]
+
+
+def assignment(key: PortKey, localities: Iterable[LocalityPieces]) -> bytes:
+    """``ClusterLoadAssignment``; *localities* by zone, each with a piece at least."""
+    parts = [text(1, str(key))]
+    for zone, region, pieces, size, usable in localities:
+        before = _locality(zone, region)
+        after = wrapped(3, max(1, usable))
+        parts += (head(2, len(before) + size + len(after)), before, *pieces, after)
+    return b"".join(parts)
+
+
+def collected_assignment(key: PortKey, localities: Iterable[tuple[str, str, str]]) -> bytes:
+    """The same where endpoints are members of collections: zone, region and glob of each.
+
+    Weights do not count endpoints: it must not change when one comes or goes."""
+    return text(1, str(key)) + b"".join(
+        message(2, _locality(zone, region), wrapped(3, 1), message(8, message(1, ADS), text(2, glob)))
+        for zone, region, glob in localities
+    )
+
+
+def struct(**texts: str) -> bytes:
+    """``google.protobuf.Struct`` of texts; names in order."""
+    return b"".join(message(1, text(1, name), message(2, message(3, texts[name].encode()))) for name in sorted(texts))
+
+
+def filter_metadata(number: int, name: str, held: bytes) -> bytes:
+    """``Metadata`` with one entry, in the field *number*."""
+    return message(number, message(1, text(1, name), message(2, held)))
+
+
+def _locality(zone: str, region: str) -> bytes:
+    return message(1, text(1, region), text(2, zone))
+
+
+def _names(endpoint: Endpoint) -> bytes:
+    names = {name: value for name, value in (("node", endpoint.node), ("pod", endpoint.pod)) if value}
+    return filter_metadata(3, _METADATA_KEY, struct(**names)) if names else b""
+
+
+def _address(endpoint: Endpoint) -> bytes:
+    assert is_servable(endpoint), f"{endpoint.authority} is no address that a client takes"
+    return message(1, text(2, endpoint.address) + integer(3, endpoint.port))

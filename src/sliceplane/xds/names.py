@@ -1,0 +1,96 @@
+"""How resources are named: type URLs, the key of a Service's port, what gRPC may call it, collections.
+
+A key is ``NAMESPACE/SERVICE:PORT``; PORT is the port's name, its number if it has none.  A gRPC client names what its
+user wrote behind ``xds:///``; that is resolved here as far as one can without knowing the Service.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from sliceplane.proxy.model import ServiceKey
+
+_PREFIX: Final = "type.googleapis.com/"
+LISTENER: Final = f"{_PREFIX}envoy.config.listener.v3.Listener"
+ROUTES: Final = f"{_PREFIX}envoy.config.route.v3.RouteConfiguration"
+CLUSTER: Final = f"{_PREFIX}envoy.config.cluster.v3.Cluster"
+ASSIGNMENT: Final = f"{_PREFIX}envoy.config.endpoint.v3.ClusterLoadAssignment"
+ENDPOINT: Final = f"{_PREFIX}envoy.config.endpoint.v3.LbEndpoint"
+#: in the order in which new resources are sent
+TYPES: Final = (CLUSTER, ASSIGNMENT, ENDPOINT, LISTENER, ROUTES)
+
+_COLLECTIONS: Final = "xdstp://sliceplane/envoy.config.endpoint.v3.LbEndpoint/"
+#: longer names name nothing; DNS names have 253 octets at most
+NAME_MAX: Final = 320
+_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_TARGET: Final = re.compile(rf"(?P<host>{_LABEL}(\.{_LABEL})*)\.?(:(?P<port>[A-Za-z0-9-]+))?")
+_KEY: Final = re.compile(rf"(?P<namespace>{_LABEL})/(?P<name>{_LABEL}):(?P<port>[a-z0-9-]+)")
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
+_ADDRESS: Final = re.compile(r"[0-9a-f:.]+")
+
+
+class GrpcTarget(NamedTuple):
+    """What a gRPC client named.  ``port`` "": it said none."""
+
+    service: ServiceKey
+    port: str
+
+
+class PortKey(NamedTuple):
+    service: ServiceKey
+    port: str
+
+    def __str__(self) -> str:
+        return f"{self.service.namespace}/{self.service.name}:{self.port}"
+
+
+def parse_key(name: str) -> PortKey | None:
+    """``None``: no key of ours is spelled like this."""
+    match = _KEY.fullmatch(name) if len(name) <= NAME_MAX else None
+    return None if match is None else PortKey(ServiceKey(match["namespace"], match["name"]), match["port"])
+
+
+def may_be_target(name: str) -> bool:
+    """Whether it is spelled like a name that a person gives behind ``xds:///``."""
+    return 0 < len(name) <= NAME_MAX and not any(mark in name for mark in "/?%")
+
+
+def parse_target(name: str, namespace: str, domains: tuple[str, ...]) -> GrpcTarget | None:
+    """``SVC.NS``, ``SVC.NS.svc`` or ``SVC.NS.svc.DOMAIN``, ``SVC`` in the client's own *namespace*, each with ``:PORT``
+    or without.  ``None``: it can name no Service."""
+    match = _TARGET.fullmatch(name.lower()) if may_be_target(name) else None
+    if match is None:
+        return None
+    name_in_service, *rest = match["host"].split(".")
+    if rest[1:] and rest[1:] != ["svc"] and ".".join(rest[2:]) not in (domains if rest[1] == "svc" else ()):
+        return None
+    of = rest[0] if rest else namespace
+    return GrpcTarget(ServiceKey(of, name_in_service), match["port"] or "") if of else None
+
+
+def collection(key: PortKey, scope: str, zone: str, epoch: str) -> str:
+    """The glob of a collection.  Envoy escapes other characters than these and then finds nothing."""
+    parts = (key.service.namespace, key.service.name, key.port, scope, zone or "-", epoch)
+    return _COLLECTIONS + "/".join(_UNSAFE.sub("-", part) for part in parts) + "/*"
+
+
+def collection_of(name: str) -> str:
+    """The glob of the collection that the member *name* is in; "": of none."""
+    return f"{name.rpartition('/')[0]}/*" if name.startswith(_COLLECTIONS) else ""
+
+
+def service_of_collection(glob: str) -> ServiceKey | None:
+    """``None``: it is none of ours."""
+    parts = glob.removeprefix(_COLLECTIONS).split("/") if glob.startswith(_COLLECTIONS) else []
+    return ServiceKey(parts[0], parts[1]) if len(parts) == 7 else None
+
+
+def member_id(identity: str) -> str:
+    """The last part of a member's name: the Pod's uid, or its address; different for different endpoints."""
+    if not _UNSAFE.search(identity) and "_" not in identity:
+        return identity
+    if _ADDRESS.fullmatch(identity):
+        return "ip_" + identity.replace(":", "-")
+    return "id_" + blake2b(identity.encode(), digest_size=16).hexdigest()

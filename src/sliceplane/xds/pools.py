@@ -1,0 +1,244 @@
+"""The endpoints that a place may use, as one list in the order in which they are sent.
+
+There is one pool for each possible answer of ``proxy.usable`` (all that are ready, those that hints name for a zone or
+a node, those on a node, those that end and still serve), shared by all places that get this answer; a pool is kept from
+the first time that one asks.  A changed endpoint is one insertion; the assignment is joined when it is asked for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, Literal, NamedTuple
+
+from sliceplane.balancing.model import Endpoint
+from sliceplane.proxy.usable import is_still_serving
+from sliceplane.xds.collections import Collections
+from sliceplane.xds.endpoints import LocalityPieces, assignment, collected_assignment
+from sliceplane.xds.names import ASSIGNMENT, PortKey
+from sliceplane.xds.resource import XdsResource
+
+PoolKind = Literal["ready", "terminating", "zone", "node", "local", "local-terminating", "place unknown"]
+
+
+class PoolKey(NamedTuple):
+    """``value``: the zone or the node."""
+
+    kind: PoolKind
+    value: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.value}" if self.value else self.kind
+
+
+READY: Final = PoolKey("ready")
+TERMINATING: Final = PoolKey("terminating")
+#: of Services whose traffic stays on the node, where that is not known: always empty
+PLACE_UNKNOWN: Final = PoolKey("place unknown")
+
+
+class Entry(NamedTuple):
+    """An endpoint in pools; ``encoded``: as a piece, ``draining``: the same where it is told as draining."""
+
+    zone: str
+    identity: str
+    encoded: bytes
+    draining: bytes = b""
+
+
+def pools_of(endpoint: Endpoint, *, is_local: bool) -> tuple[PoolKey, ...]:
+    """The pools that it counts in."""
+    if is_local:
+        if not endpoint.node:
+            return ()
+        if endpoint.ready:
+            return (PoolKey("local", endpoint.node),)
+        return (PoolKey("local-terminating", endpoint.node),) if is_still_serving(endpoint) else ()
+    if endpoint.ready:
+        return named_pools(endpoint)
+    return (TERMINATING,) if is_still_serving(endpoint) else ()
+
+
+def draining_pools_of(endpoint: Endpoint, *, is_local: bool) -> tuple[PoolKey, ...]:
+    """The pools in which it is told as draining, where a Service asks for that."""
+    if endpoint.ready or not is_still_serving(endpoint):
+        return ()
+    if is_local:
+        return (PoolKey("local", endpoint.node),) if endpoint.node else ()
+    return named_pools(endpoint)
+
+
+def named_pools(endpoint: Endpoint) -> tuple[PoolKey, ...]:
+    if not endpoint.node_hints and not endpoint.zone_hints:
+        return (READY,)
+    nodes = dict.fromkeys(endpoint.node_hints)
+    zones = dict.fromkeys(endpoint.zone_hints)
+    return (READY, *[PoolKey("node", node) for node in nodes], *[PoolKey("zone", zone) for zone in zones])
+
+
+class _Zone:
+    """Pieces of one zone, by identity."""
+
+    __slots__ = ("drains", "identities", "pieces", "size")
+
+    def __init__(self) -> None:
+        self.identities: list[str] = []
+        self.pieces: list[bytes] = []
+        self.drains: dict[str, None] = {}
+        self.size = 0
+
+    def put(self, identity: str, encoded: bytes, *, draining: bool) -> None:
+        index = bisect_left(self.identities, identity)
+        if index < len(self.identities) and self.identities[index] == identity:
+            self.size -= len(self.pieces[index])
+            self.pieces[index] = encoded
+        else:
+            self.identities.insert(index, identity)
+            self.pieces.insert(index, encoded)
+        self.size += len(encoded)
+        self.drains.pop(identity, None)
+        if draining:
+            self.drains[identity] = None
+
+    def discard(self, identity: str) -> None:
+        index = bisect_left(self.identities, identity)
+        assert self.identities[index] == identity, f"{identity} is not in this zone"
+        self.size -= len(self.pieces[index])
+        del self.identities[index], self.pieces[index]
+        self.drains.pop(identity, None)
+
+
+class EndpointList:
+    """One pool.  Owned by its ``model.PortEndpoints``."""
+
+    def __init__(self, key: PortKey, pool: PoolKey, open_collections: Callable[[str], Collections], least: int) -> None:
+        self._key = key
+        self._pool = pool
+        self._open_collections = open_collections
+        #: from so many endpoints on they are collected, below half of it no longer
+        self._collected_from = least
+        self._zones: dict[str, _Zone] = {}
+        self._size = 0
+        self._assignment: XdsResource | None = None
+        self._collected: XdsResource | None = None
+        #: once a client wanted collections
+        self._wants_collections = False
+        self._collections: Collections | None = None
+        self._is_changed = False
+        self._is_reassigned = False
+
+    def __len__(self) -> int:
+        return self._size
+
+    def load(self, entries: Iterable[tuple[Entry, bool]]) -> None:
+        """The first ones, and whether they drain; in the order of identities."""
+        for entry, draining in entries:
+            zone = self._zones.setdefault(entry.zone, _Zone())
+            encoded = entry.draining if draining else entry.encoded
+            zone.identities.append(entry.identity)
+            zone.pieces.append(encoded)
+            zone.size += len(encoded)
+            if draining:
+                zone.drains[entry.identity] = None
+            self._size += 1
+
+    def put(self, entry: Entry, *, draining: bool, is_new: bool) -> None:
+        zone = self._zones.get(entry.zone)
+        if zone is None:
+            zone = self._zones[entry.zone] = _Zone()
+        encoded = entry.draining if draining else entry.encoded
+        zone.put(entry.identity, encoded, draining=draining)
+        self._size += is_new
+        if self._collections is not None and self._collections.put(entry.zone, entry.identity, encoded):
+            self._is_reassigned = True
+        self._note()
+
+    def discard(self, entry: Entry) -> None:
+        zone = self._zones[entry.zone]
+        zone.discard(entry.identity)
+        if not zone.identities:
+            del self._zones[entry.zone]
+        self._size -= 1
+        if self._collections is not None and self._collections.discard(entry.zone, entry.identity):
+            self._is_reassigned = True
+        self._note()
+
+    def _note(self) -> None:
+        self._is_changed = True
+        self._assignment = None
+
+    def on_regions(self) -> None:
+        """Zones are in other regions now."""
+        self._note()
+        self._is_reassigned = True
+
+    def settle(self) -> tuple[bool, list[str] | None]:
+        """After changes, once: whether the assignment differs; and for who takes collections, which members do
+        (``None``: the assignment differs for it, too)."""
+        changed = self._is_changed
+        reassigned = self._is_reassigned
+        self._is_changed = self._is_reassigned = False
+        if not changed:
+            return False, []
+        was_collected = self._collections is not None
+        self._choose_form()
+        if reassigned or was_collected != (self._collections is not None):
+            self._collected = None
+            if self._collections is not None:
+                self._collections.take_changed()
+            return True, None
+        return True, None if self._collections is None else self._collections.take_changed()
+
+    def assignment(self, regions: Mapping[str, str]) -> XdsResource:
+        if self._assignment is None:
+            localities = [
+                LocalityPieces(name, regions.get(name, ""), zone.pieces, zone.size, len(zone.pieces) - len(zone.drains))
+                for name, zone in sorted(self._zones.items())
+            ]
+            self._assignment = XdsResource(ASSIGNMENT, str(self._key), assignment(self._key, localities))
+        return self._assignment
+
+    def collected_assignment(self, regions: Mapping[str, str]) -> XdsResource:
+        """As ``assignment``, for who takes collections; the same while there are few endpoints."""
+        if not self._wants_collections:
+            self._wants_collections = True
+            self._choose_form()
+        if self._collections is None:
+            return self.assignment(regions)
+        if self._collected is None:
+            held = self._collections.by_zone
+            localities = [(zone, regions.get(zone, ""), held[zone].glob) for zone in sorted(held)]
+            self._collected = XdsResource(ASSIGNMENT, str(self._key), collected_assignment(self._key, localities))
+        return self._collected
+
+    def close(self) -> None:
+        if self._collections is not None:
+            self._collections.close()
+            self._collections = None
+
+    def _choose_form(self) -> None:
+        least = self._collected_from if self._collections is None else self._collected_from // 2
+        if not self._wants_collections or self._size < max(1, least):
+            self.close()
+        elif self._collections is None:
+            self._collections = self._open_collections(str(self._pool))
+            for name, identity, encoded in self._pieces():
+                self._collections.put(name, identity, encoded)
+            self._collections.take_changed()
+
+    def _pieces(self) -> Iterator[tuple[str, str, bytes]]:
+        for name in sorted(self._zones):
+            zone = self._zones[name]
+            for identity, encoded in zip(zone.identities, zone.pieces, strict=True):
+                yield name, identity, encoded
+
+    def check(self, expected: Mapping[str, tuple[str, bytes]]) -> None:
+        """It holds the zone and the piece of each that is *expected*, by identity.  O(endpoints)."""
+        held = {identity: (zone, encoded) for zone, identity, encoded in self._pieces()}
+        assert held == expected, f"{self._pool} of {self._key} holds {held}, expected are {expected}"
+        assert self._size == len(held), f"{self._size} endpoints are counted, {len(held)} are held"
+        for zone in self._zones.values():
+            assert zone.size == sum(map(len, zone.pieces)), "the size of pieces is off"
+            assert zone.identities == sorted(zone.identities), "the order is off"
+        if self._collections is not None:
+            self._collections.check(held)

@@ -1,0 +1,63 @@
+"""One version of one resource, and what makes the answer for one client differ from that for another.
+
+The version is a hash of the octets: it is the same in every replica and after a restart, so that a client that
+reconnects anywhere is sent nothing that it holds already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final, Literal
+
+from sliceplane.xds.wire import any_of, message, text
+
+ListenerMode = Literal["none", "cluster-ip", "capture", "port"]
+ClientKind = Literal["grpc", "envoy"]
+LISTENER_MODES: Final[tuple[ListenerMode, ...]] = ("none", "cluster-ip", "capture", "port")
+
+
+class XdsResource:
+    """Immutable; the octets are shared by all streams that send it."""
+
+    __slots__ = ("_as_any", "_as_delta", "body", "name", "type_url", "version")
+
+    def __init__(self, type_url: str, name: str, body: bytes) -> None:
+        self.type_url: Final = type_url
+        self.name: Final = name
+        self.body: Final = body
+        #: 16 hexadecimal digits
+        self.version: Final = blake2b(body, digest_size=8).hexdigest()
+        self._as_any = b""
+        self._as_delta = b""
+
+    @property
+    def as_any(self) -> bytes:
+        """``google.protobuf.Any``: an item of field 2 of a ``DiscoveryResponse``."""
+        if not self._as_any:
+            self._as_any = any_of(self.type_url, self.body)
+        return self._as_any
+
+    @property
+    def as_delta(self) -> bytes:
+        """``Resource{version, resource, name}``: an item of field 2 of a ``DeltaDiscoveryResponse``."""
+        if not self._as_delta:
+            held = any_of(self.type_url, self.body)
+            self._as_delta = text(1, self.version) + message(2, held) + text(3, self.name)
+        return self._as_delta
+
+    def __repr__(self) -> str:
+        return f"XdsResource({self.name} {self.version})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XdsClient:
+    """``zone`` and ``node``: as it may claim them; what the API's Node says counts more.  ``namespace``: its own, for
+    names without one.  ``leds``: it takes members of collections (Envoy from 1.38, by delta)."""
+
+    kind: ClientKind
+    zone: str = ""
+    node: str = ""
+    namespace: str = ""
+    leds: bool = False
+    listeners: ListenerMode = "none"

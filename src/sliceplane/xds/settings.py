@@ -1,0 +1,141 @@
+"""What a Service says of each of its TCP ports, as far as xDS is concerned; annotations only from closed lists.
+
+Values that an annotation may not have are not heeded, and told (``problems``), so that no user's text reaches the
+configuration of a client.  UDP, SCTP and Services of the type ExternalName are not served.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple, cast
+
+from sliceplane.api.core import Service, ServicePort
+from sliceplane.api.service_rules import is_port
+from sliceplane.kit.ip import FAMILIES, Family
+from sliceplane.proxy.model import ServiceKey, canonical_of
+from sliceplane.xds.names import PortKey, parse_key
+
+#: what an endpoint speaks, as far as Envoy must know
+AppProtocol = Literal["tcp", "http", "websocket", "http2"]
+LbPolicy = Literal["", "round-robin", "least-request", "random", "ring-hash", "maglev"]
+
+ANNOTATION_POLICY: Final = "sliceplane.dev/xds-lb-policy"
+#: "true": endpoints that terminate and serve are told as DRAINING, for sessions that stick to them
+ANNOTATION_DRAINING: Final = "sliceplane.dev/xds-draining"
+#: at once, of each client; more fail
+ANNOTATION_MAX_REQUESTS: Final = "sliceplane.dev/xds-max-requests"
+#: "none", or ports that Envoys with listeners of the mode "port" open: "8080", "http=8080,admin=8081"
+ANNOTATION_LISTENER: Final = "sliceplane.dev/xds-listener"
+
+POLICIES: Final[tuple[LbPolicy, ...]] = ("round-robin", "least-request", "random", "ring-hash", "maglev")
+#: of circuit breakers: no limit
+UNLIMITED: Final = 2**32 - 1
+_PROTOCOLS: Final[dict[str, AppProtocol]] = {
+    "http": "http",
+    "kubernetes.io/ws": "websocket",
+    "kubernetes.io/h2c": "http2",
+    "grpc": "http2",
+}
+
+
+class PortSettings(NamedTuple):
+    """``slice_port``: its name in slices.  ``cluster_ips``: canonical, none of a headless Service.  ``listens_at``: in
+    the mode "port"; 0: nowhere."""
+
+    key: PortKey
+    number: int
+    slice_port: str
+    protocol: AppProtocol
+    families: tuple[Family, ...]
+    cluster_ips: tuple[str, ...]
+    is_local: bool
+    is_sticky: bool
+    policy: LbPolicy
+    tells_draining: bool
+    requests_max: int
+    has_listeners: bool
+    listens_at: int
+
+    @property
+    def hashes(self) -> bool:
+        """Whether which endpoint is taken depends on who asks."""
+        return self.policy in ("ring-hash", "maglev") or (self.is_sticky and not self.policy)
+
+
+def settings_of(service: Service) -> tuple[dict[str, PortSettings], list[str]]:
+    """By the port's name in keys; and what is wrong with annotations, for a person."""
+    spec = service.spec
+    problems: list[str] = []
+    if spec.type == "ExternalName":
+        return {}, problems
+    ports = [port for port in spec.ports or () if port.protocol == "TCP" and is_port(port.port)]
+    annotations = service.metadata.annotations or {}
+    listens_at = _listens_at(annotations.get(ANNOTATION_LISTENER, ""), ports, problems)
+    policy = _one_of(annotations, ANNOTATION_POLICY, POLICIES, problems)
+    cluster_ips = _cluster_ips(service)
+    families = tuple(known for family in spec.ip_families or () for known in FAMILIES if known == family)
+    made: dict[str, PortSettings] = {}
+    for port in ports:
+        key = PortKey(ServiceKey(service.metadata.namespace, service.metadata.name), port.name or str(port.port))
+        if parse_key(str(key)) != key or key.port in made:
+            problems.append(f"port {port.name or port.port}: {key} is no name of a resource")
+            continue
+        made[key.port] = PortSettings(
+            key=key,
+            number=port.port,
+            slice_port=port.name,
+            protocol=_PROTOCOLS.get(port.app_protocol or "", "tcp"),
+            families=families or FAMILIES,
+            cluster_ips=cluster_ips,
+            is_local=spec.internal_traffic_policy == "Local",
+            is_sticky=spec.session_affinity == "ClientIP",
+            policy=cast(LbPolicy, policy),
+            tells_draining=_one_of(annotations, ANNOTATION_DRAINING, ("true", "false"), problems) == "true",
+            requests_max=_number(annotations, ANNOTATION_MAX_REQUESTS, problems) or UNLIMITED,
+            has_listeners=annotations.get(ANNOTATION_LISTENER) != "none",
+            listens_at=listens_at.get(port.name or str(port.port), 0),
+        )
+    return made, list(dict.fromkeys(problems))
+
+
+def _cluster_ips(service: Service) -> tuple[str, ...]:
+    spec = service.spec
+    canonical = [canonical_of(text, family) for text in spec.cluster_ips or (spec.cluster_ip,) for family in FAMILIES]
+    return tuple(address for address in canonical if address is not None)
+
+
+def _one_of(annotations: dict[str, str], name: str, values: tuple[str, ...], problems: list[str]) -> str:
+    value = annotations.get(name, "")
+    if value and value not in values:
+        problems.append(f"{name}: {value[:64]!r} is none of {', '.join(values)}")
+        return ""
+    return value
+
+
+def _number(annotations: dict[str, str], name: str, problems: list[str]) -> int:
+    value = annotations.get(name, "")
+    number = _integer(value)
+    if value and not 0 < number < UNLIMITED:
+        problems.append(f"{name}: {value[:64]!r} is no number from 1 to {UNLIMITED - 1}")
+        return 0
+    return number
+
+
+def _listens_at(value: str, ports: list[ServicePort], problems: list[str]) -> dict[str, int]:
+    """By the port's name in keys."""
+    if not value or value == "none":
+        return {}
+    known = [port.name or str(port.port) for port in ports]
+    wanted: dict[str, int] = {}
+    for part in value[:1024].split(","):
+        name, named, number = part.strip().rpartition("=")
+        port = name if named else known[0] if len(known) == 1 else ""
+        if port not in known or not is_port(_integer(number)):
+            problems.append(f"{ANNOTATION_LISTENER}: {part[:64]!r} is neither none nor a TCP port's NAME=NUMBER")
+        else:
+            wanted[port] = _integer(number)
+    return wanted
+
+
+def _integer(value: str) -> int:
+    """-1: it is none."""
+    return int(value) if value.isascii() and value.isdecimal() and len(value) <= 10 else -1

@@ -1,0 +1,107 @@
+"""Fields of protobuf messages, written and read by hand; ``kit.protobuf`` has the primitives.
+
+Messages are written with fields ascending and defaults left out, as every protobuf library writes them, so that the
+hash of a message is the same wherever it is made.  A message is the concatenation of its fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from sliceplane.kit.protobuf import (
+    BYTES,
+    VARINT,
+    MalformedProtobuf,
+    field_number,
+    framed,
+    heads,
+    read_length,
+    read_varint,
+    skip,
+    tag,
+    varint,
+)
+
+#: the tag of a length-delimited field, by number: those that are used have at most two octets
+_TAGS: Final = tuple(tag(number, BYTES) for number in range(1024))
+
+
+def message(number: int, *fields: bytes) -> bytes:
+    """A message, or octets, in the field *number*; written also where it is empty."""
+    body = fields[0] if len(fields) == 1 else b"".join(fields)
+    size = len(body)
+    if size < 0x80:
+        return heads(_TAGS[number])[size] + body
+    return framed(_TAGS[number], body)
+
+
+def head(number: int, size: int) -> bytes:
+    """What stands before *size* octets of the field *number*, for who joins them later."""
+    return _TAGS[number] + varint(size)
+
+
+def text(number: int, value: str) -> bytes:
+    return message(number, value.encode()) if value else b""
+
+
+def integer(number: int, value: int) -> bytes:
+    """A number, an enum or a boolean."""
+    return varint(number << 3 | VARINT) + varint(value) if value else b""
+
+
+def wrapped(number: int, value: int) -> bytes:
+    """A ``UInt32Value`` or ``BoolValue``, in which zero is told from absent."""
+    return message(number, integer(1, value))
+
+
+def any_of(type_url: str, body: bytes) -> bytes:
+    """``google.protobuf.Any``."""
+    return text(1, type_url) + (message(2, body) if body else b"")
+
+
+def any_field(number: int, type_url: str, *fields: bytes) -> bytes:
+    return message(number, any_of(type_url, b"".join(fields)))
+
+
+def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Number and value of each field in the order of the octets; fields of a fixed size and groups are left out.
+
+    Raises ``MalformedProtobuf`` where the message ends early or cannot be one.
+    """
+    position = 0
+    end = len(data)
+    while position < end:
+        key, position = read_varint(data, position, end)
+        number = field_number(key, "message")
+        kind = key & 7
+        if kind == BYTES:
+            start, position = read_length(data, position, end)
+            yield number, data[start:position]
+        elif kind == VARINT:
+            value, position = read_varint(data, position, end)
+            yield number, value
+        else:
+            position = skip(data, position, end, kind)
+
+
+def as_bytes(value: int | bytes) -> bytes:
+    """*value* of a field that holds a message or a text.  Raises ``MalformedProtobuf``."""
+    if isinstance(value, int):
+        raise MalformedProtobuf("a number where a message or a text belongs")
+    return value
+
+
+def as_text(value: int | bytes) -> str:
+    """Raises ``MalformedProtobuf``."""
+    try:
+        return as_bytes(value).decode()
+    except UnicodeDecodeError:
+        raise MalformedProtobuf("a text that is not UTF-8") from None
+
+
+def as_integer(value: int | bytes) -> int:
+    """Raises ``MalformedProtobuf``."""
+    if isinstance(value, bytes):
+        raise MalformedProtobuf("a message or a text where a number belongs")
+    return value

@@ -1,0 +1,71 @@
+"""What a gRPC client may call a Service, and names that Envoy finds again."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sliceplane.proxy.model import ServiceKey
+from sliceplane.xds.names import (
+    GrpcTarget,
+    PortKey,
+    collection,
+    collection_of,
+    member_id,
+    parse_key,
+    parse_target,
+    service_of_collection,
+)
+
+WEB = ServiceKey("default", "web")
+DOMAINS = ("cluster.local",)
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("web.default:80", GrpcTarget(WEB, "80")),
+        ("web.default", GrpcTarget(WEB, "")),
+        ("web.default.svc:http", GrpcTarget(WEB, "http")),
+        ("web.default.svc.cluster.local:80", GrpcTarget(WEB, "80")),
+        ("web.default.svc.cluster.local.:80", GrpcTarget(WEB, "80")),
+        ("Web.Default:80", GrpcTarget(WEB, "80")),
+        ("web:80", GrpcTarget(ServiceKey("own", "web"), "80")),
+        ("web.default.svc.other.domain:80", None),
+        ("web.default.pod", None),
+        ("10.0.0.1:80", None),
+        ("xdstp://a/b", None),
+        ("-web.default", None),
+        ("", None),
+    ],
+)
+def test_a_name_of_any_spelling_is_the_service_it_means(name: str, target: GrpcTarget | None) -> None:
+    assert parse_target(name, "own", DOMAINS) == target
+
+
+def test_a_short_name_of_a_client_without_namespace_names_nothing() -> None:
+    assert parse_target("web:80", "", DOMAINS) is None
+
+
+def test_a_key_is_read_as_it_is_written() -> None:
+    assert parse_key("default/web:http") == PortKey(WEB, "http")
+    assert [parse_key(name) for name in ("default/web", "web:80", "A/web:80", "default/web:80/x")] == [None] * 4
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_collections_have_only_octets_that_envoy_does_not_escape(zone: str, identity: str) -> None:
+    glob = collection(PortKey(WEB, "http"), "all", zone, "1")
+    member = glob[:-1] + member_id(identity)
+    assert re.fullmatch(r"xdstp://[A-Za-z0-9._/-]+/\*", glob)
+    assert re.fullmatch(r"xdstp://[A-Za-z0-9._/-]+", member) or not identity
+    assert (collection_of(member), service_of_collection(glob)) == (glob, WEB)
+    assert collection_of("default/web:80") == ""
+    assert service_of_collection("default/web:80") is None
+
+
+@given(st.lists(st.text(alphabet="af1:_-.", min_size=1, max_size=4), unique=True))
+def test_members_never_share_a_name(identities: list[str]) -> None:
+    assert len({member_id(identity) for identity in identities}) == len(identities)

@@ -1,0 +1,38 @@
+"""Fields by hand: read back as written, defaults left out, and any octets are a message or an error."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sliceplane.kit.protobuf import MalformedProtobuf
+from sliceplane.xds.wire import any_of, as_bytes, as_integer, as_text, fields, head, integer, message, text, wrapped
+
+
+@given(st.lists(st.tuples(st.integers(1, 1023), st.one_of(st.integers(1, 2**64 - 1), st.binary(max_size=300)))))
+def test_fields_are_read_as_they_were_written(written: list[tuple[int, int | bytes]]) -> None:
+    data = b"".join(integer(at, value) if isinstance(value, int) else message(at, value) for at, value in written)
+    assert list(fields(data)) == written
+
+
+@given(st.binary(max_size=200))
+def test_any_octets_are_a_message_or_malformed(data: bytes) -> None:
+    try:
+        read = list(fields(data))
+    except MalformedProtobuf:
+        return
+    assert all(number > 0 for number, _ in read)
+
+
+def test_defaults_are_left_out_but_not_messages() -> None:
+    assert (integer(1, 0), text(1, "")) == (b"", b"")
+    assert message(1) == b"\x0a\x00" == wrapped(1, 0)
+    assert any_of("t", b"") == b"\x0a\x01t"
+    assert head(2, 300) + bytes(300) == message(2, bytes(300))
+
+
+def test_a_field_of_another_kind_is_malformed() -> None:
+    for read in (lambda: as_bytes(1), lambda: as_text(1), lambda: as_text(b"\xff"), lambda: as_integer(b"")):
+        with pytest.raises(MalformedProtobuf):
+            read()

@@ -35,6 +35,10 @@ class HeldEndpoints:
     family: Family
     age: tuple[int, str]  # (resourceVersion, key)
     endpoints: dict[str, Endpoint] = field(default_factory=dict)
+    #: as the slice has them, and what was read of each with which port; ``None``: it has no usable address
+    sources: tuple[SliceEndpoint, ...] = ()
+    read: list[Endpoint | None] = field(default_factory=list)
+    number: int = 0
     #: why this slice gives no endpoints although it has some; "" if it does
     problem: str = ""
 
@@ -86,6 +90,11 @@ class EndpointMerge:
         """Why some slice with endpoints gives none; "" if every slice does."""
         return next((self._slices[key].problem for key in sorted(self._slices) if self._slices[key].problem), "")
 
+    @property
+    def left_out(self) -> int:
+        """Endpoints whose address is none of its slice's family.  O(endpoints)."""
+        return sum(held.read.count(None) for held in self._slices.values())
+
     def on_slice(self, key: str, new: EndpointSlice | None) -> None:
         """The slice *key* is now *new* (``None``: gone)."""
         held = self._slices.get(key)
@@ -99,9 +108,11 @@ class EndpointMerge:
         else:
             if held is None:
                 held = self._slices[key] = HeldEndpoints(family, (0, key))
-            held.family = family
+            if held.family != family:
+                held.family = family
+                held.sources = ()
             held.age = (new.metadata.revision, key)
-            held.endpoints, held.problem = self._read(new, family, old)
+            held.endpoints = self._read(new, held)
         alone = (held,)
         for identity in old.keys() - held.endpoints.keys():
             self._release(identity, held)
@@ -110,7 +121,7 @@ class EndpointMerge:
                 known = self._holders.get(identity)
                 self._holders[identity] = alone if known is None else (*known, held)
                 self._settle(identity)
-            elif endpoint != old[identity] or self._is_contested(identity):
+            elif (endpoint is not old[identity] and endpoint != old[identity]) or self._is_contested(identity):
                 self._settle(identity)
 
     def take_touched(self) -> dict[str, Endpoint | None]:
@@ -120,20 +131,29 @@ class EndpointMerge:
         visible = self.visible
         return {identity: taken[identity] for identity in sorted(taken) if visible.get(identity) != taken[identity]}
 
-    def _read(self, new: EndpointSlice, family: Family, old: dict[str, Endpoint]) -> tuple[dict[str, Endpoint], str]:
+    def _read(self, new: EndpointSlice, held: HeldEndpoints) -> dict[str, Endpoint]:
         sources = new.endpoints or ()
         number, problem = self._port.of(new.ports or ())
-        if problem:
-            return {}, problem if sources else ""
+        held.problem = problem if sources else ""
+        before = held.sources if number == held.number else ()
+        known = held.read
+        held.number = number
+        held.sources = () if problem else sources
+        held.read = read = []
         endpoints: dict[str, Endpoint] = {}
-        for source in sources:
-            address = canonical_of(source.addresses[0], family) if source.addresses else None
-            if address is not None:
-                endpoint = _endpoint(source, address, number)
-                # What did not change stays the object that readers hold already.
-                known = old.get(endpoint.id)
-                endpoints[endpoint.id] = known if known is not None and known == endpoint else endpoint
-        return endpoints, ""
+        for index, source in enumerate(held.sources):
+            if index < len(before) and before[index] == source:
+                # What did not change stays the object that readers hold already; to compare is quicker than to read.
+                endpoint = known[index]
+            else:
+                address = canonical_of(source.addresses[0], held.family) if source.addresses else None
+                endpoint = None if address is None else _endpoint(source, address, number)
+                old = None if endpoint is None else held.endpoints.get(endpoint.id)
+                endpoint = old if old == endpoint else endpoint
+            read.append(endpoint)
+            if endpoint is not None:
+                endpoints[endpoint.id] = endpoint
+        return endpoints
 
     # -- which entry of an id counts ---------------------------------------------------------------------
 

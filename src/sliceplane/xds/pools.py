@@ -37,7 +37,7 @@ TERMINATING: Final = PoolKey("terminating")
 PLACE_UNKNOWN: Final = PoolKey("place unknown")
 
 
-class Entry(NamedTuple):
+class PoolEntry(NamedTuple):
     """An endpoint in pools; ``encoded``: as a piece, ``draining``: the same where it is told as draining."""
 
     zone: str
@@ -130,7 +130,7 @@ class EndpointList:
     def __len__(self) -> int:
         return self._size
 
-    def load(self, entries: Iterable[tuple[Entry, bool]]) -> None:
+    def load(self, entries: Iterable[tuple[PoolEntry, bool]]) -> None:
         """The first ones, and whether they drain; in the order of identities."""
         for entry, draining in entries:
             zone = self._zones.setdefault(entry.zone, _Zone())
@@ -142,7 +142,7 @@ class EndpointList:
                 zone.drains[entry.identity] = None
             self._size += 1
 
-    def put(self, entry: Entry, *, draining: bool, is_new: bool) -> None:
+    def put(self, entry: PoolEntry, *, draining: bool, is_new: bool) -> None:
         zone = self._zones.get(entry.zone)
         if zone is None:
             zone = self._zones[entry.zone] = _Zone()
@@ -153,7 +153,7 @@ class EndpointList:
             self._is_reassigned = True
         self._note()
 
-    def discard(self, entry: Entry) -> None:
+    def discard(self, entry: PoolEntry) -> None:
         zone = self._zones[entry.zone]
         zone.discard(entry.identity)
         if not zone.identities:

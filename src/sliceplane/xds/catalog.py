@@ -1,0 +1,356 @@
+"""Services, EndpointSlices and Nodes in; for each place of clients its resources, and what differs, out.
+
+Clients of one kind at one place share a view, and views share the octets of whatever is the same for them.  A view
+says what there is under a name now; ``take_changes`` says which names may say something else than at the last call:
+Clusters, assignments, members, then listeners and routes, last the Clusters that went, which is make before break.
+A stream compares versions before it sends, with one exception: the assignment that comes with a change of its Cluster
+is sent also if it is the same, or Envoy waits for it.
+
+An assignment is never removed, which Envoy would not heed: under each name that can be one there is an assignment,
+empty if there is no such Service.  So a Service that is deleted first loses its endpoints, then its Cluster.
+
+Nothing is answered before ``on_synced``: names that are not there yet must not look deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from sliceplane.api.core import Node, Service
+from sliceplane.api.discovery import LABEL_REGION, LABEL_SERVICE_NAME, LABEL_ZONE, EndpointSlice
+from sliceplane.proxy.model import ServiceKey
+from sliceplane.xds.collections import XdsCollection
+from sliceplane.xds.endpoints import assignment
+from sliceplane.xds.listeners import CAPTURE, capture_listener, grpc_listener
+from sliceplane.xds.model import EVERYBODY, Audience, XdsPlace, XdsShared
+from sliceplane.xds.names import (
+    ASSIGNMENT,
+    CLUSTER,
+    ENDPOINT,
+    LISTENER,
+    ROUTES,
+    collection_of,
+    may_be_target,
+    parse_key,
+    parse_target,
+    service_of_collection,
+)
+from sliceplane.xds.pools import PoolKey
+from sliceplane.xds.resource import XdsClient, XdsResource
+from sliceplane.xds.served import ResourceChange, ServedService
+
+
+class XdsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """``namespaces``: all if empty.  ``collected_from``: endpoints from which on Envoy gets them as members of
+    collections.  ``with_names``: of Pods and nodes, in metadata of endpoints."""
+
+    domains: tuple[str, ...] = ("cluster.local",)
+    namespaces: tuple[str, ...] = ()
+    collected_from: int = 20
+    with_names: bool = False
+
+
+class XdsChange(NamedTuple):
+    """What is at *topic* (``XdsView.topic``) may be another."""
+
+    view: XdsView
+    type_url: str
+    topic: str
+
+
+class XdsCatalog:
+    """See the module.  *process*: a text that no other process has, a part of the epochs of collections."""
+
+    def __init__(self, config: XdsConfig, process: str) -> None:
+        self.config: Final = config
+        self.is_synced = False
+        #: grows by one with each event that changed something
+        self.revision = 0
+        self._process = process
+        self._epochs = 0
+        self.shared: Final = XdsShared(self._next_epoch, config.collected_from, config.with_names)
+        self.services: Final[dict[ServiceKey, ServedService]] = {}
+        self._views: dict[XdsClient, XdsView] = {}
+        self._dirty: dict[ServiceKey, None] = {}
+        self._moved: dict[XdsView, None] = {}
+        #: places that views left, or moved from, since what only these used was forgotten
+        self._left = 0
+        self._nodes: dict[str, XdsPlace] = {}
+        #: zone -> region -> nodes that are in both
+        self._regions: dict[str, dict[str, int]] = {}
+
+    @property
+    def left_out(self) -> int:
+        """Endpoints of Services that clients ask for, whose address no client could use."""
+        return sum(served.left_out for served in self.services.values())
+
+    def _next_epoch(self) -> str:
+        self._epochs += 1
+        return f"{self._process}-{self._epochs:x}"
+
+    # -- events ------------------------------------------------------------------------------------------
+
+    def on_service(self, before: Service | None, after: Service | None) -> None:
+        subject = after if after is not None else before
+        assert subject is not None, "an event has an old or a new object"
+        key = ServiceKey(subject.metadata.namespace, subject.metadata.name)
+        if self._is_served(key) and self._served(key).on_service(after):
+            self._note(key)
+
+    def on_slice(self, before: EndpointSlice | None, after: EndpointSlice | None) -> None:
+        was, now = (None if subject is None else _service_of(subject) for subject in (before, after))
+        subject = after if after is not None else before
+        assert subject is not None, "an event has an old or a new object"
+        for key, new in ((was, None), (now, after)) if was != now else ((now, after),):
+            if key is not None and self._is_served(key):
+                self._served(key).on_slice(subject.metadata.key, new)
+                self._note(key)
+
+    def on_node(self, before: Node | None, after: Node | None) -> None:
+        subject = after if after is not None else before
+        assert subject is not None, "an event has an old or a new object"
+        name = subject.metadata.name
+        labels = after.metadata.labels or {} if after is not None else {}
+        was = self._nodes.pop(name, None)
+        now = XdsPlace(name, labels.get(LABEL_ZONE, ""), labels.get(LABEL_REGION, ""))
+        if after is not None:
+            self._nodes[name] = now
+        if was == (now if after is not None else None):
+            return
+        self.revision += 1
+        regions_changed = self._count(was, -1) | self._count(now if after is not None else None, 1)
+        if regions_changed:
+            for key, served in self.services.items():
+                served.on_regions()
+                self._dirty[key] = None
+        for view in self._views.values():
+            if regions_changed or view.client.node == name:
+                self._place(view)
+
+    def on_synced(self) -> None:
+        """Everything that was there at the start has been told."""
+        self.is_synced = True
+
+    def _is_served(self, key: ServiceKey) -> bool:
+        return not self.config.namespaces or key.namespace in self.config.namespaces
+
+    def _served(self, key: ServiceKey) -> ServedService:
+        served = self.services.get(key)
+        if served is None:
+            served = self.services[key] = ServedService(key, self.shared)
+        return served
+
+    def _note(self, key: ServiceKey) -> None:
+        self.revision += 1
+        self._dirty[key] = None
+
+    def _count(self, place: XdsPlace | None, by: int) -> bool:
+        """Whether the zone of *place* is in another region now: the one of its Nodes, the first where they differ."""
+        if place is None or not place.zone or not place.region:
+            return False
+        regions = self._regions.setdefault(place.zone, {})
+        regions[place.region] = regions.get(place.region, 0) + by
+        if not regions[place.region]:
+            del regions[place.region]
+        before = self.shared.regions.pop(place.zone, None)
+        if regions:
+            self.shared.regions[place.zone] = min(regions)
+        else:
+            del self._regions[place.zone]
+        return before != self.shared.regions.get(place.zone)
+
+    # -- views -------------------------------------------------------------------------------------------
+
+    def view(self, client: XdsClient) -> XdsView:
+        """The view of clients like this one; to be released as often as it was asked for."""
+        if client.kind == "grpc":
+            client = XdsClient(kind="grpc", zone=client.zone, node=client.node, namespace=client.namespace)
+        else:
+            client = XdsClient(
+                kind="envoy", zone=client.zone, node=client.node, leds=client.leds, listeners=client.listeners
+            )
+        view = self._views.get(client)
+        if view is None:
+            view = self._views[client] = XdsView(self, client, self._place_of(client))
+        view.users += 1
+        return view
+
+    def release(self, view: XdsView) -> None:
+        """What no other view can use is forgotten."""
+        assert view.users > 0, "a view was released more often than it was asked for"
+        view.users -= 1
+        if view.users:
+            return
+        del self._views[view.client]
+        self._moved.pop(view, None)
+        self._leave()
+
+    def _leave(self) -> None:
+        """A view left its place.  What no other place uses is forgotten, now and then: that is O(Services)."""
+        self._left += 1
+        if self._left * 4 <= len(self._views):
+            return
+        self._left = 0
+        places = [view.place for view in self._views.values()]
+        nodes = {other.node for other in places}
+        zones = {other.zone for other in places}
+        audiences = {Audience(other.zone, other.region) for other in places} | ({EVERYBODY} if places else set())
+        is_used = _use_of(nodes, zones) if places else _is_nothing
+        for served in self.services.values():
+            served.drop_audiences(audiences.__contains__)
+            served.drop_pools(is_used)
+
+    def _place_of(self, client: XdsClient) -> XdsPlace:
+        known = self._nodes.get(client.node) if client.node else None
+        if known is not None:
+            return known._replace(region=known.region or self.shared.regions.get(known.zone, ""))
+        return XdsPlace(client.node, client.zone, self.shared.regions.get(client.zone, ""))
+
+    def _place(self, view: XdsView) -> None:
+        before = view.place
+        view.place = self._place_of(view.client)
+        if view.place != before:
+            self._moved[view] = None
+            self._leave()
+
+    def take_changes(self) -> list[XdsChange]:
+        """What may differ since the last call, each once, in the order in which it should be sent; none before
+        ``on_synced``."""
+        if not self.is_synced:
+            return []
+        found: dict[tuple[XdsView, ResourceChange], None] = {}
+        for key in sorted(self._dirty):
+            served = self.services[key]
+            changes = served.settle()
+            for view in self._views.values():
+                for change in served.changes_for(changes, view.client, view.place):
+                    found[view, change] = None
+            if served.is_empty:
+                del self.services[key]
+        for view in self._moved:
+            for key in sorted(self.services):
+                found |= dict.fromkeys((view, change) for change in self.services[key].assignments())
+        self._dirty.clear()
+        self._moved.clear()
+        return [XdsChange(view, of.type_url, of.topic) for view, of in sorted(found, key=_rank)]
+
+    def check(self) -> None:
+        """Assert every invariant.  O(everything)."""
+        places = [view.place for view in self._views.values()]
+        for key, served in self.services.items():
+            assert not served.is_empty or key in self._dirty, f"{key} is kept for nothing"
+            served.check(places)
+        for glob, held in self.shared.registry.items():
+            assert held.glob == glob, f"{held.glob} is registered as {glob}"
+
+
+class XdsView:
+    """What clients of one kind at one place may see.  ``place``: as the API's Nodes say, else as the client does."""
+
+    def __init__(self, catalog: XdsCatalog, client: XdsClient, place: XdsPlace) -> None:
+        self._catalog = catalog
+        self.client: Final = client
+        self.place = place
+        self.users = 0
+
+    @property
+    def claims_another_zone(self) -> bool:
+        """The client says another zone than its Node."""
+        return bool(self.client.zone) and self.client.zone != self.place.zone
+
+    def get(self, type_url: str, name: str) -> XdsResource | None:
+        """What there is under *name*; ``None``: nothing, and nothing stands for it."""
+        assert self._catalog.is_synced, "nothing is answered before everything was read"
+        if type_url == ENDPOINT:
+            held = self._catalog.shared.registry.get(collection_of(name))
+            return held.by_name.get(name) if held is not None else None
+        if type_url == LISTENER and self.client.kind == "grpc":
+            return self._grpc_listener(name)
+        if type_url == LISTENER and name == CAPTURE:
+            return XdsResource(LISTENER, CAPTURE, capture_listener()) if self.client.listeners == "capture" else None
+        key = parse_key(name)
+        if key is None:
+            return None
+        served = self._catalog.services.get(key.service)
+        if served is None or key.port not in served.settings:
+            return XdsResource(ASSIGNMENT, name, assignment(key, ())) if type_url == ASSIGNMENT else None
+        return self._of(served, type_url, key.port)
+
+    def _of(self, served: ServedService, type_url: str, port: str) -> XdsResource | None:
+        if type_url == ASSIGNMENT:
+            return served.assignment(port, self.place, collected=self.client.leds)
+        if type_url == CLUSTER:
+            return served.cluster(port, self.client.kind)
+        if self.client.kind == "envoy" and type_url == LISTENER:
+            return served.listener(port, self.client.listeners)
+        return served.routes(port) if self.client.kind == "envoy" and type_url == ROUTES else None
+
+    def _grpc_listener(self, name: str) -> XdsResource | None:
+        if not may_be_target(name):
+            return None
+        target = parse_target(name, self.client.namespace, self._catalog.config.domains)
+        served = None if target is None else self._catalog.services.get(target.service)
+        if target is None or served is None:
+            return XdsResource(LISTENER, name, grpc_listener(name, None))
+        return served.grpc_listener(name, target)
+
+    def all(self, type_url: str) -> list[XdsResource]:
+        """What a wildcard has, by name: Clusters, and Envoy's listeners.  O(Services)."""
+        assert self._catalog.is_synced, "nothing is answered before everything was read"
+        if type_url not in (CLUSTER, LISTENER) or (type_url == LISTENER and self.client.kind == "grpc"):
+            return []
+        found = [
+            resource
+            for served in self._catalog.services.values()
+            for port in served.settings
+            if (resource := self._of(served, type_url, port)) is not None
+        ]
+        capture = self.get(type_url, CAPTURE) if type_url == LISTENER else None
+        return sorted([*found, *([capture] if capture is not None else [])], key=lambda resource: resource.name)
+
+    def collection(self, glob: str) -> XdsCollection | None:
+        """``None``: there is none of this name, or no longer; the assignment leads to another."""
+        return self._catalog.shared.registry.get(glob)
+
+    def topic(self, type_url: str, name: str) -> str:
+        """By which changes of *name* are told: the name, but ``NAMESPACE/SERVICE`` of listeners for gRPC."""
+        if type_url == LISTENER and self.client.kind == "grpc":
+            target = parse_target(name, self.client.namespace, self._catalog.config.domains)
+            return name if target is None else str(target.service)
+        return name
+
+    def namespace_of(self, type_url: str, name: str) -> str | None:
+        """The namespace in which *name* is, for who may see it; ``None``: in none."""
+        if type_url == ENDPOINT:
+            service = service_of_collection(collection_of(name))
+            return None if service is None else service.namespace
+        if type_url == LISTENER and self.client.kind == "grpc":
+            target = parse_target(name, self.client.namespace, self._catalog.config.domains)
+            return None if target is None else target.service.namespace
+        key = parse_key(name)
+        return None if key is None else key.service.namespace
+
+
+def _service_of(subject: EndpointSlice) -> ServiceKey | None:
+    name = (subject.metadata.labels or {}).get(LABEL_SERVICE_NAME, "")
+    return ServiceKey(subject.metadata.namespace, name) if name else None
+
+
+def _rank(found: tuple[XdsView, ResourceChange]) -> int:
+    return found[1].rank
+
+
+def _use_of(nodes: set[str], zones: set[str]) -> Callable[[PoolKey], bool]:
+    def is_used(pool: PoolKey) -> bool:
+        if pool.kind == "zone":
+            return pool.value in zones
+        return pool.value in nodes if pool.value else True
+
+    return is_used
+
+
+def _is_nothing(_: PoolKey) -> bool:
+    return False

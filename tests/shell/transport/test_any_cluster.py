@@ -22,7 +22,7 @@ from sliceplane.shell.transport.base import Unreachable
 from sliceplane.shell.transport.credentials import CredentialsError, Exec
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.shell.transport.kubeconfig import KubeconfigError
-from sliceplane.shell.transport.pool import from_environment
+from sliceplane.shell.transport.proxies import from_environment
 from sliceplane.shell.transport.tls import Pem, Tls
 
 V1 = "client.authentication.k8s.io/v1"

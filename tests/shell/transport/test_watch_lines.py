@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.waiting import eventually
 
+from sliceplane.shell.transport.answers import BadStream
 from sliceplane.shell.transport.base import WatchMessage
-from sliceplane.shell.transport.replies import BadStream, WatchLines, WatchStream
+from sliceplane.shell.transport.replies import WatchLines, WatchStream
+from sliceplane.shell.transport.wire import ClientConnection
 
 EVENTS = [
     {"type": "ADDED", "object": {"metadata": {"name": "ä\n€"}}},
@@ -76,7 +75,7 @@ def test_lines_are_bounded_even_in_small_pieces() -> None:
         lines.feed(b"x")
 
 
-class Reading(asyncio.ReadTransport):
+class Reading(asyncio.Transport):
     def __init__(self) -> None:
         self.told: list[str] = []
 
@@ -86,22 +85,23 @@ class Reading(asyncio.ReadTransport):
     def resume_reading(self) -> None:
         self.told.append("resume")
 
+    def write(self, data: object) -> None:
+        pass
+
 
 @pytest.mark.parametrize("rest_s", [0.0, 0.001])
 async def test_a_stream_that_rests_lets_what_comes_wait_in_the_socket(rest_s: float) -> None:
-    async def chunks() -> AsyncIterator[bytes]:
-        for _ in range(3):
-            yield json.dumps(EVENTS[0]).encode() + b"\n"
-
-    transport = Reading()
-    response: Any = SimpleNamespace(
-        content=SimpleNamespace(iter_any=chunks), connection=SimpleNamespace(transport=transport)
-    )
-    stream = WatchStream(response, "server", rest_s)
+    connection, transport = ClientConnection(), Reading()
+    connection.connection_made(transport)
+    connection.data_received(b"HTTP/1.1 200 OK\r\n\r\n")
+    stream = WatchStream(connection, "server", rest_s)
+    event = json.dumps(EVENTS[0]).encode() + b"\n"
+    connection.data_received(event)
     assert (await anext(stream)).type == "ADDED"
     assert transport.told == (["pause"] if rest_s else [])
     if rest_s:
         await eventually(lambda: transport.told, lambda told: told == ["pause", "resume"])
-    response.connection = None
+    connection.data_received(event + event)
+    connection.connection_lost(None)
     assert [message.type async for message in stream] == ["ADDED"] * 2, "a connection that is gone is none to rest"
     assert transport.told == (["pause", "resume"] if rest_s else [])

@@ -5,14 +5,14 @@ Errors come in two families and are mapped in one place: an answer with a code o
 its Status body says; no answer is ``Unreachable`` with the cause chained.  A 401 refreshes the credentials and is
 tried once more, which is safe for writes too: the server has looked at nothing but who asks.  What else is sent again
 says ``transport.replies``.
-
-aiohttp is loaded with the first request.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
+import zlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -26,17 +26,17 @@ from sliceplane.api.requests import ListPage, PatchType, Selection, Verb, WatchM
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.delays import TokenBucket
 from sliceplane.kit.metrics import Metrics
+from sliceplane.shell.transport import proxies
+from sliceplane.shell.transport.answers import BadStream, request_head
 from sliceplane.shell.transport.base import Unreachable, Verbs
 from sliceplane.shell.transport.credentials import CredentialsError
 from sliceplane.shell.transport.pool import ConnectionPool
 from sliceplane.shell.transport.replies import NO_RETRIES, Retries, WatchStream, error_of, why_no_answer
+from sliceplane.shell.transport.wire import ClientConnection
 
 if TYPE_CHECKING:
-    import aiohttp
-
     from sliceplane.shell.transport.kubeconfig import Connection
 
-CONNECT_TIMEOUT_S: Final = 10.0
 #: lists and writes; servers end them after 60 s themselves
 REQUEST_TIMEOUT_S: Final = 65.0
 #: client-go's buckets
@@ -54,8 +54,13 @@ _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1
 #: what a path (encoded already, and with a query, maybe) and a parameter may have as it is (RFC 3986, section 3)
 _PATH: Final = "%/?:@!$&'()*+,;=~"
 _QUERY: Final = "/:@!$'()*,"
+_PLAIN_PATH: Final = re.compile(r"[\w./:-]*", re.ASCII)
+#: for a window of any size, with gzip's head
+_GZIP_BITS: Final = 16 + zlib.MAX_WBITS
+#: which an API server answers as it did before, or refuses: they may be sent again when the connection was closed while
+#: it was idle, which the client had no news of yet (RFC 9110, section 9.2.2)
+_IDEMPOTENT: Final = frozenset({"GET", "PUT", "DELETE"})
 Params = dict[str, str]
-Headers = list[tuple[str, str]]
 
 
 class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
@@ -80,8 +85,17 @@ class _Request:
     body: bytes | None = None
     content_type: str = "application/json"
     accept: str = "application/json"
-    #: for all of it; ``None``: the reader decides
-    timeout_s: float | None = REQUEST_TIMEOUT_S
+    #: its answer is read as it comes, in a time that the reader decides
+    stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    retry_after: str
+    body: bytes
+    #: of a stream that was not refused
+    connection: ClientConnection | None
 
 
 class HttpMetrics(Metrics):
@@ -136,6 +150,13 @@ class HttpClient(Verbs):
         self._watch_rest_s = watch_rest_s
         self.metrics = HttpMetrics(urlsplit(connection.server).netloc)
         self._pool = ConnectionPool(connection)
+        server = urlsplit(connection.server)
+        #: a proxy of plain HTTP is told the whole URL
+        through_proxy = bool(connection.proxy) and server.scheme == "http"
+        self._before_path = connection.server if through_proxy else server.path
+        self._headers = [("Host", server.netloc), ("User-Agent", "sliceplane"), *connection.headers]
+        if through_proxy:
+            self._headers += proxies.authorization(connection.proxy)
 
     @property
     def server(self) -> str:
@@ -190,16 +211,9 @@ class HttpClient(Verbs):
             params["allowWatchBookmarks"] = "true"
         if timeout_s is not None:
             params["timeoutSeconds"] = str(timeout_s)
-        # How long silence may last is decided by the reader.
         path = selection.resource.path(selection.namespace)
-        response = await self._open(_Request("GET", path, params, timeout_s=None))
-        try:
-            yield WatchStream(response, self.server, self._watch_rest_s)
-        finally:
-            # The stream may not have ended and its peer may be dead: no good-bye over TLS, which would wait for one.
-            if response.connection is not None and response.connection.transport is not None:
-                response.connection.transport.abort()
-            response.close()
+        async with self._streaming(_Request("GET", path, params, stream=True)) as connection:
+            yield WatchStream(connection, self.server, self._watch_rest_s)
 
     # Writing
 
@@ -218,19 +232,16 @@ class HttpClient(Verbs):
 
     async def download(self, path: str) -> AsyncIterator[bytes]:
         """The body of a page, in portions, however long it takes while something comes.  Raises as ``get``."""
-        import aiohttp
-
-        response = await self._open(_Request("GET", path, {}, timeout_s=None))
-        try:
-            async with response:
-                while True:
+        async with self._streaming(_Request("GET", path, {}, stream=True)) as connection:
+            while True:
+                try:
                     async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                        portion = await response.content.readany()
-                    if not portion:
-                        return
-                    yield portion
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise self._unreachable(error) from error
+                        portion = await connection.portion()
+                except (OSError, TimeoutError, BadStream) as error:
+                    raise self._unreachable(error) from error
+                if not portion:
+                    return
+                yield portion
 
     async def __aenter__(self) -> Self:
         return self
@@ -246,17 +257,19 @@ class HttpClient(Verbs):
 
     async def _send(self, request: _Request) -> bytes:
         """The whole body of the answer."""
-        import aiohttp
+        return (await self._answer(request)).body
 
-        response = await self._open(request)
+    @asynccontextmanager
+    async def _streaming(self, request: _Request) -> AsyncIterator[ClientConnection]:
+        connection = (await self._answer(request)).connection
+        assert connection is not None, "an answer to a stream's request that is accepted"
         try:
-            async with response:
-                return await response.read()
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise self._unreachable(error) from error
+            yield connection
+        finally:
+            self._pool.give_back(connection)
 
-    async def _open(self, request: _Request) -> aiohttp.ClientResponse:
-        """The response of a request that was accepted, its body unread.  Raises ``StatusError``, ``Unreachable``."""
+    async def _answer(self, request: _Request) -> _Answer:
+        """To a request that was accepted.  Raises ``StatusError``, ``Unreachable``."""
         # First of all, and not in a layer that a caller could go around.
         if self._read_only and request.method != "GET":
             raise StatusError(405, "MethodNotAllowed", f"{request.method} {request.path}: this client only reads")
@@ -264,58 +277,82 @@ class HttpClient(Verbs):
         refresh = False
         refusals = 0
         while True:
-            response = await self._exchange(request, refresh=refresh)
-            if response.status == 401 and refreshable and not refresh:
-                response.release()
+            answer = await self._exchange(request, refresh=refresh)
+            if answer.status < 300:
+                return answer
+            if answer.status == 401 and refreshable and not refresh:
                 refresh = True
                 continue
-            after = response.headers.get("Retry-After", "")
-            wait = self._retries.wait_s(request.method, response.status, after, refusals)
+            wait = self._retries.wait_s(request.method, answer.status, answer.retry_after, refusals)
             if wait is None:
-                break
-            self.metrics.retried(request.method, str(response.status))
-            response.release()
+                # Redirects are not followed: no other server is to see our credentials.
+                raise error_of(answer.status, answer.body, answer.retry_after)
+            self.metrics.retried(request.method, str(answer.status))
             await asyncio.sleep(wait)
             refresh = False
             refusals += 1
-        # Redirects are not followed: no other server is to see our credentials.
-        if response.status >= 300:
-            raise await self._refusal(response)
-        return response
 
-    async def _exchange(self, request: _Request, *, refresh: bool) -> aiohttp.ClientResponse:
-        import aiohttp
-        from yarl import URL
-
+    async def _exchange(self, request: _Request, *, refresh: bool) -> _Answer:
         await self._take_turn(request.method)
-        headers = await self._headers(refresh)
-        headers.append(("Accept", request.accept))
-        if request.body is not None:
-            headers.append(("Content-Type", request.content_type))
-        session = await self._pool.session(look=refresh)
-        # Whole and encoded: aiohttp's own way from parameters to a URL takes as long as the rest of a request.
-        url = self.server + quote(request.path, _PATH)
-        if request.params:
-            url += f"?{urlencode(request.params, safe=_QUERY)}"
+        authorization = await self._authorization(refresh)
+        connection: ClientConnection | None = None
+        try:
+            message = self._message(request, authorization)
+            async with asyncio.timeout(None if request.stream else REQUEST_TIMEOUT_S) as limit:
+                connection = await self._ask(request.method, message, refresh)
+                status, headers = connection.answer.status, connection.answer.headers
+                retry_after = headers.get("retry-after", "")
+                if request.stream and status < 300:
+                    answer = _Answer(status, retry_after, b"", connection)
+                    connection = None
+                    return answer
+                if request.stream:
+                    limit.reschedule(asyncio.get_running_loop().time() + REQUEST_TIMEOUT_S)
+                body = await connection.body()
+            if headers.get("content-encoding") == "gzip":
+                body = zlib.decompress(body, _GZIP_BITS)
+            return _Answer(status, retry_after, body, None)
+        except (OSError, TimeoutError, BadStream, ValueError, zlib.error) as error:
+            raise self._unreachable(error) from error
+        finally:
+            if connection is not None:
+                self._pool.give_back(connection)
+
+    async def _ask(self, method: str, message: bytes, look: bool) -> ClientConnection:
+        """The connection on which the head of the answer has come."""
         began = time.monotonic()
         code = "<error>"
         try:
-            response = await session.request(
-                request.method,
-                URL(url, encoded=True),
-                headers=headers,
-                data=request.body,
-                timeout=aiohttp.ClientTimeout(total=request.timeout_s, sock_connect=CONNECT_TIMEOUT_S),
-                allow_redirects=False,
-                server_hostname=self._connection.server_hostname,
-                proxy=self._connection.proxy or None,
-            )
-            code = str(response.status)
-            return response
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise self._unreachable(error) from error
+            while True:
+                connection = await self._pool.take(look=look)
+                try:
+                    code = str((await connection.ask(method, message)).status)
+                    return connection
+                except BaseException as error:
+                    unheard = connection.idle_since is not None and not connection.answer.began
+                    self._pool.give_back(connection)
+                    if not (isinstance(error, ConnectionError) and unheard and method in _IDEMPOTENT):
+                        raise
         finally:
-            self.metrics.answered(request.method, code, time.monotonic() - began)
+            self.metrics.answered(method, code, time.monotonic() - began)
+
+    def _message(self, request: _Request, authorization: str) -> bytes:
+        path = request.path if _PLAIN_PATH.fullmatch(request.path) else quote(request.path, _PATH)
+        target = f"{self._before_path}{path}"
+        if request.params:
+            target += f"?{urlencode(request.params, safe=_QUERY)}"
+        headers = [*self._headers, ("Accept", request.accept)]
+        if authorization:
+            headers.append(("Authorization", authorization))
+        if request.method == "GET":
+            if not request.stream:
+                headers.append(("Accept-Encoding", "gzip"))
+        elif request.body is not None:
+            headers.append(("Content-Type", request.content_type))
+            headers.append(("Content-Length", str(len(request.body))))
+        elif request.method != "DELETE":
+            headers.append(("Content-Length", "0"))
+        return request_head(request.method, target, headers) + (request.body or b"")
 
     async def _take_turn(self, method: str) -> None:
         if self._limit is not None:
@@ -324,25 +361,11 @@ class HttpClient(Verbs):
             if wait > 0:
                 await asyncio.sleep(wait)
 
-    async def _refusal(self, response: aiohttp.ClientResponse) -> StatusError:
-        import aiohttp
-
-        async with response:
-            try:
-                body = await response.read()
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                raise self._unreachable(error) from error
-            return error_of(response.status, body, response.headers.get("Retry-After", ""))
-
-    async def _headers(self, refresh: bool) -> Headers:
-        headers: Headers = [("User-Agent", "sliceplane"), *self._connection.headers]
+    async def _authorization(self, refresh: bool) -> str:
         try:
-            authorization = await self._connection.credentials.authorization(refresh=refresh)
+            return await self._connection.credentials.authorization(refresh=refresh)
         except CredentialsError as error:
             raise Unreachable(f"no credentials for {self.server}: {error}") from error
-        if authorization:
-            headers.append(("Authorization", authorization))
-        return headers
 
     def _unreachable(self, error: Exception) -> Unreachable:
         return Unreachable(f"{self.server}: {why_no_answer(error)}")

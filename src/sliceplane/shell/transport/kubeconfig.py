@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sliceplane.shell.transport import pool
+from sliceplane.shell.transport import proxies
 from sliceplane.shell.transport.credentials import API_VERSIONS, Credentials, Exec, Fixed, TokenFile, basic, bearer
 from sliceplane.shell.transport.kubeconfig_files import (
     Chosen,
@@ -143,8 +143,8 @@ def _connection(chosen: Chosen) -> Connection:
         server = f"https://{server}"
     try:
         tls = _tls(cluster, user) if server.startswith("https://") else None
-        proxy = pool.configured(cluster.proxy_url) if cluster.proxy_url else pool.from_environment(server)
-    except pool.ProxyError as error:
+        proxy = proxies.configured(cluster.proxy_url) if cluster.proxy_url else proxies.from_environment(server)
+    except proxies.ProxyError as error:
         raise KubeconfigError(f"{chosen.source}: {error}") from error
     except (OSError, ssl.SSLError, binascii.Error, UnicodeDecodeError) as error:
         raise KubeconfigError(f"{chosen.source}: certificates cannot be used: {error}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import random
@@ -10,7 +9,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -18,11 +17,9 @@ from sliceplane.api import codec
 from sliceplane.api.errors import StatusError, from_status
 from sliceplane.api.requests import WatchMessage
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
+from sliceplane.shell.transport.answers import BadStream
 from sliceplane.shell.transport.base import Unreachable
-
-if TYPE_CHECKING:
-    import aiohttp
-
+from sliceplane.shell.transport.wire import ClientConnection
 
 #: of an error without a Status, this much goes into the message
 TEXT_CHARACTERS_MAX: Final = 1024
@@ -107,28 +104,17 @@ NO_RETRIES: Final = Retries(0)
 
 
 def why_no_answer(error: Exception) -> str:
-    """In a few words for people what kept an answer from coming: *error* is aiohttp's, the system's or ours.
-
-    The text of aiohttp's own names the host once more, and how TLS was set up instead of what is wrong with it.
-    """
-    if type(error).__name__ == "ClientPayloadError":  # aiohttp's, which is loaded with the first request alone
-        return "the connection broke within the answer"
-    certificate = getattr(error, "certificate_error", None)
-    if isinstance(certificate, ssl.SSLCertVerificationError):
-        return f"the server's certificate is not accepted: {certificate.verify_message}"
-    cause = getattr(error, "os_error", error)
-    if isinstance(cause, ssl.SSLError):
-        reason = str(getattr(cause, "reason", "") or cause)
+    """In a few words for people what kept an answer from coming: *error* is the system's or ours."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the server's certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        reason = str(getattr(error, "reason", "") or error)
         return f"no TLS there: {reason.replace('_', ' ').lower()}"
-    if isinstance(cause, socket.gaierror):
-        return f"the name is not known: {(cause.strerror or str(cause)).lower()}"
-    if isinstance(cause, OSError) and cause.errno is not None and cause.errno in errno.errorcode:
-        return os.strerror(cause.errno).lower()
+    if isinstance(error, socket.gaierror):
+        return f"the name is not known: {(error.strerror or str(error)).lower()}"
+    if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
+        return os.strerror(error.errno).lower()
     return str(error) or ("timed out" if isinstance(error, TimeoutError) else type(error).__name__)
-
-
-class BadStream(Exception):
-    """The peer does not speak the protocol; the connection is of no use any more."""
 
 
 class _Envelope(msgspec.Struct, frozen=True, gc=False):
@@ -185,10 +171,9 @@ class WatchLines:
 class WatchStream:
     """The messages of one watch, for one reader."""
 
-    def __init__(self, response: aiohttp.ClientResponse, server: str, rest_s: float = 0.0) -> None:
-        self._response = response
+    def __init__(self, connection: ClientConnection, server: str, rest_s: float = 0.0) -> None:
+        self._connection = connection
         self._rest_s = rest_s
-        self._chunks = response.content.iter_any()
         self._server = server
         self._lines = WatchLines()
         self._ready: list[WatchMessage] = []
@@ -207,27 +192,18 @@ class WatchStream:
 
     async def _more(self) -> list[WatchMessage]:
         """Raises ``StopAsyncIteration`` at a clean end, ``Unreachable`` if the connection broke or makes no sense."""
-        import aiohttp
-
         try:
-            messages = self._lines.feed(await anext(self._chunks))
-            if self._rest_s:
-                self._rest()
-            return messages
-        except StopAsyncIteration:
-            if self._lines.unfinished:
-                raise Unreachable(f"{self._server}: the watch broke off within an event") from None
-            raise
-        except (TimeoutError, aiohttp.ClientError, OSError, BadStream) as error:
+            portion = await self._connection.portion()
+            messages = self._lines.feed(portion)
+        except (OSError, BadStream) as error:
             raise Unreachable(f"{self._server}: {why_no_answer(error)}") from error
-
-    def _rest(self) -> None:
-        """What comes now waits in the socket, and is read in one go."""
-        connection = self._response.connection
-        transport = None if connection is None else connection.transport
-        if isinstance(transport, asyncio.ReadTransport):
-            transport.pause_reading()
-            asyncio.get_running_loop().call_later(self._rest_s, transport.resume_reading)
+        if portion:
+            if self._rest_s:
+                self._connection.rest(self._rest_s)
+            return messages
+        if self._lines.unfinished:
+            raise Unreachable(f"{self._server}: the watch broke off within an event")
+        raise StopAsyncIteration
 
 
 def _message(line: bytes) -> WatchMessage:

@@ -51,14 +51,14 @@ async def looked_up(
     if why and zone.zone_answers:
         show(f"; for a client at {client}: node {place.node or 'unknown'}, zone {place.zone or 'unknown'}")
     found: FoundName | None = None
-    for tried in _candidates(name, namespace, zone.domains[0]):
+    for tried in candidates(name, namespace, zone.domains[0]):
         found = _told(view, tried, kind, place, show, why=why)
         if found is None or found.rcode == wire.NOERROR:
             break
     return found
 
 
-def _candidates(name: str, namespace: str, domain: str) -> tuple[str, ...]:
+def candidates(name: str, namespace: str, domain: str) -> tuple[str, ...]:
     if name.endswith("."):
         return (name,)
     suffixes = (f"{namespace or 'default'}.svc.{domain}", f"svc.{domain}", domain)

@@ -182,3 +182,20 @@ def test_the_text_fits_a_terminal_and_json_is_stable() -> None:
         *("node", "state", "revision", "objectsBehind", "secondsBehind", "secondsSinceReport", "cache", "kernel")
     ]
     assert as_text(judge(facts())) == "no node proxy of Sliceplane reports here"
+
+
+def test_a_name_server_has_a_row_without_a_kernel() -> None:
+    names = told("n1")._replace(is_dns=True, owner="")
+    drift = judge(facts(names, told("n1")))
+    assert [(row.node, row.state, row.kernel) for row in drift.rows] == [
+        ("n1", "in step", "as told"),
+        ("n1 (names)", "in step", "-"),
+    ]
+    assert not drift.findings
+    assert states(judge(facts(names)))["n1"] == "never told"  # of its proxy
+    lost = told("n1", 60, WEB)._replace(is_dns=True)
+    ((code, sentence),) = said(judge(facts(lost, told("n1"), looks={"n1": Look(objects={})})))
+    assert (code, sentence.partition(":")[0]) == ("N4", "n1 (names)")
+    (stopped,) = judge(facts(names._replace(renewed=NOW - LEASE_DURATION_S - 60), told("n1"))).findings
+    assert stopped.sentence.startswith("n1 (names): its name server tells nothing")
+    assert stopped.subject.name == "sliceplane-dns-n1"

@@ -30,6 +30,14 @@ for _ in range(int(sys.argv[2])):
 """
 
 
+RESOLVER = """
+import sys, dns.message, dns.query
+query = dns.message.make_query(sys.argv[1] + ".svc.cluster.local.", "A")
+answer = dns.query.udp(query, "169.254.20.10", timeout=5)
+print(*[item for rrset in answer.answer for item in rrset])
+"""
+
+
 async def ask(host: Host, count: int) -> set[str]:
     done = await asyncio.to_thread(host.python, CLIENT, "http://10.96.0.100/", str(count))
     return set(done.stdout.split())
@@ -46,6 +54,12 @@ async def traced(kubeconfig: str, node: Host, name: str = "node-1") -> set[str]:
     answer = json.loads((await process.communicate())[0])
     assert (process.returncode, answer["verdict"]) == (0, "dnat")
     return {each["address"] for each in answer["targets"]}
+
+
+async def named(host: Host, name: str) -> list[str]:
+    """What a resolver on *host* is told; it asks again."""
+    done = await eventually(lambda: asyncio.to_thread(host.python, RESOLVER, name), ignoring=(RuntimeError,))
+    return sorted(done.stdout.split())
 
 
 async def becomes(host: Host, wanted: set[str]) -> None:
@@ -83,10 +97,23 @@ async def _scenario(client: HttpClient, kubeconfig: str, node: Host, backends: l
     spec = {"clusterIP": "10.96.0.100", "ports": [{"name": "http", "port": 80}]}
     await create(client, Services, {"metadata": {"name": "demo", "namespace": "demo"}, "spec": spec}, "demo")
     await create(client, EndpointSlices, make_slice(backends, ["a", "b"]), "demo")
+    peers = make_slice(backends, ["a", "b"])
+    labels = {"kubernetes.io/service-name": "peers", "service.kubernetes.io/headless": ""}
+    peers["metadata"] = {"name": "peers-1", "namespace": "demo", "labels": labels}
+    peers_spec = {"clusterIP": "None", "ports": spec["ports"]}
+    await create(client, Services, {"metadata": {"name": "peers", "namespace": "demo"}, "spec": peers_spec}, "demo")
+    await create(client, EndpointSlices, peers, "demo")
 
     health_port = free_port()
+    metrics_port = free_port()
     common = ["proxy", "--kubeconfig", kubeconfig, "--hostname-override", "Node-1", "--netns", node.netns]
-    async with started(*common, "--healthz-bind-address", f"127.0.0.1:{health_port}") as (_, line):
+    pages = [
+        "--healthz-bind-address",
+        f"127.0.0.1:{health_port}",
+        "--metrics-bind-address",
+        f"127.0.0.1:{metrics_port}",
+    ]
+    async with started(*common, *pages, "--dns", "169.254.20.10:53") as (_, line):
         assert line.startswith("ready node=node-1 ipv4-services="), line
         assert await ask(node, 16) == {"b1"}  # hints are honoured from the first rule on
         assert await traced(kubeconfig, node) == {backends[0].ip4}
@@ -108,9 +135,18 @@ async def _scenario(client: HttpClient, kubeconfig: str, node: Host, backends: l
         assert b" 200 OK\r\n" in answer
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["healthy"]
 
+        # names, at an address that the process brought along: also of Services that are no business of the rules
+        assert await named(node, "demo.demo") == ["10.96.0.100"]
+        assert await named(node, "peers.demo") == [backends[1].ip4]
+        status, metrics = await page(metrics_port, "/metrics")
+        assert status == 200
+        assert "coredns_dns_requests_total{" in metrics
+        assert "kubeproxy_sync_proxy_rules_duration_seconds" in metrics
+
         await client.delete(EndpointSlices, "demo", "demo-1")
         await rejects(node)
     assert "10.96.0.100" in rules_in(node)  # the rules outlive the process
+    assert "169.254.20.10/32" in node.exec(["ip", "address"]).stdout  # and so does the interface
 
     code = await (
         await asyncio.create_subprocess_exec(
@@ -124,6 +160,7 @@ async def _scenario(client: HttpClient, kubeconfig: str, node: Host, backends: l
     ).wait()
     assert code == 0
     assert "sliceplane" not in node.exec(["nft", "list", "tables"]).stdout
+    assert "sliceplane" not in node.exec(["ip", "link"]).stdout
 
 
 async def test_a_stopped_api_server_is_red_and_traffic_goes_on(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ async def _serve(connection: Connection, listen: tuple[tuple[str, int], ...], fl
     import time
 
     from sliceplane.kit.rng import Rng
-    from sliceplane.shell.resolver.service import Resolver
+    from sliceplane.shell.resolver.service import Resolver, watches
     from sliceplane.shell.transport.http import HttpClient
     from sliceplane.shell.transport.reflect import loop_clock
 
@@ -110,7 +110,7 @@ async def _serve(connection: Connection, listen: tuple[tuple[str, int], ...], fl
         client = await stack.enter_async_context(HttpClient(connection))
         tells = socket.gethostname().lower() if flags["progress_lease"] else ""
         rng = Rng(time.time_ns())
-        following = asyncio.create_task(resolver.follow(client, rng, nodes=flags["zone_answers"], tells=tells))
+        following = asyncio.create_task(resolver.follow(client, rng, watches(nodes=flags["zone_answers"]), tells=tells))
         stopping = asyncio.create_task(stop.wait())
         telling = asyncio.create_task(_say_ready(resolver.wait_ready(), listening))
         try:

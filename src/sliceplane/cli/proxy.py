@@ -6,6 +6,8 @@ import asyncio
 import signal
 import socket
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from sliceplane.shell.node.config import ConfigFile
     from sliceplane.shell.node.node_proxy import NodeProxy
     from sliceplane.shell.process.flight import FlightConfig
-    from sliceplane.shell.transport.http import HttpClient
+    from sliceplane.shell.resolver.service import Resolver
     from sliceplane.shell.transport.kubeconfig import Connection
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -185,15 +187,24 @@ def _chosen(flags: dict[str, Any]) -> _Chosen:
 
 
 async def _cleanup(settings: ProxySettings, netns: str) -> None:
+    from sliceplane.shell.node.kernel import own_interface
+    from sliceplane.shell.node.kernel.backend import KernelError
     from sliceplane.shell.node.kernel.modes import clean_up
+    from sliceplane.shell.node.kernel.netns import within
     from sliceplane.shell.node.node_proxy import available_families
 
     await clean_up(settings.mode, available_families(), netns)
+    try:
+        await within(netns, own_interface.remove)
+    except OSError as error:
+        raise KernelError("rejected", str(error)) from error
 
 
 async def _serve(connection: Connection, process: _Process) -> None:
     """Until a signal.  Raises ``KernelError`` and ``SysctlError``, before any write, if the kernel cannot do it;
     ``ConfigError`` when the file has changed."""
+    from sliceplane.api.requests import Selection
+    from sliceplane.api.scheme import Namespaces
     from sliceplane.kit.rng import Rng
     from sliceplane.shell.node.setup import running_proxy
     from sliceplane.shell.transport.http import HttpClient
@@ -205,6 +216,7 @@ async def _serve(connection: Connection, process: _Process) -> None:
     settings = process.chosen.settings
     async with (
         HttpClient(connection) as client,
+        _listening(process) as names,
         running_proxy(
             process.node_name,
             settings,
@@ -217,13 +229,14 @@ async def _serve(connection: Connection, process: _Process) -> None:
             reports_progress=process.tells,
             drain_port=process.drain_port,
             flight=process.flight,
+            beside=names,
         ) as (proxy, following),
     ):
         ending = {following, asyncio.create_task(stop.wait())}
         if process.chosen.file is not None:
             ending.add(asyncio.create_task(_changed(process.chosen.file, process.chosen.gates)))
-        if process.dns is not None:
-            ending.add(asyncio.create_task(_answer_names(client, process, process.dns)))
+        if names is not None:
+            ending.add(asyncio.create_task(names.follow(client, Rng(time.time_ns()), (Selection(Namespaces),))))
         beside = {
             asyncio.create_task(_say_ready(proxy, process.node_name)),
             asyncio.create_task(_tidy(proxy, settings.mode, process.netns)),
@@ -248,22 +261,32 @@ async def _changed(file: ConfigFile, gates: Gates) -> None:
     raise ConfigError(f"{file.path} has changed: start again to use it")
 
 
-async def _answer_names(client: HttpClient, process: _Process, listen: tuple[str, int]) -> None:
-    """Until cancelled.  Every client is one of this node, so it is known where it is.  Raises ``ListenError``."""
+@asynccontextmanager
+async def _listening(process: _Process) -> AsyncIterator[Resolver | None]:
+    """The node's name server, if it is to have one.  Every client is one of this node, so it is known where it is.
+    Raises ``ListenError``."""
+    if process.dns is None:
+        yield None
+        return
     from sliceplane.dns.clients import AnswerConfig
     from sliceplane.dns.view import ZoneConfig
-    from sliceplane.kit.rng import Rng
+    from sliceplane.shell.node.kernel import own_interface
     from sliceplane.shell.node.kernel.netns import within
     from sliceplane.shell.resolver.service import Resolver
+    from sliceplane.shell.resolver.sockets import ListenError
     from sliceplane.shell.resolver.upstream import ForwardFlags
     from sliceplane.shell.transport.reflect import loop_clock
 
-    zone = ZoneConfig(domains=process.domains, addresses=(listen[0],), place=process.node_name)
+    zone = ZoneConfig(domains=process.domains, addresses=(process.dns[0],), place=process.node_name)
     forward = ForwardFlags(forward=("/etc/resolv.conf",))
     resolver = Resolver(zone, AnswerConfig(forwards=True), clock=loop_clock(time.time()), forward=forward)
-    await resolver.listen((listen,), partial(within, process.netns))
     try:
-        await resolver.follow(client, Rng(time.time_ns()), nodes=True)
+        try:
+            await within(process.netns, partial(own_interface.ensure, process.dns[0]))
+            await resolver.listen((process.dns,), partial(within, process.netns))
+        except OSError as error:
+            raise ListenError(f"--dns: {error}") from error
+        yield resolver
     finally:
         await resolver.close()
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object, revision_of
-from sliceplane.proxy.progress import Place, ProgressReport
+from sliceplane.proxy.progress import DNS_LEASE_PREFIX, LEASE_PREFIX, Place, ProgressReport
 from sliceplane.proxy.selections import readings_of_service, readings_of_slice
 
 
@@ -40,8 +40,8 @@ def listed(seen: Object, written: float = 0.0) -> Listed:
 
 
 class ToldNode(NamedTuple):
-    """What the Lease of one node proxy says.  ``report`` ``None``: a proxy of an older release, which tells
-    ``revision`` alone."""
+    """What the Lease of one node proxy says, or of a name server.  ``report`` ``None``: one of an older release, which
+    tells ``revision`` alone."""
 
     node: str
     report: ProgressReport | None
@@ -50,6 +50,19 @@ class ToldNode(NamedTuple):
     duration_s: float
     #: the name of the Node that owns the Lease; "": none does
     owner: str
+    is_dns: bool = False
+
+    @property
+    def title(self) -> str:
+        return f"{self.node} (names)" if self.is_dns else self.node
+
+    @property
+    def teller(self) -> str:
+        return "name server" if self.is_dns else "proxy"
+
+    @property
+    def lease(self) -> str:
+        return f"{DNS_LEASE_PREFIX if self.is_dns else LEASE_PREFIX}{self.node}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """From what was read to a row for each node, and findings.
 
+A name server that tells how far it is (``sliceplane dns --progress-lease``) is one of the rows, without a kernel.
+
 **Behind** is a node whose version is below that of an object that it reads, if the object was written more than
 ``BEHIND_S`` ago: a proxy reports every 10 s.  **Lost an event** is one whose digest at its version is not that of the
 server's objects at that version.  **Kernel differs** where the proxy says so in its Lease, or found it when asked.
@@ -22,7 +24,6 @@ from sliceplane.proxy.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
     LEASE_NAMESPACE,
-    LEASE_PREFIX,
     Held,
     Place,
 )
@@ -49,14 +50,14 @@ def judge(facts: DriftFacts) -> Drift:
     findings: list[Finding] = []
     unseen: list[str] = list(facts.unread)
     names = {node.metadata.name for node in facts.nodes} if facts.nodes is not None else None
-    for told in sorted(facts.told, key=lambda told: told.node):
+    for told in sorted(facts.told, key=lambda told: told.title):
         row, found, missing = _judge_node(facts, told)
         rows.append(row)
         findings += found
         unseen += missing
-        if names is not None and told.node not in names and not told.owner:
+        if names is not None and told.node not in names and not told.owner and not told.is_dns:
             findings.append(_misnamed(told, names))
-    told_of = {told.node for told in facts.told} | {told.owner for told in facts.told}
+    told_of = {name for told in facts.told if not told.is_dns for name in (told.node, told.owner)}
     for name in sorted((names or set()) - told_of):
         if not facts.node or facts.node == name:
             rows.append(DriftRow(name, "never told", 0, 0, 0.0, None, "not looked at", "not looked at"))
@@ -66,7 +67,7 @@ def judge(facts: DriftFacts) -> Drift:
 
 
 def _judge_node(facts: DriftFacts, told: ToldNode) -> tuple[DriftRow, list[Finding], list[str]]:
-    look = facts.looks.get(told.node, Look())
+    look = Look() if told.is_dns else facts.looks.get(told.node, Look())
     states: list[State] = []
     findings: list[Finding] = []
     unseen: list[str] = []
@@ -100,7 +101,8 @@ def _judge_node(facts: DriftFacts, told: ToldNode) -> tuple[DriftRow, list[Findi
     elif look.rules_why:
         unseen.append(f"{told.node}: rules ({look.rules_why})")
     state = next((known for known in ORDER if known in states), ORDER[-1])
-    return DriftRow(told.node, state, told.revision, len(missing), behind_s, age_s, cache, kernel), findings, unseen
+    kernel = "-" if told.is_dns else kernel
+    return DriftRow(told.title, state, told.revision, len(missing), behind_s, age_s, cache, kernel), findings, unseen
 
 
 def _places(told: ToldNode) -> dict[Place, Held]:
@@ -126,12 +128,12 @@ def _behind(facts: DriftFacts, told: ToldNode) -> tuple[Listed, ...]:
 def _cache(facts: DriftFacts, told: ToldNode, look: Look) -> tuple[str, Finding | None, list[str]]:
     """A word, a finding, and why something was not looked at."""
     if told.report is None:
-        return "not looked at", None, [f"{told.node}: its cache (its proxy tells no digest)"]
+        return "not looked at", None, [f"{told.title}: its cache (its {told.teller} tells no digest)"]
     why: list[str] = []
     for place, held in _places(told).items():
         objects = facts.at(place, held.revision)
         if isinstance(objects, str):
-            why.append(f"{told.node}: its cache ({objects})")
+            why.append(f"{told.title}: its cache ({objects})")
         elif _digest(objects) != held.digest and held.revision:
             return "differs", _lost(told, place, held, objects, look), why
     return ("not looked at", None, why) if why else ("equal", None, [])
@@ -145,11 +147,11 @@ def _kernel(told: ToldNode, look: Look) -> tuple[str, Finding | None]:
     problems = told.report.problems if told.report is not None else ()
     if look.rules:
         more = f", and {len(look.rules) - 1} more" if len(look.rules) > 1 else ""
-        return "differs", _finding("N5", told.node, f"{look.rules[0]}{more}", remedy="nft monitor")
+        return "differs", _finding("N5", told, f"{look.rules[0]}{more}", remedy="nft monitor")
     if problems:
         refused = "rules were gone" not in problems[0]
         return "differs", _finding(
-            "N3" if refused else "N5", told.node, problems[0], remedy="" if refused else "nft monitor"
+            "N3" if refused else "N5", told, problems[0], remedy="" if refused else "nft monitor"
         )
     return "equal" if look.rules is not None else "as told", None
 
@@ -158,12 +160,12 @@ def _kernel(told: ToldNode, look: Look) -> tuple[str, Finding | None]:
 
 
 def _finding(
-    code: str, node: str, sentence: str, *, evidence: tuple[Evidence, ...] = (), effect: str = "", remedy: str = ""
+    code: str, told: ToldNode, sentence: str, *, evidence: tuple[Evidence, ...] = (), effect: str = "", remedy: str = ""
 ) -> Finding:
     return Finding(
         code=code,
-        subject=ObjectName("nodes", "Node", "", node),
-        sentence=f"{node}: {sentence}",
+        subject=_lease_name(told) if told.is_dns else ObjectName("nodes", "Node", "", told.node),
+        sentence=f"{told.title}: {sentence}",
         evidence=evidence,
         effect=effect,
         remedy=remedy,
@@ -177,27 +179,33 @@ def _inputs_since(told: ToldNode) -> int:
 def _hears_nothing(told: ToldNode, age_s: float) -> Finding:
     return _finding(
         "N15",
-        told.node,
-        f"its inputs are {lasting(age_s)} old: its proxy lives, and hears nothing of the API server",
+        told,
+        f"its inputs are {lasting(age_s)} old: its {told.teller} lives, and hears nothing of the API server",
         evidence=_lease(told, f"metadata.annotations[{ANNOTATION_PROGRESS}]", f"inputs_since: {_inputs_since(told)}"),
-        effect="its rules stay as they were then; what changed since does not reach clients there",
+        effect=f"its {'answers' if told.is_dns else 'rules'} stay as they were then; what changed since does not reach "
+        "clients there",
         remedy="see why its watches fail: the API server that it asks, and its log",
     )
 
 
 def _lease(told: ToldNode, field: str, value: str) -> tuple[Evidence, ...]:
-    name = ObjectName("leases.coordination.k8s.io", "Lease", LEASE_NAMESPACE, f"{LEASE_PREFIX}{told.node}")
-    return (Evidence(subject=name, field=field, value=value),)
+    return (Evidence(subject=_lease_name(told), field=field, value=value),)
+
+
+def _lease_name(told: ToldNode) -> ObjectName:
+    return ObjectName("leases.coordination.k8s.io", "Lease", LEASE_NAMESPACE, told.lease)
 
 
 def _stopped(told: ToldNode, age_s: float) -> Finding:
     return _finding(
         "N1",
-        told.node,
-        f"its proxy tells nothing for {_span(age_s)}",
+        told,
+        f"its {told.teller} tells nothing for {_span(age_s)}",
         evidence=_lease(told, "spec.renewTime", format_time(told.renewed)),
-        effect="its kernel goes on with the rules of then",
-        remedy="start the proxy, or delete its Lease if it was taken away on purpose",
+        effect="its clients ask in vain, or another one"
+        if told.is_dns
+        else "its kernel goes on with the rules of then",
+        remedy=f"start the {told.teller}, or delete its Lease if it was taken away on purpose",
     )
 
 
@@ -207,11 +215,11 @@ def _is_behind(told: ToldNode, missing: tuple[Listed, ...], behind_s: float) -> 
     since = f"{_span(behind_s)} behind" if behind_s else "behind"
     return _finding(
         "N2",
-        told.node,
+        told,
         f"{since}: it does not hold {', '.join(services[:NAMED_MAX])}{more}",
         evidence=_lease(told, f"metadata.annotations[{ANNOTATION_REVISION}]", str(told.revision)),
-        effect="it sends to the endpoints of then",
-        remedy="look into the log of its proxy, and its /healthz",
+        effect="it tells the endpoints of then" if told.is_dns else "it sends to the endpoints of then",
+        remedy=f"look into the log of its {told.teller}, and its /healthz",
     )
 
 
@@ -224,11 +232,11 @@ def _lost(told: ToldNode, place: Place, held: Held, objects: tuple[Listed, ...],
     digests = f"{held.revision} {held.digest}, and the server's is {_digest(objects)}"
     return _finding(
         "N4",
-        told.node,
+        told,
         sentence,
         evidence=_lease(told, f"metadata.annotations[{ANNOTATION_PROGRESS}]", digests),
         effect="no later event brings it back",
-        remedy="restart the proxy of this node: it lists anew",
+        remedy=f"restart the {told.teller} of this node: it lists anew",
     )
 
 
@@ -254,7 +262,7 @@ def _misnamed(told: ToldNode, names: set[str]) -> Finding:
     override = f"--hostname-override={near[0]}" if near else "--hostname-override"
     return _finding(
         "N7",
-        told.node,
+        told,
         f"its proxy says that it is {told.node}; {f'the Node is {near[0]}' if near else 'there is no such Node'}",
         effect="no hints, no local endpoints, and no Lease that goes with the Node",
         remedy=f"start the proxy with {override}",

@@ -40,6 +40,9 @@ from sliceplane.kit.times import format_micro_time
 
 LEASE_NAMESPACE: Final = "kube-node-lease"
 LEASE_PREFIX: Final = "sliceplane-proxy-"
+#: of name servers (``shell.transport.telling``)
+DNS: Final = "dns"
+DNS_LEASE_PREFIX: Final = f"sliceplane-{DNS}-"
 LABEL_COMPONENT: Final = "sliceplane.dev/component"
 COMPONENT: Final = "node-proxy"
 ANNOTATION_REVISION: Final = "sliceplane.dev/endpointslices-revision"

@@ -15,16 +15,17 @@ from tests.waiting import eventually
 from sliceplane.api.codec import encode
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection, Write
-from sliceplane.api.scheme import Leases, Services
+from sliceplane.api.scheme import EndpointSlices, Leases, Services
 from sliceplane.dns.clients import AnswerConfig
 from sliceplane.dns.view import ZoneConfig
 from sliceplane.informer.cache import Change
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.resolver import sockets
-from sliceplane.shell.resolver.service import Resolver
+from sliceplane.shell.resolver.service import Resolver, watches
 from sliceplane.shell.resolver.sockets import ListenError, bound
 from sliceplane.shell.server.config import PlaneConfig
 from sliceplane.shell.server.plane import ServerPlane
+from sliceplane.shell.tools.drifting import read_drift
 from sliceplane.shell.transport.reflect import loop_clock
 
 OWN = f"demo.default.svc.{ZONE}"
@@ -174,11 +175,15 @@ def test_an_address_that_is_taken_is_told() -> None:
 async def test_a_cluster_is_followed() -> None:
     async with ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), ()) as plane:
         client = plane.client("system:admin")
+        for name, labels in (("a", {}), ("b", {"service.kubernetes.io/headless": ""})):
+            metadata = {"name": name, "labels": {"kubernetes.io/service-name": name, **labels}}
+            body = encode({"metadata": metadata, "addressType": "IPv4", "endpoints": []})
+            await client.perform(Write(verb="create", resource=EndpointSlices, namespace="default", body=body))
         resolver = Resolver(ZoneConfig(), AnswerConfig(), clock=loop_clock(1e9))
         ((_, port),) = await resolver.listen((("127.0.0.1", 0),))
         assert (await exchanged(asked(), "127.0.0.1", port)).rcode() == dns.rcode.SERVFAIL
         assert not resolver.pages()["/readyz"]().healthy  # type: ignore[union-attr]
-        following = asyncio.create_task(resolver.follow(client, Rng(1), nodes=True, tells="here"))
+        following = asyncio.create_task(resolver.follow(client, Rng(1), watches(nodes=True), tells="here"))
         await resolver.wait_ready()
         assert resolver.pages()["/readyz"]().healthy  # type: ignore[union-attr]
         assert (await exchanged(asked(), "127.0.0.1", port)).rcode() == dns.rcode.NXDOMAIN
@@ -196,6 +201,8 @@ async def test_a_cluster_is_followed() -> None:
             return bool((await client.list(leases)).items)
 
         await eventually(told)
+        (row,) = (await read_drift(client, lambda: 1e9, port=1)).rows
+        assert (row.node, row.state, row.cache) == ("here (names)", "in step", "equal")
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         assert not await told(), "a drain does not wait for what has stopped"

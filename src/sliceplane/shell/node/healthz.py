@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -31,7 +31,7 @@ from typing import Any, Protocol
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.ip import Family
-from sliceplane.kit.metrics import merged
+from sliceplane.kit.metrics import Metrics, merged
 from sliceplane.kit.times import format_micro_time
 from sliceplane.proxy.progress import FOLLOWED
 from sliceplane.proxy.schedule import Freshness
@@ -143,13 +143,13 @@ def health_pages(proxy: Proxy, clock: Callable[[], float] = time.time) -> dict[s
     return {"/healthz": lambda: page("healthz"), "/livez": lambda: page("livez")}
 
 
-def metrics_pages(proxy: Proxy) -> dict[str, PageMaker]:
-    """For ``shell.process.pages.serve_pages``, at the metrics address."""
+def metrics_pages(proxy: Proxy, more: Iterable[Metrics] = ()) -> dict[str, PageMaker]:
+    """For ``shell.process.pages.serve_pages``, at the metrics address; *more*: of what else the process does."""
 
     def metrics() -> Page:
         from sliceplane.shell.process.pages import expose  # here: the first scrape loads the library
 
-        body, content_type = expose(merged(proxy.metrics.families(), door.metrics.families()))
+        body, content_type = expose(merged(*(of.families() for of in (proxy.metrics, door.metrics, *more))))
         return Page(body, content_type=content_type.decode())
 
     return {

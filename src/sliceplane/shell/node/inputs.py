@@ -17,16 +17,21 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Protocol
 
+from sliceplane.api.core import Service
+from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, Services
 from sliceplane.controllers.base import Selection
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.informer.reflector import ABSENT_PERIOD_S
+from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
+from sliceplane.proxy.selections import reading_of, readings_of_service, readings_of_slice
 from sliceplane.shell.node.timing import PROBE_TIMEOUT_S, PROBE_VALID_S
 from sliceplane.shell.transport.base import Client, Unreachable
 from sliceplane.shell.transport.reflect import RunningInformer
@@ -35,6 +40,25 @@ from sliceplane.shell.transport.reflect import RunningInformer
 COMMON = ""
 
 Changes = tuple[Change[Object], ...]
+
+
+class Beside(Protocol):
+    """What else in the process follows Services and EndpointSlices, all of them, and this node's Node: a name server.
+    They are read once, and the proxy is told of those that are its own."""
+
+    @property
+    def metrics(self) -> Metrics: ...
+
+    def is_told(self, staleness: Callable[[], float]) -> None:
+        """From now on; *staleness* in seconds, infinite before all was told."""
+
+    def on_changes(self, changes: Changes) -> None: ...
+
+    def on_list(self) -> None:
+        """A first list was told."""
+
+
+_READ_BESIDE = (Services, EndpointSlices, Nodes)
 
 
 class _Selection:
@@ -62,6 +86,7 @@ class Inputs:
         api_timeout_s: float = PROBE_TIMEOUT_S,
         probe_valid_s: float = PROBE_VALID_S,
         absent_period_s: float = ABSENT_PERIOD_S,
+        beside: Beside | None = None,
     ) -> None:
         """*api_timeout_s*: how long the server may take to answer when it is asked whether it does; 0: it is not
         asked."""
@@ -75,7 +100,14 @@ class Inputs:
         self._on_mark = on_mark
         self._on_synced = on_synced
         self._on_dropped = on_dropped
-        self._informers = tuple(self._informer(watch) for watch in watched)
+        self._beside = beside
+        self._reading = next((reading_of(of.label_selector) for of in watched if of.resource is EndpointSlices), "")
+        whole = (Services, EndpointSlices) if beside is not None else ()
+        self._informers = tuple(
+            self._informer(Selection(watch.resource) if watch.resource in whole else watch) for watch in watched
+        )
+        if beside is not None:
+            beside.is_told(self._staleness_beside_s)
         self._node_name = next((watch.field_selector for watch in watched if watch.resource is Nodes), "")
         self._selections: dict[str, _Selection] = {}
         self._wanted: tuple[str, ...] = ()
@@ -91,7 +123,10 @@ class Inputs:
             async with asyncio.TaskGroup() as self._group:
                 for informer in self._informers:
                     key = informer.resource.key
-                    handler, on_synced = partial(self._on_changes, COMMON), partial(self._on_synced, key)
+                    if self._beside is not None and informer.resource in _READ_BESIDE:
+                        informer.add_handler(self._beside.on_changes, self._beside.on_list)
+                    handler = partial(self._on_changes, COMMON) if self._beside is None else self._on_all_changes
+                    on_synced = partial(self._on_synced, key)
                     informer.add_handler(handler, on_synced, partial(self._on_mark, key, COMMON))
                     self._group.create_task(informer.run(), name=f"informer {key}")
                 for selector in self._wanted:
@@ -100,6 +135,29 @@ class Inputs:
             if self._probe is not None:
                 self._probe.cancel()
                 await asyncio.gather(self._probe, return_exceptions=True)
+
+    def _on_all_changes(self, changes: Changes) -> None:
+        """The proxy is told of what it would read by itself."""
+        self._on_changes(COMMON, tuple(self._own(changes)))
+
+    def _own(self, changes: Changes) -> Iterator[Change[Object]]:
+        for change in changes:
+            old = change.old if change.old is not None and self._is_own(change.old) else None
+            new = change.new if change.new is not None and self._is_own(change.new) else None
+            if old is not None or new is not None:
+                yield Change(change.resource, old, new)
+
+    def _is_own(self, subject: Object) -> bool:
+        match subject:
+            case Service():
+                return bool(readings_of_service(subject))
+            case EndpointSlice():
+                return self._reading in readings_of_slice(subject)
+        return True
+
+    def _staleness_beside_s(self) -> float:
+        shared = [informer for informer in self._informers if informer.resource in _READ_BESIDE]
+        return max((informer.staleness() for informer in shared if not informer.absent), default=math.inf)
 
     def aim(self, selectors: tuple[str, ...]) -> None:
         """Read these selections of EndpointSlices besides the common one, and no others."""
@@ -133,7 +191,11 @@ class Inputs:
         informers = [(COMMON, informer) for informer in self._informers]
         informers += [(selector, selection.informer) for selector, selection in self._selections.items()]
         return {
-            selector: {held.metadata.key: held.metadata.resource_version for held in informer.cache}
+            selector: {
+                held.metadata.key: held.metadata.resource_version
+                for held in informer.cache
+                if self._beside is None or selector != COMMON or self._is_own(held)
+            }
             for selector, informer in informers
             if informer.resource.key == key
         }

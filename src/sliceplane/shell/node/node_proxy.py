@@ -44,7 +44,7 @@ from sliceplane.proxy.surroundings import PRIMARY, RulesConfig
 from sliceplane.shell.node.claims import ALL_NODES, ProxyClaims
 from sliceplane.shell.node.consequences import FAILED, Consequences, FlowForgetter, last_asked
 from sliceplane.shell.node.healthz import ProxyHealth
-from sliceplane.shell.node.inputs import COMMON, Changes, Inputs
+from sliceplane.shell.node.inputs import COMMON, Beside, Changes, Inputs
 from sliceplane.shell.node.kernel.backend import AnyBackend, KernelError, look
 from sliceplane.shell.node.kernel.netns import Listen, listening_in
 from sliceplane.shell.node.metrics import ProxyMetrics, ProxyRecord
@@ -121,6 +121,7 @@ class NodeProxy:
         self._clock = clock
         #: to be replaced before anything happens
         self.record = ProxyRecord()
+        self.beside: Beside | None = None
         self._planes: tuple[AnyNodePlane, ...] = tuple(backend.plane(family, config) for family in families)
         self._wake = {plane.family: asyncio.Event() for plane in self._planes}
         self._missing = {watched.resource.key for watched in self.watches}
@@ -183,11 +184,9 @@ class NodeProxy:
                     self._on_slice(before, after, now)
             case (Node() | None, Node() | None as node):
                 self._on_node(node, now)
-            case (ServiceCIDR() | None as old_range, ServiceCIDR() | None as new_range):
-                subject = new_range or old_range
-                assert subject is not None, "an event has an old or a new object"
+            case (ServiceCIDR() | None, ServiceCIDR() | None as new_range):
                 for plane in self._planes:
-                    plane.on_service_cidr(subject.metadata.name, new_range, now)
+                    plane.on_service_cidr(change.object.metadata.name, new_range, now)
             case _:
                 raise AssertionError(f"a change of {change.resource}, which is not watched")
         # Last, so that a change which the model could not take is missing in the digest.
@@ -255,6 +254,7 @@ class NodeProxy:
             api_timeout_s=self._timing.probe_timeout_s,
             probe_valid_s=self._timing.probe_valid_s,
             absent_period_s=self._timing.absent_kind_period_s,
+            beside=self.beside,
         )
         self._claims.follow(self._inputs, client)
         self._events = EventRecorder(client, clock=self._clock, instance=self._node_name)

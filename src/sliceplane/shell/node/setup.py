@@ -20,6 +20,7 @@ from sliceplane.proxy.surroundings import RulesConfig
 from sliceplane.recorder.recorder import Recorder
 from sliceplane.shell.node.drain_hook import DrainHook
 from sliceplane.shell.node.healthz import health_pages, look_pages, metrics_pages
+from sliceplane.shell.node.inputs import Beside
 from sliceplane.shell.node.kernel.backend import AnyBackend, KernelError
 from sliceplane.shell.node.kernel.conntrack import Conntrack
 from sliceplane.shell.node.kernel.modes import backend_of, present
@@ -81,13 +82,14 @@ async def running_proxy(
     flight: FlightConfig | None = None,
     recorder: Recorder | None = None,
     drain_port: int = 0,
+    beside: Beside | None = None,
 ) -> AsyncIterator[tuple[NodeProxy, asyncio.Task[None]]]:
     """A proxy that follows the server of *client*, and the task in which it does; its pages are served where they are
     wanted.  At the end the rules stay.
 
     *reports_progress*: the Lease of this node is kept; *report_spread_s*: of ``tell_progress``.  *flight*: of a
     recorder of its own; *recorder*: one that is there already.  *drain_port*: ``preStop`` hooks of Pods here are
-    answered on it; 0: they are not.
+    answered on it; 0: they are not.  *beside*: is told what the proxy reads; its metrics are on the proxy's page.
 
     Raises ``KernelError`` and ``SysctlError``, before any write, if the kernel cannot do it, and ``PageError``.
     """
@@ -118,12 +120,13 @@ async def running_proxy(
             unhealthy = partial(_problems, proxy)
             recorder = await stack.enter_async_context(recording(flight, clock, unhealthy))
         proxy.record = ProxyRecord(recorder, clock())
+        proxy.beside = beside
         await stack.enter_async_context(present(settings.mode, netns))
         await prepare(backend, settings, netns)
         looks = look_pages(proxy) if settings.metrics is not None and is_loopback(settings.metrics[0]) else {}
         for listen, pages in (
             (settings.healthz, health_pages(proxy)),
-            (settings.metrics, {**metrics_pages(proxy), **looks}),
+            (settings.metrics, {**metrics_pages(proxy, () if beside is None else (beside.metrics,)), **looks}),
         ):
             if listen is not None:
                 await stack.enter_async_context(serve_pages(pages, *listen))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
 from ipaddress import ip_address
@@ -26,6 +26,7 @@ from sliceplane.dns.view import ZoneConfig
 from sliceplane.informer.cache import Change
 from sliceplane.kit.metrics import DEFAULT_BUCKETS, Distribution, Metrics
 from sliceplane.kit.rng import Rng
+from sliceplane.proxy.progress import DNS
 from sliceplane.proxy.selections import ALL
 from sliceplane.shell.process.interfaces import addresses
 from sliceplane.shell.process.log import get_logger
@@ -74,6 +75,7 @@ class Resolver:
         self._streams = Streams(self._on_query, self._on_forward)
         self._upstreams = None if forward is None else Upstreams(forward, clock=clock, own=self._is_own)
         self._listening: tuple[tuple[str, int], ...] = ()
+        self._told_staleness_s: Callable[[], float] | None = None
         self._ready = asyncio.Event()
         self._asked: dict[int, int] = {}
         self._answered: dict[int, int] = {}
@@ -112,17 +114,17 @@ class Resolver:
 
     # -- the cluster -------------------------------------------------------------------------------------
 
-    async def follow(self, client: Client, rng: Rng, *, nodes: bool, tells: str = "") -> None:
-        """Until cancelled.  *tells*: a name of its own under which it tells how far it is, for barriers of drains to
-        wait for it; "" for none."""
-        for selection in watches(nodes=nodes):
+    async def follow(self, client: Client, rng: Rng, selections: Iterable[Selection], *, tells: str = "") -> None:
+        """Until cancelled; what is not of *selections* comes by ``on_changes``.  *tells*: a name of its own under which
+        it tells how far it is, for barriers of drains to wait for it; "" for none."""
+        for selection in selections:
             informer = RunningInformer[Object](client, selection, clock=self._clock, rng=rng.fork())
-            informer.add_handler(self._on_changes, self._on_synced)
+            informer.add_handler(self.on_changes, self.on_list)
             self._informers.append(informer)
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             if tells:
                 slices = next(item for item in self._informers if item.resource is EndpointSlices)
-                consumer = Consumer("dns", tells, {ALL: slices}, self._clock)
+                consumer = Consumer(DNS, tells, {ALL: slices}, self._clock)
                 await stack.enter_async_context(telling(client, consumer, rng.fork(), self._clock))
             for informer in self._informers:
                 group.create_task(informer.run(), name=f"informer {informer.resource.key}")
@@ -130,27 +132,33 @@ class Resolver:
             if self._upstreams is not None:
                 group.create_task(self._upstreams.follow(), name="dns: files of the forwarder")
 
-    def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
+    def is_told(self, staleness: Callable[[], float]) -> None:
+        """Another reader calls ``on_changes``, too.  *staleness* in seconds, infinite before all was told."""
+        self._told_staleness_s = staleness
+
+    def on_changes(self, changes: tuple[Change[Object], ...]) -> None:
         self.server.apply(changes, self._clock())
 
-    def _on_synced(self) -> None:
-        if not self._ready.is_set() and all(informer.synced for informer in self._informers):
+    def on_list(self) -> None:
+        """A kind that the cluster keeps from us is done without."""
+        told = self._told_staleness_s is None or math.isfinite(self._told_staleness_s())
+        listed = bool(self._informers) and all(informer.synced or informer.absent for informer in self._informers)
+        if told and listed and not self._ready.is_set():
             self.server.on_synced()
             self._ready.set()
 
     async def _look(self) -> None:
         while True:
             self.server.on_stale(stale=self._ready.is_set() and self.staleness_s() > STALE_S)
-            # A kind that the cluster keeps from us is done without.
-            if not self._ready.is_set() and all(item.synced or item.absent for item in self._informers):
-                self.server.on_synced()
-                self._ready.set()
+            self.on_list()
             await asyncio.sleep(_LOOK_S)
 
     def staleness_s(self) -> float:
         """Of the oldest cache; 0 where the watch that feeds it is open."""
-        followed = [informer for informer in self._informers if not informer.absent]
-        return max((informer.staleness() for informer in followed), default=math.inf)
+        ages = [informer.staleness() for informer in self._informers if not informer.absent]
+        if self._told_staleness_s is not None:
+            ages.append(self._told_staleness_s())
+        return max(ages, default=math.inf)
 
     def _ages(self) -> list[tuple[tuple[str, ...], float]]:
         age = self.staleness_s()

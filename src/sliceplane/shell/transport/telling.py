@@ -19,7 +19,9 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from sliceplane.api.codec import encode
+from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Object
 from sliceplane.api.requests import PROGRESS_PATH, Write
 from sliceplane.api.scheme import Leases
 from sliceplane.drain.reports import CONSUMER_HELD_S, Telling, wanteds
@@ -27,6 +29,7 @@ from sliceplane.informer.cache import Change, Mark
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
 from sliceplane.proxy.progress import LEASE_NAMESPACE, Place, Progress
+from sliceplane.proxy.selections import ALL, readings_of_slice
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client, Unreachable, no_answer, post
 from sliceplane.shell.transport.reflect import RunningInformer
@@ -93,8 +96,12 @@ class Consumer:
             informer.add_handler(partial(self._on_changes, reading), lambda: None, on_mark)
 
     def _on_changes(self, reading: str, changes: tuple[Change[Any], ...]) -> None:
+        """Who reads every slice tells of those that ``ALL`` has, for others to compare: of headless Services it has
+        none."""
         for change in changes:
-            self.progress.on_change(change, reading, self._clock())
+            old, new = (item if reading != ALL or _is_of_all(item) else None for item in (change.old, change.new))
+            if old is not None or new is not None:
+                self.progress.on_change(Change(change.resource, old, new), reading, self._clock())
 
     def _on_mark(self, reading: str, mark: Mark) -> None:
         self.progress.on_mark(mark.resource, reading, mark)
@@ -116,6 +123,10 @@ class Consumer:
             place = (self._informers[reading].resource.plural, reading)
             if held[place].revision < revision:
                 self._informers[reading].relist("a drain barrier asks", told=False)
+
+
+def _is_of_all(subject: Object | None) -> bool:
+    return not isinstance(subject, EndpointSlice) or ALL in readings_of_slice(subject)
 
 
 @asynccontextmanager

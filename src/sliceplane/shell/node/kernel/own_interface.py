@@ -1,0 +1,97 @@
+"""An interface of our own for a link-local address of this node, at which its clients find a name server (rtnetlink(7);
+kubernetes/dns, ``cmd/node-cache``).  It is "dummy", so that nothing leaves by it; a kernel without those gets a bridge
+without ports, which is as much.
+
+It stays when the process ends, as the rules do: the next one finds it.  ``remove`` takes it away.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from contextlib import suppress
+from ipaddress import ip_address
+from struct import Struct
+from typing import Final
+
+NAME: Final = "sliceplane-dns"
+_NEWLINK, _DELLINK, _NEWADDR = 16, 17, 20
+_REQUEST_ACK: Final = 0x5
+_CREATE_NEW: Final = 0x600
+_IFF_UP: Final = 1
+#: attributes: name and kind of a link, address
+_IFLA_IFNAME, _IFLA_LINKINFO, _IFLA_INFO_KIND = 3, 18, 1
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_header: Final = Struct("=IHHII")
+_link: Final = Struct("=BxHiII")
+_address: Final = Struct("=BBBBI")
+_attribute: Final = Struct("=HH")
+
+
+def ensure(address: str) -> None:
+    """That *address* is one of this network namespace; another one than a link-local address is left to its
+    administrator.  Raises ``OSError``."""
+    parsed = ip_address(address)
+    if not parsed.is_link_local or _is_here(address):
+        return
+    try:
+        _make(b"dummy")
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        _make(b"bridge")
+    family = socket.AF_INET if parsed.version == 4 else socket.AF_INET6
+    head = _address.pack(family, parsed.max_prefixlen, 0, 0, socket.if_nametoindex(NAME))
+    with suppress(FileExistsError):
+        _ask(
+            _NEWADDR, head, _packed(_IFA_LOCAL, parsed.packed) + _packed(_IFA_ADDRESS, parsed.packed), flags=_CREATE_NEW
+        )
+    _ask(_NEWLINK, _link.pack(0, 0, 0, _IFF_UP, _IFF_UP), _name())
+
+
+def remove() -> None:
+    """If it is there.  Raises ``OSError``."""
+    try:
+        _ask(_DELLINK, _link.pack(0, 0, 0, 0, 0), _name())
+    except OSError as error:
+        if error.errno != errno.ENODEV:
+            raise
+
+
+def _make(kind: bytes) -> None:
+    with suppress(FileExistsError):
+        link_info = _packed(_IFLA_LINKINFO, _packed(_IFLA_INFO_KIND, kind))
+        _ask(_NEWLINK, _link.pack(0, 0, 0, 0, 0), _name() + link_info, flags=_CREATE_NEW)
+
+
+def _is_here(address: str) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as own:
+        try:
+            own.bind((address, 0))
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+            return False
+    return True
+
+
+def _name() -> bytes:
+    return _packed(_IFLA_IFNAME, NAME.encode() + b"\0")
+
+
+def _packed(kind: int, data: bytes) -> bytes:
+    whole = _attribute.pack(_attribute.size + len(data), kind) + data
+    return whole + bytes(-len(whole) % 4)
+
+
+def _ask(kind: int, head: bytes, attributes: bytes, *, flags: int = 0) -> None:
+    """Raises ``OSError`` with what the kernel says."""
+    body = head + attributes
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as link:
+        link.settimeout(5.0)
+        link.sendall(_header.pack(_header.size + len(body), kind, _REQUEST_ACK | flags, 1, 0) + body)
+        answer = link.recv(65536)
+    number = -int.from_bytes(answer[_header.size : _header.size + 4], "little", signed=True)
+    if number:
+        raise OSError(number, f"interface {NAME}: {os.strerror(number)}")

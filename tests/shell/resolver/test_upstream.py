@@ -23,7 +23,7 @@ from sliceplane.dns.view import ZoneConfig
 from sliceplane.informer.cache import Change
 from sliceplane.shell.resolver import upstream
 from sliceplane.shell.resolver.service import Resolver
-from sliceplane.shell.resolver.sockets import ListenError
+from sliceplane.shell.resolver.sockets import ListenError, bound
 from sliceplane.shell.resolver.upstream import ForwardFlags
 
 
@@ -71,11 +71,10 @@ class NameServerOfOthers(asyncio.DatagramProtocol):
 async def others(number: int) -> AsyncIterator[tuple[NameServerOfOthers, str]]:
     """A name server of others, and where it is."""
     loop = asyncio.get_running_loop()
-    transport, served = await loop.create_datagram_endpoint(
-        lambda: NameServerOfOthers(number), local_addr=("127.0.0.1", 0)
-    )
-    port = transport.get_extra_info("sockname")[1]
-    stream = await asyncio.start_server(served.serve_stream, "127.0.0.1", port)
+    datagrams, listening = bound("127.0.0.1", 0)  # at one port, and another one if that is taken
+    transport, served = await loop.create_datagram_endpoint(lambda: NameServerOfOthers(number), sock=datagrams)
+    port = datagrams.getsockname()[1]
+    stream = await asyncio.start_server(served.serve_stream, sock=listening)
     try:
         yield served, f"127.0.0.1:{port}"
     finally:

@@ -16,6 +16,7 @@ import dns.rcode
 import dns.rrset
 import pytest
 from tests.dns.world import NOW, ZONE, service
+from tests.ports import free_port
 from tests.waiting import eventually
 
 from sliceplane.dns.clients import AnswerConfig
@@ -182,9 +183,7 @@ async def test_a_stub_zone_and_the_servers_of_a_resolv_conf(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
 async def test_an_upstream_that_is_ourselves_is_refused(address: str) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
-        own.bind(("127.0.0.1", 0))
-        port = own.getsockname()[1]
+    port = free_port()
     flags = ForwardFlags(forward=(f"127.0.0.1:{port}",))
     resolver = Resolver(ZoneConfig(), AnswerConfig(forwards=True), clock=lambda: NOW, forward=flags)
     with pytest.raises(ListenError, match="is this server itself"):

@@ -40,7 +40,8 @@ def cluster(settings: PortSettings, kind: ClientKind) -> bytes:
     policies = _policies(settings, kind)
     if kind == "grpc":
         service = settings.key.service
-        labels = struct(service_name=service.name, service_namespace=service.namespace)
+        # The library has the longer of two names first, if it begins as the other one.
+        labels = struct(service_namespace=service.namespace, service_name=service.name)
         limits = message(10, message(1, wrapped(4, settings.requests_max)))
         metadata = filter_metadata(25, "com.google.csm.telemetry_labels", labels)
         return common + integer(6, by_enum) + limits + metadata + policies

@@ -92,8 +92,8 @@ def collected_assignment(key: PortKey, localities: Iterable[tuple[str, str, str]
 
 
 def struct(**texts: str) -> bytes:
-    """``google.protobuf.Struct`` of texts; names in order."""
-    return b"".join(message(1, text(1, name), message(2, message(3, texts[name].encode()))) for name in sorted(texts))
+    """``google.protobuf.Struct`` of texts, in the order given."""
+    return b"".join(message(1, text(1, name), message(2, message(3, of.encode()))) for name, of in texts.items())
 
 
 def filter_metadata(number: int, name: str, held: bytes) -> bytes:

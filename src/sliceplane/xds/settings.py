@@ -112,12 +112,14 @@ def _one_of(annotations: dict[str, str], name: str, values: tuple[str, ...], pro
 
 
 def _number(annotations: dict[str, str], name: str, problems: list[str]) -> int:
+    """0: it says none."""
     value = annotations.get(name, "")
     number = _integer(value)
-    if value and not 0 < number < UNLIMITED:
+    if 0 < number < UNLIMITED:
+        return number
+    if value:
         problems.append(f"{name}: {value[:64]!r} is no number from 1 to {UNLIMITED - 1}")
-        return 0
-    return number
+    return 0
 
 
 def _listens_at(value: str, ports: list[ServicePort], problems: list[str]) -> dict[str, int]:

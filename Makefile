@@ -54,6 +54,7 @@ fuzz: dev ## hostile requests for FUZZ_SECONDS (1800), in process and over socke
 	PYTHONPATH=src:. $(PY) -m tests.fuzz --seconds $$(( $(FUZZ_SECONDS) / 3 ))
 	PYTHONPATH=src:. $(PY) -m tests.fuzz.names --seconds $$(( $(FUZZ_SECONDS) / 3 ))
 	PYTHONPATH=src:. $(PY) -m tests.fuzz.wire --seconds $$(( $(FUZZ_SECONDS) / 3 ))
+	PYTHONPATH=src:. $(PY) -m tests.fuzz.http2 --seconds $$(( $(FUZZ_SECONDS) / 3 ))
 
 attack: dev ## what a hostile request, user, Service or clock costs: every attack of docs/security.md, bounded, on loopback
 	@PYTHONPATH=src:. $(PY) -m tests.attack

@@ -11,6 +11,7 @@ as are frames of unknown kinds.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -74,7 +75,7 @@ class StreamGone:
     text: str
 
 
-Event = StreamRequest | StreamData | StreamGone
+StreamEvent = StreamRequest | StreamData | StreamGone
 
 
 class _Stream:
@@ -107,7 +108,8 @@ class Http2Connection:
         self._has_preface = False
         self._has_settings = False
         self._receive_left = CONNECTION_WINDOW
-        self._events: list[Event] = []
+        #: of the frame that is being read
+        self._events: list[StreamEvent] = []
         self._allowance = Allowance(now)
         self._now = now
         self._began = now
@@ -154,44 +156,40 @@ class Http2Connection:
 
     # Receiving
 
-    def receive(self, data: bytes, now: float) -> list[Event]:
-        """What *data* completes."""
+    def receive(self, data: bytes, now: float) -> Iterator[StreamEvent]:
+        """What *data* completes.  The caller takes all of it; what it does about an event counts for what follows."""
         self._now = self._heard = now
         self._pinged = None
         if self.fault is not None:
-            return []
-        events = self._events = []
+            return
         if self._unread:
             self._unread += data
             if len(self._unread) < self._needed:
-                return events
+                return
             data = bytes(self._unread)
-        try:
-            start = self._take_frames(data)
-        except ConnectionFault as fault:
-            events += [StreamGone(stream_id, fault.text) for stream_id in self._streams]
-            self._fail(fault)
-        else:
             self._unread.clear()
-            self._unread += memoryview(data)[start:]
-        return events
+        try:
+            yield from self._take_frames(data)
+        except ConnectionFault as fault:
+            gone = [StreamGone(stream_id, fault.text) for stream_id in self._streams]
+            self._fail(fault)
+            yield from gone
 
-    def _take_frames(self, data: bytes) -> int:
-        """How much of *data* was whole frames."""
+    def _take_frames(self, data: bytes) -> Iterator[StreamEvent]:
+        """The whole frames of *data*; the rest waits."""
         start = 0
         size = len(data)
         if not self._has_preface:
             if data[: len(frames.PREFACE)] != frames.PREFACE[:size]:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "this is not HTTP/2")
-            if size < len(frames.PREFACE):
-                return 0
-            self._has_preface = True
-            start = len(frames.PREFACE)
+            self._has_preface = size >= len(frames.PREFACE)
+            start = len(frames.PREFACE) if self._has_preface else 0
+        events = self._events
         unpack = frames.HEAD.unpack_from
-        while True:
+        while self._has_preface and self.fault is None:
             self._needed = frames.HEAD_BYTES
             if size - start < frames.HEAD_BYTES:
-                return start
+                break
             high, low, kind, flags, stream_id = unpack(data, start)
             length = high << 8 | low
             if length > frames.FRAME_BYTES_MAX:
@@ -199,13 +197,17 @@ class Http2Connection:
             end = start + frames.HEAD_BYTES + length
             if end > size:
                 self._needed = end - start
-                return start
+                break
             stream_id &= frames.MAX_31
             try:
                 self._on_frame(kind, flags, stream_id, data[start + frames.HEAD_BYTES : end])
             except StreamFault as fault:
                 self._on_stream_fault(stream_id, fault)
             start = end
+            if events:
+                yield from events
+                events.clear()
+        self._unread += memoryview(data)[start:]
 
     def _on_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if self._block is not None and (kind != frames.CONTINUATION or stream_id != self._block_head[0]):

@@ -5,7 +5,7 @@ A ``Handler`` is told of a call when it is known who asks, and from then on of e
     opened --> message ... --> half_closed --> closed
 
 ``closed`` comes once, unless the handler itself has finished the call.  All of it happens in the loop's thread, and a
-handler sends whenever it likes.  What leaves in one turn of the loop leaves in one write.
+handler sends whenever it likes.  What is sent in one turn of the loop leaves in one write.
 """
 
 from __future__ import annotations
@@ -126,13 +126,13 @@ class GrpcProtocol(asyncio.Protocol):
         if self.certificate is not None:
             self.known()
         self._set_timer()
-        self._flush()
+        self.flush()
 
     def data_received(self, data: bytes) -> None:
         self._flush_scheduled = True
         for event in self.grpc.receive(data, self._loop.time()):
             self._perform(event)
-        self._flush()
+        self.flush()
         if not self._is_known:
             self._listener.newcomers.charge(self._transport, OPEN_BYTES + self.grpc.partial_bytes + self._held_bytes)
 
@@ -151,7 +151,7 @@ class GrpcProtocol(asyncio.Protocol):
         if self._is_reading_paused and not self._transport.is_closing():
             self._is_reading_paused = False
             self._transport.resume_reading()
-        self._flush()
+        self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
         for timer in (self._timer, self._stalled):
@@ -256,9 +256,9 @@ class GrpcProtocol(asyncio.Protocol):
     def _flush_soon(self) -> None:
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._listener.flush_soon(self)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         self._flush_scheduled = False
         http = self.grpc.http
         while not self._is_paused and (output := http.take_output()):
@@ -286,7 +286,7 @@ class GrpcProtocol(asyncio.Protocol):
         self._timer = None
         for event in self.grpc.on_time(self._loop.time()):
             self._perform(event)
-        self._flush()
+        self.flush()
         if not self._transport.is_closing():
             self._set_timer()
 

@@ -71,6 +71,8 @@ class GrpcListener:
         self._connections: dict[GrpcProtocol, None] = {}
         self._calls_of: dict[tuple[str, str], int] = {}
         self._asking: dict[Call, asyncio.Task[None]] = {}
+        #: connections that have something to write
+        self._to_flush: list[GrpcProtocol] = []
         self.newcomers = Newcomers() if newcomers is None else newcomers
         metrics = self.metrics = Metrics()
         if newcomers is None:
@@ -154,6 +156,16 @@ class GrpcListener:
 
     def leave(self, connection: GrpcProtocol) -> None:
         self._connections.pop(connection, None)
+
+    def flush_soon(self, connection: GrpcProtocol) -> None:
+        if not self._to_flush:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._to_flush.append(connection)
+
+    def _flush(self) -> None:
+        connections, self._to_flush = self._to_flush, []
+        for connection in connections:
+            connection.flush()
 
     def met(self, limit: str) -> None:
         self._limits.of(limit).value += 1

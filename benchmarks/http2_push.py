@@ -1,0 +1,80 @@
+"""What a message to one client costs the xDS server's port, its acknowledgement included: CPU of the server's process.
+
+The same client program asks all three: ours (``shell.xds`` with a handler that pushes ready bytes), ``grpc.aio`` with
+the same bytes, and go-control-plane's linear cache, which makes the message itself.  Plain and over TLS.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.harness import Result, main, note
+from benchmarks.tools import peers
+from benchmarks.tools.process import Process, scratch
+from sliceplane.shell.server.keys.pki import Pki, ensure
+
+GO = "go-control-plane 0.14.0"
+#: of a message, and how many endpoints the peer's has for about as many
+SIZES = ((235, 10), (23_000, 1000))
+#: plain, over TLS
+BUDGETS_US = {235: (30.0, 40.0), 23_000: (36.0, 60.0)}
+WARM_ROUNDS = 3
+
+
+def cost_us(command: Sequence[str], clients: int, rounds: int, pki: Pki | None, log: Path) -> tuple[float, float, int]:
+    """CPU of the server for a message, its memory in MiB, and bytes of the message."""
+    with ExitStack() as stack:
+        server = stack.enter_context(Process(*command, log=log))
+        port = server.line()
+        authority = () if pki is None else (str(pki.ca_file),)
+        program = (sys.executable, "-m", "benchmarks.tools.push_clients")
+        fleet = stack.enter_context(Process(*program, port, str(clients), *authority, log=log))
+        size = int(fleet.line(120.0))
+        began = 0.0
+        for number in range(WARM_ROUNDS + rounds):
+            if number == WARM_ROUNDS:
+                began = server.cpu_s()
+            server.say("")
+            size = int(fleet.line(120.0))
+        time.sleep(0.3)  # acknowledgements of the last round are on their way
+        return (server.cpu_s() - began) / rounds / clients * 1e6, server.rss_mib(), size
+
+
+def run(small: bool) -> list[Result]:
+    clients, rounds = (20, 5) if small else (1000, 40)
+    go = None if small else peers.build("xds")
+    results = []
+    with scratch() as name:
+        folder = Path(name)
+        pki, _ = ensure(folder / "pki", ("localhost",), time.time())
+        log = folder / "log"
+        for size, endpoints in SIZES:
+            for over, tls in ((0, None), (1, pki)):
+                where = f"{size:,} bytes, {clients:,} clients{', TLS' if tls else ''}"
+                python = (sys.executable, "-m", "benchmarks.tools.push_server")
+                further = () if tls is None else (str(tls.folder),)
+                value, rss, _ = cost_us((*python, "ours", str(size), *further), clients, rounds, tls, log)
+                theirs, their_rss, _ = cost_us((*python, "grpc", str(size), *further), clients, rounds, tls, log)
+                note(f"{where}: {rss:.0f} MiB, grpc.aio {their_rss:.0f} MiB")
+                name, unit = "CPU of a push and its ACK", "us"
+                results.append(
+                    Result(name=name, size=where, value=value, unit=unit, peer="grpc.aio", peer_value=theirs)
+                )
+                if go is None:
+                    continue
+                files = () if tls is None else (str(tls.server_file), str(tls.server_key_file))
+                whole, go_rss, go_size = cost_us((str(go), str(endpoints), *files), clients, rounds, tls, log)
+                note(f"{where}: {GO} {go_rss:.0f} MiB, messages of {go_size:,} bytes")
+                budget = BUDGETS_US[size][over]
+                results.append(
+                    Result(name=name, size=where, value=value, unit=unit, budget=budget, peer=GO, peer_value=whole)
+                )
+    return results
+
+
+if __name__ == "__main__":
+    main(run)

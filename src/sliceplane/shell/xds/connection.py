@@ -260,6 +260,8 @@ class GrpcProtocol(asyncio.Protocol):
 
     def flush(self) -> None:
         self._flush_scheduled = False
+        if self._transport.is_closing():
+            return
         http = self.grpc.http
         while not self._is_paused and (output := http.take_output()):
             self._listener.sent_bytes.value += len(output)

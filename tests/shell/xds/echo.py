@@ -6,15 +6,33 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
 from sliceplane.kit.rng import Rng
+from sliceplane.registry.types import User
 from sliceplane.shell.server.connections.tls import server_context
 from sliceplane.shell.server.keys.pki import Pki, ensure
-from sliceplane.shell.xds.authentication import Authenticator, Unsecured
+from sliceplane.shell.server.requests.auth import Certificate
+from sliceplane.shell.xds.authentication import Authenticator, CallRefused, Unsecured
 from sliceplane.shell.xds.connection import Call
 from sliceplane.shell.xds.transport import GrpcListener
+
+ANA = User(name="ana", groups=("people",))
+
+
+class Answering:
+    """An authenticator whose answer a test changes."""
+
+    def __init__(self, user: User | CallRefused = ANA) -> None:
+        self.answer = user
+        self.asked = 0
+
+    def user(self, certificate: Certificate | None, authorization: str) -> User | Awaitable[User]:
+        self.asked += 1
+        if isinstance(self.answer, CallRefused):
+            raise self.answer
+        return self.answer
 
 
 class Echo:

@@ -17,7 +17,7 @@ import h2.config
 import h2.connection
 import h2.events
 import pytest
-from tests.shell.xds.echo import Echo, plain, secure
+from tests.shell.xds.echo import ANA, Answering, Echo, plain, secure
 from tests.waiting import eventually
 
 from sliceplane.api.requests import Write
@@ -30,7 +30,6 @@ from sliceplane.shell.xds import connection, transport
 from sliceplane.shell.xds.authentication import CallRefused, ReviewedTokens, Unsecured
 
 PATH = "/echo.Echo/Say"
-ANA = User(name="ana", groups=("people",))
 
 
 @dataclass
@@ -49,20 +48,6 @@ class Reviewing:
             raise Unreachable("it is away")
         user = self.users.get(token)
         return json.dumps({"status": {"authenticated": user is not None, "user": user or {}}}).encode()
-
-
-class Answering:
-    """An authenticator whose answer a test changes."""
-
-    def __init__(self, user: User | CallRefused = ANA) -> None:
-        self.answer = user
-        self.asked = 0
-
-    def user(self, certificate: Certificate | None, authorization: str) -> User | Awaitable[User]:
-        self.asked += 1
-        if isinstance(self.answer, CallRefused):
-            raise self.answer
-        return self.answer
 
 
 def call(channel: grpc.Channel, messages: Iterable[bytes], **how: Any) -> tuple[list[bytes], grpc.StatusCode, str]:

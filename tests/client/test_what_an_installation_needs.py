@@ -13,7 +13,7 @@ import pytest
 from tests.client.conftest import Writer, endpoint
 from tests.shell.server.serving import Server
 
-from sliceplane.cli.entry import EXTRA_OF
+from sliceplane.shell.process.extras import EXTRA_OF
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,21 +10,6 @@ from __future__ import annotations
 import gc
 import sys
 
-#: modules that only the extras install, and the extra to name to a person who lacks one
-EXTRA_OF = {
-    "cryptography": "server",
-    "httptools": "server",
-    "joserfc": "server",
-    "jsonpatch": "server",
-    "prometheus_client": "server",
-    "structlog": "server",
-    "uvicorn": "server",
-    "uvloop": "server",
-    "grpc": "etcd",
-    "google": "etcd",
-    "matplotlib": "plot",
-}
-PACKAGE = "sliceplane"
 #: net new containers after which the garbage collector looks at the young ones
 GC_YOUNG_OBJECTS = 50_000
 
@@ -37,6 +22,8 @@ def main() -> None:
 
         command()
     except ModuleNotFoundError as error:
+        from sliceplane.shell.process.extras import EXTRA_OF, requirement
+
         extra = EXTRA_OF.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
@@ -51,22 +38,3 @@ def spare_collector() -> None:
     """Let the garbage collector look less often: imports make objects that stay, and a burst of events makes tens of
     thousands of short-lived objects, hardly any of them in a cycle."""
     gc.set_threshold(GC_YOUNG_OBJECTS, 10, 10)
-
-
-def requirement(extra: str) -> str:
-    """What to tell pip, quoted for a shell: from where this package came, if that is no package index (PEP 610)."""
-    import json
-    from importlib import metadata  # 30 ms that a start need not pay
-
-    try:
-        origin_file = metadata.distribution(PACKAGE).read_text("direct_url.json")
-    except metadata.PackageNotFoundError:
-        origin_file = None
-    if origin_file is None:
-        return f"'{PACKAGE}[{extra}]'"
-    origin = json.loads(origin_file)
-    url = origin["url"]
-    vcs = origin.get("vcs_info")
-    if vcs is not None:
-        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
-    return f"'{PACKAGE}[{extra}] @ {url}'"

@@ -41,6 +41,7 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "what-if": ("sliceplane.cli.what_if", "Tell what a change would do, by running it on virtual time."),
         "estimate": ("sliceplane.cli.estimate", "Estimate what a Service costs in writes, events and bytes."),
         "simulate": ("sliceplane.cli.simulate", "Run the plane on virtual time, under faults, from seeds."),
+        "conformance": ("sliceplane.cli.conformance", "Judge software that follows EndpointSlices by nasty histories."),
     },
     "Look after it": {
         "drain": ("sliceplane.cli.drain", "Take Pods out of Services, and wait until no node sends to them."),

@@ -285,7 +285,7 @@ def _made(wanted: Plane) -> server.ServerPlane:
 
 
 def _lacking(error: ModuleNotFoundError) -> Exception:
-    from sliceplane.cli.entry import EXTRA_OF, requirement
+    from sliceplane.shell.process.extras import EXTRA_OF, requirement
     from sliceplane.shell.process.start_error import StartError
 
     if (error.name or "").partition(".")[0] not in EXTRA_OF:

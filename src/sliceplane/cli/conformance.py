@@ -1,0 +1,164 @@
+"""``sliceplane conformance``: what a consumer of EndpointSlices makes of legal but nasty histories."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sliceplane.cli.answers import BAD, NO_ANSWER, Form, fail, output_option, rendered, show
+from sliceplane.cli.options import Command
+from sliceplane.cli.process import require
+from sliceplane.cli.progress import WorkTold
+from sliceplane.cli.values import DurationType
+
+if TYPE_CHECKING:
+    from sliceplane.conformance.consumers.consumer import Consumer
+    from sliceplane.conformance.story import Case
+    from sliceplane.conformance.verdict import Report, Verdict
+
+
+@click.command("conformance", cls=Command, examples=[
+    ("the cases", "sliceplane conformance --list"),
+    ("our own client and name server", "sliceplane conformance --run view"),
+    ("a program of yours (it prints JSON lists)", "sliceplane conformance --run 'program:python router.py'"),
+    ("CoreDNS", "sliceplane conformance --run 'name-server:coredns -conf Corefile -dns.port {port}'"),
+])  # fmt: skip
+@click.option("--list", "only_list", is_flag=True, help="List the cases, and the public bugs they stand for.")
+@click.option("--run", "consumer", default="", metavar="CONSUMER",
+    help="Judge 'view', 'dns', 'program:COMMAND' or 'name-server:COMMAND'.")  # fmt: skip
+@click.option("--name", default="", metavar="NAME", help="What the report calls the consumer.")
+@click.option("--case", "cases", multiple=True, metavar="NAME", help="This case alone. May be repeated.")
+@click.option("--claims", default="", metavar="hints,fallback",
+    help="What a program or name server honours beyond ready endpoints.")  # fmt: skip
+@click.option("--unable", default="", metavar="large,ipv6,unnamed-port",
+    help="What a program cannot tell: such cases are not asked.")  # fmt: skip
+@click.option("--patience", type=DurationType(), default="30s", show_default=True,
+    help="Time for a program or name server to believe what is right.")  # fmt: skip
+@click.option("--shrink/--no-shrink", default=True, show_default=True,
+    help="Make a history that fails as short as it goes.")  # fmt: skip
+@click.option("--report", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+    help="Write the report there, as Markdown and as JSON.")  # fmt: skip
+@output_option
+def command(
+    *,
+    only_list: bool,
+    consumer: str,
+    cases: tuple[str, ...],
+    report: Path | None,
+    shrink: bool,
+    output: Form,
+    **flags: Any,
+) -> None:
+    """Tell legal but nasty histories of a Service to any software that follows it, and compare what it believes.
+
+    A server in memory plays each history: endpoints that move, ghosts, hints half there, 410 Gone in the middle.  The
+    consumer is a real client of it.  A history that breaks it is made short and told.
+
+    A program is started once for each case with KUBECONFIG, SLICEPLANE_NAMESPACE, SLICEPLANE_SERVICE,
+    SLICEPLANE_PORT and SLICEPLANE_FAMILY in its environment; it prints a JSON list of "ADDRESS:PORT" on a line of its
+    own whenever its endpoints change.  A name server finds KUBECONFIG, listens on the {port} of its command, and is
+    asked for SRV records.
+
+    Exit code 1: a case failed; 2: the consumer could not be asked.
+    """
+    chosen = _chosen(cases)
+    if only_list or not consumer:
+        show(rendered(output, lambda: [_case_document(case) for case in chosen], lambda: _listed(chosen)))
+        return
+    require("uvicorn", "uvloop")
+    told = _judged(_consumer(consumer, **flags), chosen, shrink=shrink)
+    if report is not None:
+        _write(report, told)
+    show(rendered(output, told.document, told.text))
+    sys.exit(BAD if told.failed else 0)
+
+
+def _chosen(names: tuple[str, ...]) -> tuple[Case, ...]:
+    from sliceplane.conformance.cases import BY_NAME, CASES
+
+    unknown = [name for name in names if name not in BY_NAME]
+    if unknown:
+        raise click.UsageError(f"there is no case {unknown[0]!r}: 'sliceplane conformance --list' names them")
+    return tuple(BY_NAME[name] for name in names) or CASES
+
+
+def _consumer(text: str, *, name: str, claims: str, unable: str, patience: float) -> Consumer:
+    """Raises ``UsageError``."""
+    from sliceplane.conformance.consumers.name_server import NameServerConsumer
+    from sliceplane.conformance.consumers.program import ProgramConsumer
+    from sliceplane.conformance.consumers.view import ViewConsumer
+
+    claimed: Any = _words("--claims", claims, ("hints", "fallback"))
+    kind, _, program = text.partition(":")
+    try:
+        match kind:
+            case "view" if not program:
+                return ViewConsumer()
+            case "dns" if not program:
+                ours = f"{sys.executable} -m sliceplane dns --listen 127.0.0.1:{{port}} --zone-answers=false"
+                return NameServerConsumer(ours, name=name or "dns", claims=claimed, patience_s=patience)
+            case "program":
+                left_out: Any = _words("--unable", unable, ("large", "ipv6", "unnamed-port"))
+                return ProgramConsumer(program, name=name, claims=claimed, unable=left_out, patience_s=patience)
+            case "name-server":
+                return NameServerConsumer(program, name=name, claims=claimed, patience_s=patience)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    raise click.UsageError(f"no consumer {text!r}: it is view, dns, program:COMMAND or name-server:COMMAND")
+
+
+def _words(option: str, text: str, known: tuple[str, ...]) -> frozenset[str]:
+    words = frozenset(word for word in text.split(",") if word)
+    for word in sorted(words):
+        if word not in known:
+            raise click.UsageError(f"{option} {word}: it is one of {', '.join(known)}")
+    return words
+
+
+def _judged(consumer: Consumer, cases: tuple[Case, ...], *, shrink: bool) -> Report:
+    """Ends the command with a sentence where the consumer cannot be run."""
+    import asyncio
+
+    from sliceplane.conformance.stage import run
+    from sliceplane.conformance.verdict import Report
+    from sliceplane.shell.process.start_error import StartError
+
+    verdicts: list[Verdict] = []
+    with WorkTold() as tell:
+
+        def on_verdict(verdict: Verdict) -> None:
+            verdicts.append(verdict)
+            tell(f"{len(verdicts)} of {len(cases)} cases, the last was {verdict.case.name}")
+
+        try:
+            asyncio.run(run(consumer, cases, on_verdict, shrink=shrink))
+        except (OSError, StartError, TimeoutError) as error:
+            fail(f"{consumer.name} cannot be asked: {error or 'it does not answer'}", NO_ANSWER)
+    return Report(consumer.name, consumer.claims, tuple(verdicts))
+
+
+def _write(folder: Path, report: Report) -> None:
+    import json
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{report.consumer}.md").write_text(report.markdown(), encoding="utf-8")
+        (folder / f"{report.consumer}.json").write_text(
+            json.dumps(report.document(), indent=2) + "\n", encoding="utf-8"
+        )
+    except OSError as error:
+        fail(f"the report cannot be written to {folder}: {error.strerror or error}", NO_ANSWER)
+
+
+def _case_document(case: Case) -> dict[str, Any]:
+    return {"name": case.name, "title": case.title, "cites": list(case.cites), "needs": sorted(case.needs)}
+
+
+def _listed(cases: tuple[Case, ...]) -> str:
+    lines = []
+    for case in cases:
+        lines += [case.name, f"    {case.title}", f"    {', '.join(case.cites)}"]
+    return "\n".join([*lines, f"{len(cases)} cases"])

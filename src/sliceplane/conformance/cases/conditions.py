@@ -1,0 +1,134 @@
+"""Conditions: absent ones have a meaning, terminating ones are no ready ones, and the last word counts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sliceplane.conformance.objects import pod, pods, slice_
+from sliceplane.conformance.story import CHECK, Case
+
+_GOING: Final = {"ready": False, "serving": True, "terminating": True}
+_GONE: Final = {"ready": False, "serving": False, "terminating": True}
+_READY: Final = {"ready": True, "serving": True, "terminating": False}
+_NOT_READY: Final = {"ready": False, "serving": False, "terminating": False}
+
+CASES: Final = (
+    Case(
+        "absent-ready-is-ready",
+        "An endpoint without conditions is ready",
+        ("sercand/kuberesolver#66", "discovery.k8s.io/v1 EndpointConditions"),
+        given=(slice_("a", pod(1, conditions={}), pod(2)),),
+        story=(CHECK, slice_("a", pod(1, conditions={}), pod(2, conditions={})), CHECK),
+    ),
+    Case(
+        "only-serving-is-told",
+        "Ready is absent and serving is told: ready all the same",
+        ("discovery.k8s.io/v1 EndpointConditions", "envoyproxy/gateway#2407"),
+        given=(slice_("a", pod(1, conditions={"serving": True}), pod(2)),),
+        story=(CHECK,),
+    ),
+    Case(
+        "not-ready-from-the-beginning",
+        "A Pod that was never ready is left out",
+        ("kubernetes/kubernetes#117193",),
+        given=(slice_("a", pod(1), pod(2, conditions=_NOT_READY)),),
+        story=(CHECK, slice_("a", pod(1), pod(2, conditions=_READY)), CHECK),
+    ),
+    Case(
+        "becomes-unready",
+        "A Pod that fails its probe is left out while it stays in the slice",
+        ("kubernetes/kubernetes#117193", "vllm-project/production-stack#656"),
+        given=(slice_("a", *pods((1, 2, 3))),),
+        story=(CHECK, slice_("a", pod(1), pod(2, conditions=_NOT_READY), pod(3)), CHECK),
+    ),
+    Case(
+        "nobody-is-ready",
+        "With no ready endpoint and none that ends there is none",
+        ("kubernetes/kubernetes#77864", "istio/istio#39825"),
+        given=(slice_("a", pod(1), pod(2)),),
+        story=(CHECK, slice_("a", pod(1, conditions=_NOT_READY), pod(2, conditions=_NOT_READY)), CHECK),
+    ),
+    Case(
+        "flaps-fast",
+        "Ready, not ready and ready again faster than anybody looks",
+        ("kubernetes/kubernetes#127429",),
+        given=(slice_("a", pod(1), pod(2)),),
+        story=(
+            CHECK,
+            slice_("a", pod(1), pod(2, conditions=_NOT_READY)),
+            slice_("a", pod(1), pod(2, conditions=_READY)),
+            slice_("a", pod(1), pod(2, conditions=_NOT_READY)),
+            slice_("a", pod(1), pod(2, conditions=_READY)),
+            CHECK,
+        ),
+    ),
+    Case(
+        "flaps-and-ends-unready",
+        "The last word of a fast change counts",
+        ("kubernetes/kubernetes#127429",),
+        given=(slice_("a", pod(1), pod(2)),),
+        story=(
+            CHECK,
+            slice_("a", pod(1), pod(2, conditions=_NOT_READY)),
+            slice_("a", pod(1), pod(2, conditions=_READY)),
+            slice_("a", pod(1), pod(2, conditions=_NOT_READY)),
+            CHECK,
+        ),
+    ),
+    Case(
+        "terminating-beside-ready",
+        "A Pod that ends gets nothing new while another is ready",
+        ("kubernetes/kubernetes#106476", "linkerd/linkerd2#11480"),
+        given=(slice_("a", *pods((1, 2))),),
+        story=(CHECK, slice_("a", pod(1), pod(2, conditions=_GOING)), CHECK, slice_("a", pod(1)), CHECK),
+    ),
+    Case(
+        "all-terminate",
+        "All Pods end and still serve: they are the fall-back, or nothing is",
+        ("cilium/cilium#45593", "KEP-1669"),
+        given=(slice_("a", *pods((1, 2))),),
+        story=(CHECK, slice_("a", pod(1, conditions=_GOING), pod(2, conditions=_GOING)), CHECK, slice_("a"), CHECK),
+    ),
+    Case(
+        "some-of-those-that-end-serve-no-more",
+        "Of those that end, only the ones that serve are the fall-back",
+        ("KEP-1669", "cilium/cilium#41022"),
+        given=(slice_("a", *pods((1, 2))),),
+        story=(
+            CHECK,
+            slice_("a", pod(1, conditions=_GOING), pod(2, conditions=_GONE)),
+            CHECK,
+            slice_("a", pod(1, conditions=_GONE)),
+            CHECK,
+        ),
+    ),
+    Case(
+        "fall-back-ends",
+        "A ready Pod ends the fall-back, though it is in another slice",
+        ("KEP-1669", "envoyproxy/gateway#6277"),
+        given=(slice_("a", *pods((1, 2))),),
+        story=(
+            CHECK,
+            slice_("a", pod(1, conditions=_GOING), pod(2, conditions=_GOING)),
+            CHECK,
+            slice_("b", pod(3)),
+            CHECK,
+            slice_("a"),
+            CHECK,
+        ),
+    ),
+    Case(
+        "fall-back-over-two-slices",
+        "Whether one is ready is asked of all slices together",
+        ("KEP-1669", "sercand/kuberesolver#66"),
+        given=(slice_("a", pod(1)), slice_("b", pod(2))),
+        story=(CHECK, slice_("a", pod(1, conditions=_GOING)), CHECK, slice_("b", pod(2, conditions=_GOING)), CHECK),
+    ),
+    Case(
+        "published-though-it-ends",
+        "Of a Service that publishes not ready addresses the slices say ready: that is what counts",
+        ("discovery.k8s.io/v1 EndpointConditions", "envoyproxy/gateway#4946"),
+        given=(slice_("a", pod(1, conditions={"ready": True, "serving": True, "terminating": True}), pod(2)),),
+        story=(CHECK,),
+    ),
+)

@@ -1,0 +1,67 @@
+"""The seam between the stage and what it judges."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from sliceplane.conformance.model import Belief
+from sliceplane.conformance.story import Claim, Need, Question
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One Service to follow, and the way to its API server."""
+
+    kubeconfig: Path
+    namespace: str
+    service: str
+    question: Question
+
+
+class Follower(Protocol):
+    """One Service, followed by the consumer.  ``beliefs`` only grows; equal ones in a row are one."""
+
+    beliefs: list[Belief]
+    #: why it follows no more; "" while it does
+    ended: str
+
+    @abstractmethod
+    async def look(self) -> None:
+        """Bring ``beliefs`` up to date with what the consumer would do now."""
+
+
+class Consumer(Protocol):
+    """What is judged."""
+
+    name: str
+    claims: frozenset[Claim]
+    ables: frozenset[Need]
+    #: seconds until it must believe what is right
+    patience_s: float
+
+    @abstractmethod
+    def running(self, kubeconfig: Path) -> AbstractAsyncContextManager[None]:
+        """What runs for all cases."""
+
+    @abstractmethod
+    def follow(self, asked: Asked) -> AbstractAsyncContextManager[Follower]:
+        """What runs for one case."""
+
+
+class Beliefs(Follower):
+    """A follower that is told beliefs."""
+
+    def __init__(self) -> None:
+        self.beliefs = []
+        self.ended = ""
+
+    def believe(self, belief: Belief) -> None:
+        if not self.beliefs or self.beliefs[-1] != belief:
+            self.beliefs.append(belief)
+
+    async def look(self) -> None:
+        """It is told by itself."""

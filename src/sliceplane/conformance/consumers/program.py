@@ -1,0 +1,121 @@
+"""Any program, in any language: one is started for each case, and prints a line whenever its belief changes.
+
+It finds in its environment ``KUBECONFIG``, ``SLICEPLANE_NAMESPACE``, ``SLICEPLANE_SERVICE``, ``SLICEPLANE_PORT`` (the
+name; empty: the only port) and ``SLICEPLANE_FAMILY`` (``IPv4`` or ``IPv6``), and for those that honour hints
+``SLICEPLANE_NODE`` and ``SLICEPLANE_ZONE``.  A line is a JSON list of ``"ADDRESS:PORT"``, IPv6 in brackets; other lines
+are ignored.  It is ended by SIGTERM, and by SIGKILL after two seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from sliceplane.conformance.consumers.consumer import Asked, Beliefs, Consumer, Follower
+from sliceplane.conformance.story import NODE, ZONE, Claim, Need
+
+_ENDS_S: Final = 2.0
+#: of what the program writes to stderr, for the sentence that tells how it ended
+_LAST_LINES: Final = 3
+#: bytes of one line: a thousand endpoints of IPv6 are 60 kB
+_LINE: Final = 1 << 20
+
+
+class ProgramConsumer(Consumer):
+    """*command* as a shell would split it.  Raises ``ValueError`` for one that is empty or cannot be split."""
+
+    def __init__(
+        self,
+        command: str,
+        *,
+        name: str = "",
+        claims: Iterable[Claim] = (),
+        unable: Iterable[Need] = (),
+        patience_s: float,
+    ) -> None:
+        self._command = shlex.split(command)
+        if not self._command:
+            raise ValueError("a program to run is missing after program:")
+        self.name = name or Path(self._command[0]).name
+        self.claims = frozenset(claims)
+        every: frozenset[Need] = frozenset(("large", "unnamed-port", "ipv6"))
+        self.ables = every - frozenset(unable)
+        self.patience_s = patience_s
+
+    @asynccontextmanager
+    async def running(self, kubeconfig: Path) -> AsyncIterator[None]:
+        yield
+
+    @asynccontextmanager
+    async def follow(self, asked: Asked) -> AsyncIterator[Follower]:
+        async with process(self._command, asked) as (program, last_words):
+            beliefs = Beliefs()
+            task = asyncio.create_task(_listen(program, last_words, beliefs))
+            try:
+                yield beliefs
+            finally:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+
+
+@asynccontextmanager
+async def process(
+    command: list[str], asked: Asked | None = None, **more: str
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, deque[str]]]:
+    """A program until the end of the block, with what it said last on stderr.  Raises ``OSError``."""
+    environment = {**os.environ, **more}
+    if asked is not None:
+        environment |= {
+            "KUBECONFIG": str(asked.kubeconfig),
+            "SLICEPLANE_NAMESPACE": asked.namespace,
+            "SLICEPLANE_SERVICE": asked.service,
+            "SLICEPLANE_PORT": asked.question.port,
+            "SLICEPLANE_FAMILY": asked.question.family,
+            "SLICEPLANE_NODE": NODE,
+            "SLICEPLANE_ZONE": ZONE,
+        }
+    pipe = asyncio.subprocess.PIPE
+    program = await asyncio.create_subprocess_exec(
+        *command, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe, limit=_LINE
+    )
+    last_words: deque[str] = deque(maxlen=_LAST_LINES)
+    reading = asyncio.create_task(_keep(program, last_words))
+    try:
+        yield program, last_words
+    finally:
+        with suppress(ProcessLookupError):
+            program.terminate()
+        try:
+            async with asyncio.timeout(_ENDS_S):
+                await program.wait()
+        except TimeoutError:
+            program.kill()
+            await program.wait()
+        reading.cancel()
+
+
+async def _keep(program: asyncio.subprocess.Process, last_words: deque[str]) -> None:
+    assert program.stderr is not None
+    while line := await program.stderr.readline():
+        last_words.append(line.decode(errors="replace").strip())
+
+
+async def _listen(program: asyncio.subprocess.Process, last_words: deque[str], beliefs: Beliefs) -> None:
+    assert program.stdout is not None
+    while line := await program.stdout.readline():
+        try:
+            addresses = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(addresses, list):
+            beliefs.believe(frozenset(str(address) for address in addresses))
+    code = await program.wait()
+    beliefs.ended = " / ".join([f"exit code {code}", *last_words])

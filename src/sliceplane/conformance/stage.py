@@ -1,0 +1,195 @@
+"""Play cases on a real API server in memory, and hear what a consumer believes.
+
+Each run of a case has a namespace of its own, so that nothing of one is seen in another.  The stage applies a step and
+goes on at once; only a checkpoint waits.  Order within a checkpoint: first the belief becomes right, or the patience of
+the consumer ends; then it has to stay right for a moment; then all that it believed since the checkpoint before must
+have held what was right all that time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Final
+
+from sliceplane.api.errors import StatusError
+from sliceplane.conformance.consumers.consumer import Asked, Consumer, Follower
+from sliceplane.conformance.model import Belief, State
+from sliceplane.conformance.objects import service
+from sliceplane.conformance.story import (
+    SERVICE,
+    Away,
+    Back,
+    Case,
+    Check,
+    Cut,
+    Delete,
+    Expire,
+    Put,
+    Refuse,
+    Silence,
+    Step,
+)
+from sliceplane.conformance.verdict import Verdict, difference, history, missing_meanwhile
+from sliceplane.testing.faults import Fault
+from sliceplane.testing.plane import Plane
+
+LOOK_S: Final = 0.02
+#: a belief that became right has to stay so
+STAYS_S: Final = 0.2
+#: runs that a failed history may cost until it is short enough
+SHRINK_RUNS: Final = 24
+
+
+class Stage:
+    """One server and one consumer; cases are played one after another."""
+
+    def __init__(self, plane: Plane, consumer: Consumer) -> None:
+        self._plane = plane
+        self._consumer = consumer
+        self._runs = 0
+        self._outage: Fault | None = None
+
+    async def judge(self, case: Case, *, shrink: bool = True) -> Verdict:
+        """What *case* shows.  A history that fails is made shorter, step by step, as long as it fails."""
+        unable = sorted(case.needs - self._consumer.ables)
+        if unable:
+            return Verdict(case, "not asked", f"{self._consumer.name} is not asked about: {', '.join(unable)}")
+        began = time.monotonic()
+        fault = await self._fault(case)
+        seconds = time.monotonic() - began
+        if not fault:
+            return Verdict(case, "passed", seconds=seconds)
+        short = await self._shortened(case) if shrink else case
+        if short is not case:
+            fault = await self._fault(short) or fault
+        steps = (*short.given, *short.story)
+        return Verdict(case, "failed", fault, history(steps), seconds)
+
+    async def _shortened(self, case: Case) -> Case:
+        """Leave out half of the steps, a quarter, ... a single one, as long as the rest fails still."""
+        runs = 0
+        size = len(case.story) // 2
+        while size:
+            at = 0
+            while at < len(case.story) - 1 and runs < SHRINK_RUNS:
+                end = min(at + size, len(case.story) - 1)  # the last checkpoint stays
+                shorter = replace(case, story=case.story[:at] + case.story[end:])
+                runs += 1
+                if _legal(shorter) and await self._fault(shorter):
+                    case = shorter
+                else:
+                    at += size
+            size //= 2
+        return case
+
+    async def _fault(self, case: Case) -> str:
+        """What the consumer gets wrong; "" if nothing."""
+        self._runs += 1
+        namespace = f"case-{self._runs}"
+        self._plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        state = State()
+        for step in (service(), *case.given):
+            self._perform(step, namespace)
+            state = state.after(step)
+        asked = Asked(self._plane.kubeconfig, namespace, SERVICE, case.question)
+        try:
+            async with self._consumer.follow(asked) as follower:
+                return await self._play(case, namespace, state, follower)
+        finally:
+            self._perform(Back(), namespace)
+            self._plane.faults.clear()
+
+    async def _play(self, case: Case, namespace: str, state: State, follower: Follower) -> str:
+        right = state.believed(case.question, self._consumer.claims)
+        always: Belief = frozenset()  # before the first checkpoint nothing has to be known
+        heard = 0
+        for step in case.story:
+            if not isinstance(step, Check):
+                self._perform(step, namespace)
+                state = state.after(step)
+                right = state.believed(case.question, self._consumer.claims)
+                always &= right
+                await asyncio.sleep(0)
+                continue
+            if fault := await self._settled(follower, right):
+                return fault
+            beliefs = follower.beliefs[heard:]
+            lost = frozenset().union(*(always - belief for belief in beliefs))
+            if lost:
+                return missing_meanwhile(lost)
+            heard = len(follower.beliefs)
+            always = right
+        return ""
+
+    async def _settled(self, follower: Follower, right: Belief) -> str:
+        """Wait until *right* is believed, and stays so."""
+        ends = time.monotonic() + self._consumer.patience_s
+        stays = 0.0
+        while True:
+            await follower.look()
+            now = time.monotonic()
+            believed = follower.beliefs[-1] if follower.beliefs else None
+            if believed == right:
+                stays = stays or now
+                if now - stays >= STAYS_S:
+                    return ""
+            else:
+                stays = 0.0
+                if now > ends:
+                    return f"after {self._consumer.patience_s:g} s it {difference(believed, right)}"
+            if follower.ended:
+                return f"it ended: {follower.ended}"
+            await asyncio.sleep(LOOK_S)
+
+    def _perform(self, step: Step, namespace: str) -> None:
+        faults = self._plane.faults
+        match step:
+            case Put(document):
+                self._plane.apply(document, namespace=namespace)
+            case Delete(kind, name):
+                with suppress(StatusError):  # a shrunk history may not have made it
+                    self._plane.delete(kind, name, namespace=namespace)
+            case Cut():
+                faults.cut_watches()
+            case Away():
+                self._outage = self._outage or faults.outage()
+            case Back():
+                if self._outage is not None:
+                    self._outage.end()
+                    self._outage = None
+            case Expire():
+                faults.expire()
+            case Silence():
+                faults.silence_watches()
+            case Refuse(code, times, watches):
+                faults.refuse(code, times=times, where="watch=" if watches else "/endpointslices")
+            case Check():
+                raise AssertionError("a checkpoint is waited for, not performed")
+
+
+def _legal(case: Case) -> bool:
+    """Whether the history ends with a server that can be reached."""
+    away = False
+    for step in case.story:
+        away = isinstance(step, Away) or (away and not isinstance(step, Back))
+        if away and isinstance(step, Check):
+            return False
+    return True
+
+
+@asynccontextmanager
+async def staged(consumer: Consumer) -> AsyncIterator[Stage]:
+    """A stage with a server of its own, and *consumer* started."""
+    async with Plane(controllers=False) as plane, consumer.running(plane.kubeconfig):
+        yield Stage(plane, consumer)
+
+
+async def run(consumer: Consumer, cases: Sequence[Case], tell: Callable[[Verdict], None], *, shrink: bool) -> None:
+    """Judge *consumer* by *cases*, and tell each verdict as it comes."""
+    async with staged(consumer) as stage:
+        for case in cases:
+            tell(await stage.judge(case, shrink=shrink))

@@ -1,0 +1,180 @@
+"""What a case is made of: frozen values, which the stage plays and the model reads.
+
+A *step* is a write, a trouble of the server, or a checkpoint.  Writes carry whole objects, so that a step means the
+same whatever came before, and a shrunk history stays legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+Document = Mapping[str, Any]
+
+SERVICE: Final = "web"
+#: where the consumer under test believes to be
+ZONE: Final = "east"
+NODE: Final = "east-1"
+
+#: what a consumer may honour beyond the ready endpoints: hints for its place, and serving endpoints that terminate
+#: where none is ready (KEP-1669)
+Claim = Literal["hints", "fallback"]
+#: what a consumer may be unable to tell, so that a case says nothing of it
+Need = Literal["large", "unnamed-port", "ipv6", "silence"]
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Create the object, or make it this."""
+
+    object: Document
+
+    def __str__(self) -> str:
+        return f"write {named(self.object)}: {told(self.object)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"delete {self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Every open watch ends in the middle of its answer."""
+
+    def __str__(self) -> str:
+        return "cut the watches"
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """The server cannot be reached until ``Back``."""
+
+    def __str__(self) -> str:
+        return "the API server goes away"
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    def __str__(self) -> str:
+        return "the API server is back"
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """The history is forgotten and watches are cut: who goes on from what it knows gets 410 Gone."""
+
+    def __str__(self) -> str:
+        return "forget the history: 410 Gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Open watches say nothing more, and their connections stay."""
+
+    def __str__(self) -> str:
+        return "the watches fall silent"
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The next *times* requests for slices, or *watches* of anything, get a Status of *code*."""
+
+    code: int
+    times: int
+    watches: bool = False
+
+    def __str__(self) -> str:
+        return f"refuse {self.times} {'watches' if self.watches else 'requests for slices'} with {self.code}"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The consumer must come to believe what is right, and stay with it."""
+
+    def __str__(self) -> str:
+        return "check"
+
+
+Step = Put | Delete | Cut | Away | Back | Expire | Silence | Refuse | Check
+CHECK: Final = Check()
+CUT: Final = Cut()
+AWAY: Final = Away()
+BACK: Final = Back()
+EXPIRE: Final = Expire()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the consumer is asked all the time: the endpoints of the Service *web* at one port and family."""
+
+    port: str = "http"
+    family: Literal["IPv4", "IPv6"] = "IPv4"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One history.  *name* is unique and stays; *cites* are public issues (``owner/repo#number``) or documents."""
+
+    name: str
+    title: str
+    cites: tuple[str, ...]
+    story: tuple[Step, ...]
+    #: what happens before the consumer starts
+    given: tuple[Step, ...] = ()
+    question: Question = field(default=Question())
+    needs: frozenset[Need] = frozenset()
+
+
+def named(document: Document) -> str:
+    return f"{document['kind']} {document['metadata']['name']}"
+
+
+def told(document: Document) -> str:
+    """A slice in a line, for people who look for the step that hurts."""
+    if document["kind"] != "EndpointSlice":
+        return "ports " + ", ".join(str(port.get("name")) for port in document["spec"].get("ports", ()))
+    endpoints = document["endpoints"]
+    shown = [_endpoint(endpoint) for endpoint in endpoints[:4]]
+    if len(endpoints) > len(shown):
+        shown.append(f"and {len(endpoints) - len(shown)} more")
+    return ", ".join(shown) or "no endpoints"
+
+
+def _endpoint(endpoint: Document) -> str:
+    conditions = [f"{name}={str(value).lower()}" for name, value in (endpoint.get("conditions") or {}).items()]
+    return " ".join([endpoint["addresses"][0], *conditions])
+
+
+__all__ = [
+    "AWAY",
+    "BACK",
+    "CHECK",
+    "CUT",
+    "EXPIRE",
+    "NODE",
+    "SERVICE",
+    "ZONE",
+    "Away",
+    "Back",
+    "Case",
+    "Check",
+    "Claim",
+    "Cut",
+    "Delete",
+    "Document",
+    "Expire",
+    "Need",
+    "Put",
+    "Question",
+    "Refuse",
+    "Silence",
+    "Step",
+    "named",
+    "told",
+]

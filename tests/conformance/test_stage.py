@@ -1,0 +1,130 @@
+"""The stage with real consumers: ours pass, wrong ones are caught with a history as short as it goes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sliceplane.conformance.cases import BY_NAME, CASES
+from sliceplane.conformance.consumers.consumer import Asked, Beliefs, Consumer, Follower
+from sliceplane.conformance.consumers.name_server import NameServerConsumer
+from sliceplane.conformance.consumers.program import ProgramConsumer
+from sliceplane.conformance.consumers.view import ViewConsumer
+from sliceplane.conformance.model import Belief, State
+from sliceplane.conformance.stage import run
+from sliceplane.conformance.story import CHECK, EXPIRE, Case
+from sliceplane.conformance.verdict import Report, Verdict
+from sliceplane.testing.faults import Faults
+
+pytestmark = pytest.mark.timeout(300)
+
+#: one of each sort, and one with troubles that are over soon
+SOME = ("moves-and-is-never-missing", "all-terminate", "numbers-differ-by-slice", "hints-half-there", "two-gaps")
+#: a program that believes for ever what it believed at first
+LOOKS_ONCE = """
+import json, time
+print("a line that is no belief", flush=True)
+print(json.dumps(["10.1.0.1:8080", "10.1.0.2:8080"]), flush=True)
+time.sleep(600)
+"""
+
+
+async def judged(consumer: Consumer, *names: str | Case, shrink: bool = True) -> list[Verdict]:
+    verdicts: list[Verdict] = []
+    cases = [BY_NAME[name] if isinstance(name, str) else name for name in names]
+    await run(consumer, cases, verdicts.append, shrink=shrink)
+    return verdicts
+
+
+async def test_our_view_passes_one_of_each_sort() -> None:
+    verdicts = await judged(ViewConsumer(), *SOME)
+    assert [(verdict.case.name, verdict.outcome, verdict.why) for verdict in verdicts] == [
+        (name, "passed", "") for name in SOME
+    ]
+
+
+@pytest.mark.slow
+async def test_our_view_passes_every_case() -> None:
+    verdicts = await judged(ViewConsumer(), *BY_NAME)
+    assert [verdict for verdict in verdicts if verdict.outcome != "passed"] == []
+
+
+async def test_our_name_server_passes() -> None:
+    ours = f"{sys.executable} -m sliceplane dns --listen 127.0.0.1:{{port}} --zone-answers=false"
+    consumer = NameServerConsumer(ours, name="dns", patience_s=60.0)
+    verdicts = await judged(consumer, "slice-made-anew-in-a-gap", "six-beside-four", "port-without-a-name")
+    assert [(verdict.outcome, verdict.why) for verdict in verdicts] == [
+        ("passed", ""),
+        ("passed", ""),
+        ("not asked", "dns is not asked about: unnamed-port"),
+    ]
+
+
+async def test_a_program_that_looks_once_is_caught_by_a_short_history(tmp_path: Path) -> None:
+    program = tmp_path / "once.py"
+    program.write_text(LOOKS_ONCE)
+    consumer = ProgramConsumer(f"{sys.executable} {program}", patience_s=4.0)
+    (verdict,) = await judged(consumer, "becomes-unready")
+    assert verdict.outcome == "failed"
+    assert verdict.history[-1] == "check"
+    assert len(verdict.history) == 2, "the list alone is wrong: no other step is needed"
+
+
+async def test_a_program_that_ends_is_told_with_its_last_words() -> None:
+    consumer = ProgramConsumer(f"{sys.executable} -c 'raise SystemExit(\"no such cluster\")'", patience_s=60.0)
+    (verdict,) = await judged(consumer, "only-an-empty-slice", shrink=False)
+    assert (verdict.outcome, verdict.why) == ("failed", "it ended: exit code 1 / no such cluster")
+
+
+class Forgetful(ViewConsumer):
+    """Right at every checkpoint; when it is told to it believes in nothing for a moment."""
+
+    def __init__(self, right: Belief) -> None:
+        super().__init__()
+        self._right = right
+        self.forgets = False
+
+    @asynccontextmanager
+    async def follow(self, asked: Asked) -> AsyncIterator[Follower]:
+        consumer = self
+
+        class Momentary(Beliefs):
+            async def look(self) -> None:
+                if consumer.forgets:
+                    consumer.forgets = False
+                    self.believe(frozenset())
+                self.believe(consumer._right)
+
+        yield Momentary()
+
+
+async def test_what_is_missing_for_a_while_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = replace(BY_NAME["nothing-changed-in-a-gap"], story=(CHECK, EXPIRE, CHECK))
+    state = State()
+    for step in case.given:
+        state = state.after(step)
+    consumer = Forgetful(state.believed(case.question, frozenset()))
+    monkeypatch.setattr(Faults, "expire", lambda _: setattr(consumer, "forgets", True))
+    (verdict,) = await judged(consumer, case, shrink=False)
+    assert (verdict.outcome, verdict.why[:18]) == ("failed", "lost 10.1.0.1:8080")
+
+
+async def test_a_name_server_that_does_not_start_is_no_consumer() -> None:
+    consumer = NameServerConsumer(f"{sys.executable} -c 'raise SystemExit(3)' {{port}}", patience_s=1.0)
+    with pytest.raises(ChildProcessError, match="exit code 3"):
+        await judged(consumer, CASES[0].name)
+
+
+def test_reports_are_for_people_and_programs() -> None:
+    case = CASES[0]
+    report = Report("mine", frozenset(), (Verdict(case, "failed", "lacks 10.1.0.1:8080", ("write a", "check")),))
+    assert report.summary == "mine: 0 of 1 cases passed"
+    assert "  1. write a" in report.text()
+    assert case.cites[0] in report.markdown()
+    assert json.loads(json.dumps(report.document()))["cases"][0]["history"] == ["write a", "check"]

@@ -30,6 +30,7 @@ SMALL = {
     "iptables/drain_hook.py": "rules that stand beside those of Services",
     "iptables/names.py": "a table of names, which the kernel's users read",
     "nft/drain_hook.py": "rules that stand beside those of Services",
+    "shell/process/extras.py": "what the entry point and a plane for tests say of a missing extra",
     "shell/process/free_memory.py": "one deed of its own, with the C library",
     "shell/process/start_error.py": "an interface between rooms",
     "slices/succession.py": "a rule that slices and Endpoints share",

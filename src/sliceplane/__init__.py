@@ -15,7 +15,7 @@ in which none needs one that comes later:
 - what a browser shows of all that: page;
 - what runs them, on real or on virtual time: shell, sim;
 - what would happen if: whatif;
-- what people and their programs begin with: client, cli, testing.
+- what people and their programs begin with: client, testing, conformance, cli.
 
 ``docs/architecture.md`` draws the way of a change through them, and says where the place for something new is.
 """

@@ -53,7 +53,7 @@ class Mutant:
         return self.held
 
     def belief(self) -> Belief:
-        return State(self.slices()).believed(self.case.question, CLAIMS)
+        return State(self.slices()).believed(self.case.asked_port, CLAIMS)
 
 
 class LastSliceOnly(Mutant):
@@ -111,7 +111,7 @@ class CountsAddresses(Mutant):
 
     def _of(self, name: str) -> Belief:
         one = {name: self.held[name]} if name in self.held else {}
-        return State(one).believed(self.case.question, frozenset())
+        return State(one).believed(self.case.asked_port, frozenset())
 
     def belief(self) -> Belief:
         return frozenset(self.addresses)
@@ -121,7 +121,7 @@ class HintsPerSlice(Mutant):
     """Reads hints and fall-back slice by slice."""
 
     def belief(self) -> Belief:
-        parts = (State({name: document}).believed(self.case.question, CLAIMS) for name, document in self.held.items())
+        parts = (State({name: document}).believed(self.case.asked_port, CLAIMS) for name, document in self.held.items())
         return frozenset().union(*parts)
 
 
@@ -164,7 +164,7 @@ class Toggles(Mutant):
         if isinstance(step, Put) and step.object["kind"] == "EndpointSlice":
             for endpoint in step.object["endpoints"]:
                 one = {"one": {**step.object, "endpoints": [endpoint]}}
-                self.there ^= State(one).believed(self.case.question, frozenset())
+                self.there ^= State(one).believed(self.case.asked_port, frozenset())
 
     def belief(self) -> Belief:
         return frozenset(self.there)
@@ -257,7 +257,7 @@ def beliefs(mutant: Mutant) -> Iterator[tuple[Belief, Belief]]:
     for step in (*mutant.case.given, *mutant.case.story):
         state = state.after(step)
         if isinstance(step, Check):
-            yield mutant.belief(), state.believed(mutant.case.question, CLAIMS)
+            yield mutant.belief(), state.believed(mutant.case.asked_port, CLAIMS)
         else:
             mutant.on(step)
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from sliceplane.conformance.cases import BY_NAME, CASES
-from sliceplane.conformance.consumers.consumer import Asked, Beliefs, Consumer, Follower
+from sliceplane.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
 from sliceplane.conformance.consumers.name_server import NameServerConsumer
 from sliceplane.conformance.consumers.program import ProgramConsumer
 from sliceplane.conformance.consumers.view import ViewConsumer
 from sliceplane.conformance.model import Belief, State
 from sliceplane.conformance.stage import run
 from sliceplane.conformance.story import CHECK, EXPIRE, Case
-from sliceplane.conformance.verdict import Report, Verdict
+from sliceplane.conformance.verdict import CaseVerdict, ConsumerReport
 from sliceplane.testing.faults import Faults
 
 pytestmark = pytest.mark.timeout(300)
@@ -35,8 +35,8 @@ time.sleep(600)
 """
 
 
-async def judged(consumer: Consumer, *names: str | Case, shrink: bool = True) -> list[Verdict]:
-    verdicts: list[Verdict] = []
+async def judged(consumer: JudgedConsumer, *names: str | Case, shrink: bool = True) -> list[CaseVerdict]:
+    verdicts: list[CaseVerdict] = []
     cases = [BY_NAME[name] if isinstance(name, str) else name for name in names]
     await run(consumer, cases, verdicts.append, shrink=shrink)
     return verdicts
@@ -91,7 +91,7 @@ class Forgetful(ViewConsumer):
         self.forgets = False
 
     @asynccontextmanager
-    async def follow(self, asked: Asked) -> AsyncIterator[Follower]:
+    async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
         consumer = self
 
         class Momentary(Beliefs):
@@ -109,7 +109,7 @@ async def test_what_is_missing_for_a_while_is_seen(monkeypatch: pytest.MonkeyPat
     state = State()
     for step in case.given:
         state = state.after(step)
-    consumer = Forgetful(state.believed(case.question, frozenset()))
+    consumer = Forgetful(state.believed(case.asked_port, frozenset()))
     monkeypatch.setattr(Faults, "expire", lambda _: setattr(consumer, "forgets", True))
     (verdict,) = await judged(consumer, case, shrink=False)
     assert (verdict.outcome, verdict.why[:18]) == ("failed", "lost 10.1.0.1:8080")
@@ -123,7 +123,9 @@ async def test_a_name_server_that_does_not_start_is_no_consumer() -> None:
 
 def test_reports_are_for_people_and_programs() -> None:
     case = CASES[0]
-    report = Report("mine", frozenset(), (Verdict(case, "failed", "lacks 10.1.0.1:8080", ("write a", "check")),))
+    report = ConsumerReport(
+        "mine", frozenset(), (CaseVerdict(case, "failed", "lacks 10.1.0.1:8080", ("write a", "check")),)
+    )
     assert report.summary == "mine: 0 of 1 cases passed"
     assert "  1. write a" in report.text()
     assert case.cites[0] in report.markdown()

@@ -15,16 +15,16 @@ from sliceplane.cli.progress import WorkTold
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
-    from sliceplane.conformance.consumers.consumer import Consumer
+    from sliceplane.conformance.consumers.consumer import JudgedConsumer
     from sliceplane.conformance.story import Case
-    from sliceplane.conformance.verdict import Report, Verdict
+    from sliceplane.conformance.verdict import CaseVerdict, ConsumerReport
 
 
 @click.command("conformance", cls=Command, examples=[
     ("the cases", "sliceplane conformance --list"),
     ("our own client and name server", "sliceplane conformance --run view"),
     ("a program of yours (it prints JSON lists)", "sliceplane conformance --run 'program:python router.py'"),
-    ("CoreDNS", "sliceplane conformance --run 'name-server:coredns -conf Corefile -dns.port {port}'"),
+    ("CoreDNS", "sliceplane conformance --run 'name-server:coredns -dns.port {port}'"),
 ])  # fmt: skip
 @click.option("--list", "only_list", is_flag=True, help="List the cases, and the public bugs they stand for.")
 @click.option("--run", "consumer", default="", metavar="CONSUMER",
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     help="What a program cannot tell: such cases are not asked.")  # fmt: skip
 @click.option("--patience", type=DurationType(), default="30s", show_default=True,
     help="Time for a program or name server to believe what is right.")  # fmt: skip
-@click.option("--shrink/--no-shrink", default=True, show_default=True,
-    help="Make a history that fails as short as it goes.")  # fmt: skip
+@click.option("--shrink", is_flag=True, help="After a failure look for the shortest history that fails.")
 @click.option("--report", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
     help="Write the report there, as Markdown and as JSON.")  # fmt: skip
 @output_option
@@ -85,7 +84,7 @@ def _chosen(names: tuple[str, ...]) -> tuple[Case, ...]:
     return tuple(BY_NAME[name] for name in names) or CASES
 
 
-def _consumer(text: str, *, name: str, claims: str, unable: str, patience: float) -> Consumer:
+def _consumer(text: str, *, name: str, claims: str, unable: str, patience: float) -> JudgedConsumer:
     """Raises ``UsageError``."""
     from sliceplane.conformance.consumers.name_server import NameServerConsumer
     from sliceplane.conformance.consumers.program import ProgramConsumer
@@ -118,18 +117,18 @@ def _words(option: str, text: str, known: tuple[str, ...]) -> frozenset[str]:
     return words
 
 
-def _judged(consumer: Consumer, cases: tuple[Case, ...], *, shrink: bool) -> Report:
+def _judged(consumer: JudgedConsumer, cases: tuple[Case, ...], *, shrink: bool) -> ConsumerReport:
     """Ends the command with a sentence where the consumer cannot be run."""
     import asyncio
 
     from sliceplane.conformance.stage import run
-    from sliceplane.conformance.verdict import Report
+    from sliceplane.conformance.verdict import ConsumerReport
     from sliceplane.shell.process.start_error import StartError
 
-    verdicts: list[Verdict] = []
+    verdicts: list[CaseVerdict] = []
     with WorkTold() as tell:
 
-        def on_verdict(verdict: Verdict) -> None:
+        def on_verdict(verdict: CaseVerdict) -> None:
             verdicts.append(verdict)
             tell(f"{len(verdicts)} of {len(cases)} cases, the last was {verdict.case.name}")
 
@@ -137,10 +136,10 @@ def _judged(consumer: Consumer, cases: tuple[Case, ...], *, shrink: bool) -> Rep
             asyncio.run(run(consumer, cases, on_verdict, shrink=shrink))
         except (OSError, StartError, TimeoutError) as error:
             fail(f"{consumer.name} cannot be asked: {error or 'it does not answer'}", NO_ANSWER)
-    return Report(consumer.name, consumer.claims, tuple(verdicts))
+    return ConsumerReport(consumer.name, consumer.claims, tuple(verdicts))
 
 
-def _write(folder: Path, report: Report) -> None:
+def _write(folder: Path, report: ConsumerReport) -> None:
     import json
 
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from sliceplane.conformance.story import NODE, SERVICE, ZONE, Claim, Delete, Document, Put, Question, Step
+from sliceplane.conformance.story import NODE, SERVICE, ZONE, AskedPort, Claim, Delete, Document, Put, Step
 
 #: ``address:port`` of each endpoint that gets requests
 Belief = frozenset[str]
@@ -28,9 +28,9 @@ class State:
             return State({name: document for name, document in self.slices.items() if name != step.name})
         return self
 
-    def believed(self, question: Question, claims: frozenset[Claim]) -> Belief:
+    def believed(self, asked_port: AskedPort, claims: frozenset[Claim]) -> Belief:
         """What a consumer with these *claims* must come to believe."""
-        candidates = list(self._endpoints(question))
+        candidates = list(self._endpoints(asked_port))
         ready = [(endpoint, shown) for endpoint, shown in candidates if _condition(endpoint, "ready", True)]
         if ready:
             return frozenset(shown for _, shown in (_closest(ready) if "hints" in claims else ready))
@@ -38,14 +38,14 @@ class State:
             return frozenset(shown for endpoint, shown in candidates if _serves_to_the_end(endpoint))
         return frozenset()
 
-    def _endpoints(self, question: Question) -> Iterator[tuple[Document, str]]:
+    def _endpoints(self, asked_port: AskedPort) -> Iterator[tuple[Document, str]]:
         for name in sorted(self.slices):
             document = self.slices[name]
             labels = document["metadata"]["labels"]
-            if labels.get("kubernetes.io/service-name") != SERVICE or document["addressType"] != question.family:
+            if labels.get("kubernetes.io/service-name") != SERVICE or document["addressType"] != asked_port.family:
                 continue
             for port in document["ports"]:
-                if (port.get("name") or "") != question.port or port.get("protocol", "TCP") != "TCP":
+                if (port.get("name") or "") != asked_port.port or port.get("protocol", "TCP") != "TCP":
                     continue
                 for endpoint in document["endpoints"]:
                     yield endpoint, authority(endpoint["addresses"][0], port["port"])

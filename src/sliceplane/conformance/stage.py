@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from sliceplane.api.errors import StatusError
-from sliceplane.conformance.consumers.consumer import Asked, Consumer, Follower
+from sliceplane.conformance.consumers.consumer import FollowedService, FollowingConsumer, JudgedConsumer
 from sliceplane.conformance.model import Belief, State
 from sliceplane.conformance.objects import service
 from sliceplane.conformance.story import (
@@ -33,7 +33,7 @@ from sliceplane.conformance.story import (
     Silence,
     Step,
 )
-from sliceplane.conformance.verdict import Verdict, difference, history, missing_meanwhile
+from sliceplane.conformance.verdict import CaseVerdict, difference, history, missing_meanwhile
 from sliceplane.testing.faults import Fault
 from sliceplane.testing.plane import Plane
 
@@ -47,27 +47,27 @@ SHRINK_RUNS: Final = 24
 class Stage:
     """One server and one consumer; cases are played one after another."""
 
-    def __init__(self, plane: Plane, consumer: Consumer) -> None:
+    def __init__(self, plane: Plane, consumer: JudgedConsumer) -> None:
         self._plane = plane
         self._consumer = consumer
         self._runs = 0
         self._outage: Fault | None = None
 
-    async def judge(self, case: Case, *, shrink: bool = True) -> Verdict:
+    async def judge(self, case: Case, *, shrink: bool = True) -> CaseVerdict:
         """What *case* shows.  A history that fails is made shorter, step by step, as long as it fails."""
         unable = sorted(case.needs - self._consumer.ables)
         if unable:
-            return Verdict(case, "not asked", f"{self._consumer.name} is not asked about: {', '.join(unable)}")
+            return CaseVerdict(case, "not asked", f"{self._consumer.name} is not asked about: {', '.join(unable)}")
         began = time.monotonic()
         fault = await self._fault(case)
         seconds = time.monotonic() - began
         if not fault:
-            return Verdict(case, "passed", seconds=seconds)
+            return CaseVerdict(case, "passed", seconds=seconds)
         short = await self._shortened(case) if shrink else case
         if short is not case:
             fault = await self._fault(short) or fault
         steps = (*short.given, *short.story)
-        return Verdict(case, "failed", fault, history(steps), seconds)
+        return CaseVerdict(case, "failed", fault, history(steps), seconds)
 
     async def _shortened(self, case: Case) -> Case:
         """Leave out half of the steps, a quarter, ... a single one, as long as the rest fails still."""
@@ -95,7 +95,7 @@ class Stage:
         for step in (service(), *case.given):
             self._perform(step, namespace)
             state = state.after(step)
-        asked = Asked(self._plane.kubeconfig, namespace, SERVICE, case.question)
+        asked = FollowedService(self._plane.kubeconfig, namespace, SERVICE, case.asked_port)
         try:
             async with self._consumer.follow(asked) as follower:
                 return await self._play(case, namespace, state, follower)
@@ -103,15 +103,15 @@ class Stage:
             self._perform(Back(), namespace)
             self._plane.faults.clear()
 
-    async def _play(self, case: Case, namespace: str, state: State, follower: Follower) -> str:
-        right = state.believed(case.question, self._consumer.claims)
+    async def _play(self, case: Case, namespace: str, state: State, follower: FollowingConsumer) -> str:
+        right = state.believed(case.asked_port, self._consumer.claims)
         always: Belief = frozenset()  # before the first checkpoint nothing has to be known
         heard = 0
         for step in case.story:
             if not isinstance(step, Check):
                 self._perform(step, namespace)
                 state = state.after(step)
-                right = state.believed(case.question, self._consumer.claims)
+                right = state.believed(case.asked_port, self._consumer.claims)
                 always &= right
                 await asyncio.sleep(0)
                 continue
@@ -125,7 +125,7 @@ class Stage:
             always = right
         return ""
 
-    async def _settled(self, follower: Follower, right: Belief) -> str:
+    async def _settled(self, follower: FollowingConsumer, right: Belief) -> str:
         """Wait until *right* is believed, and stays so."""
         ends = time.monotonic() + self._consumer.patience_s
         stays = 0.0
@@ -182,13 +182,15 @@ def _legal(case: Case) -> bool:
 
 
 @asynccontextmanager
-async def staged(consumer: Consumer) -> AsyncIterator[Stage]:
+async def staged(consumer: JudgedConsumer) -> AsyncIterator[Stage]:
     """A stage with a server of its own, and *consumer* started."""
     async with Plane(controllers=False) as plane, consumer.running(plane.kubeconfig):
         yield Stage(plane, consumer)
 
 
-async def run(consumer: Consumer, cases: Sequence[Case], tell: Callable[[Verdict], None], *, shrink: bool) -> None:
+async def run(
+    consumer: JudgedConsumer, cases: Sequence[Case], tell: Callable[[CaseVerdict], None], *, shrink: bool
+) -> None:
     """Judge *consumer* by *cases*, and tell each verdict as it comes."""
     async with staged(consumer) as stage:
         for case in cases:

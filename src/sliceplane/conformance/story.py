@@ -110,7 +110,7 @@ EXPIRE: Final = Expire()
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AskedPort:
     """What the consumer is asked all the time: the endpoints of the Service *web* at one port and family."""
 
     port: str = "http"
@@ -127,7 +127,7 @@ class Case:
     story: tuple[Step, ...]
     #: what happens before the consumer starts
     given: tuple[Step, ...] = ()
-    question: Question = field(default=Question())
+    asked_port: AskedPort = field(default=AskedPort())
     needs: frozenset[Need] = frozenset()
 
 
@@ -171,7 +171,7 @@ __all__ = [
     "Expire",
     "Need",
     "Put",
-    "Question",
+    "AskedPort",
     "Refuse",
     "Silence",
     "Step",

@@ -15,7 +15,7 @@ _NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CaseVerdict:
     """*why* is a sentence: what was believed and what is right, or why the case was not asked.  *history* is what led
     there, a step a line, as short as it was made."""
 
@@ -27,10 +27,10 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ConsumerReport:
     consumer: str
     claims: frozenset[Claim]
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[CaseVerdict, ...]
 
     def count(self, outcome: Outcome) -> int:
         return sum(verdict.outcome == outcome for verdict in self.verdicts)

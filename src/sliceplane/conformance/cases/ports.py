@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sliceplane.conformance.objects import HTTP, pod, pods, service, slice_
-from sliceplane.conformance.story import CHECK, Case, Document, Put, Question
+from sliceplane.conformance.story import CHECK, AskedPort, Case, Document, Put
 
 
 def _port(name: str, number: int, protocol: str = "TCP") -> Document:
@@ -84,7 +84,7 @@ CASES: Final = (
         ("discovery.k8s.io/v1 EndpointPort",),
         given=(slice_("a", *pods((1, 2)), ports=[_port("", 8080)]),),
         story=(service({"port": 80, "protocol": "TCP"}), CHECK, slice_("a", pod(1), ports=[_port("", 8081)]), CHECK),
-        question=Question(port=""),
+        asked_port=AskedPort(port=""),
         needs=frozenset({"unnamed-port"}),
     ),
     Case(
@@ -108,7 +108,7 @@ CASES: Final = (
         ("KEP-0563", "cilium/cilium#40883"),
         given=(slice_("a", *pods((1, 2))), slice_("b", _six(1), _six(2), family="IPv6")),
         story=(CHECK, slice_("b", _six(2), _six(3), family="IPv6"), CHECK),
-        question=Question(family="IPv6"),
+        asked_port=AskedPort(family="IPv6"),
         needs=frozenset({"ipv6"}),
     ),
     Case(

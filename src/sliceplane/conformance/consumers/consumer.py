@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Protocol
 
 from sliceplane.conformance.model import Belief
-from sliceplane.conformance.story import Claim, Need, Question
+from sliceplane.conformance.story import AskedPort, Claim, Need
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FollowedService:
     """One Service to follow, and the way to its API server."""
 
     kubeconfig: Path
     namespace: str
     service: str
-    question: Question
+    asked_port: AskedPort
 
 
-class Follower(Protocol):
+class FollowingConsumer(Protocol):
     """One Service, followed by the consumer.  ``beliefs`` only grows; equal ones in a row are one."""
 
     beliefs: list[Belief]
@@ -34,7 +34,7 @@ class Follower(Protocol):
         """Bring ``beliefs`` up to date with what the consumer would do now."""
 
 
-class Consumer(Protocol):
+class JudgedConsumer(Protocol):
     """What is judged."""
 
     name: str
@@ -48,11 +48,11 @@ class Consumer(Protocol):
         """What runs for all cases."""
 
     @abstractmethod
-    def follow(self, asked: Asked) -> AbstractAsyncContextManager[Follower]:
+    def follow(self, asked: FollowedService) -> AbstractAsyncContextManager[FollowingConsumer]:
         """What runs for one case."""
 
 
-class Beliefs(Follower):
+class Beliefs(FollowingConsumer):
     """A follower that is told beliefs."""
 
     def __init__(self) -> None:

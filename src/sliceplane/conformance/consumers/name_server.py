@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sliceplane.conformance.consumers.consumer import Asked, Beliefs, Consumer, Follower
+from sliceplane.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
 from sliceplane.conformance.consumers.program import process
 from sliceplane.conformance.model import Belief, authority
 from sliceplane.conformance.story import Claim
@@ -29,7 +29,7 @@ _ANSWERS_S: Final = 5.0
 _STARTS_S: Final = 30.0
 
 
-class NameServerConsumer(Consumer):
+class NameServerConsumer(JudgedConsumer):
     """See the module.  Raises ``ValueError`` for a command without ``{port}``."""
 
     def __init__(self, command: str, *, name: str = "", claims: Iterable[Claim] = (), patience_s: float) -> None:
@@ -60,7 +60,7 @@ class NameServerConsumer(Consumer):
                 drain.cancel()
 
     @asynccontextmanager
-    async def follow(self, asked: Asked) -> AsyncIterator[Follower]:
+    async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
         yield _Asking(self._port, asked)
 
     async def _answers(self) -> bool:
@@ -71,11 +71,11 @@ class NameServerConsumer(Consumer):
 
 
 class _Asking(Beliefs):
-    def __init__(self, port: int, asked: Asked) -> None:
+    def __init__(self, port: int, asked: FollowedService) -> None:
         super().__init__()
         self._port = port
-        self._name = f"_{asked.question.port}._tcp.{asked.service}.{asked.namespace}.svc.{_ZONE}."
-        self._kind = "AAAA" if asked.question.family == "IPv6" else "A"
+        self._name = f"_{asked.asked_port.port}._tcp.{asked.service}.{asked.namespace}.svc.{_ZONE}."
+        self._kind = "AAAA" if asked.asked_port.family == "IPv6" else "A"
 
     async def look(self) -> None:
         believed = await self._believed()

@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from sliceplane.conformance.consumers.consumer import Asked, Beliefs, Consumer, Follower
+from sliceplane.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
 from sliceplane.conformance.story import NODE, ZONE, Claim, Need
 
 _ENDS_S: Final = 2.0
@@ -28,7 +28,7 @@ _LAST_LINES: Final = 3
 _LINE: Final = 1 << 20
 
 
-class ProgramConsumer(Consumer):
+class ProgramConsumer(JudgedConsumer):
     """*command* as a shell would split it.  Raises ``ValueError`` for one that is empty or cannot be split."""
 
     def __init__(
@@ -54,7 +54,7 @@ class ProgramConsumer(Consumer):
         yield
 
     @asynccontextmanager
-    async def follow(self, asked: Asked) -> AsyncIterator[Follower]:
+    async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
         async with process(self._command, asked) as (program, last_words):
             beliefs = Beliefs()
             task = asyncio.create_task(_listen(program, last_words, beliefs))
@@ -68,7 +68,7 @@ class ProgramConsumer(Consumer):
 
 @asynccontextmanager
 async def process(
-    command: list[str], asked: Asked | None = None, **more: str
+    command: list[str], asked: FollowedService | None = None, **more: str
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, deque[str]]]:
     """A program until the end of the block, with what it said last on stderr.  Raises ``OSError``."""
     environment = {**os.environ, **more}
@@ -77,8 +77,8 @@ async def process(
             "KUBECONFIG": str(asked.kubeconfig),
             "SLICEPLANE_NAMESPACE": asked.namespace,
             "SLICEPLANE_SERVICE": asked.service,
-            "SLICEPLANE_PORT": asked.question.port,
-            "SLICEPLANE_FAMILY": asked.question.family,
+            "SLICEPLANE_PORT": asked.asked_port.port,
+            "SLICEPLANE_FAMILY": asked.asked_port.family,
             "SLICEPLANE_NODE": NODE,
             "SLICEPLANE_ZONE": ZONE,
         }

@@ -10,7 +10,7 @@ from typing import Final
 
 from sliceplane.client.connecting import connect
 from sliceplane.client.view import EndpointView
-from sliceplane.conformance.consumers.consumer import Asked, Beliefs, Consumer, Follower
+from sliceplane.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
 from sliceplane.conformance.story import NODE, ZONE
 from sliceplane.kit.ip import Family
 
@@ -19,7 +19,7 @@ from sliceplane.kit.ip import Family
 IDLE_TIMEOUT_S: Final = 5.0
 
 
-class ViewConsumer(Consumer):
+class ViewConsumer(JudgedConsumer):
     """See the module."""
 
     def __init__(self) -> None:
@@ -33,16 +33,16 @@ class ViewConsumer(Consumer):
         yield
 
     @asynccontextmanager
-    async def follow(self, asked: Asked) -> AsyncIterator[Follower]:
-        question = asked.question
-        family: Family = question.family
+    async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
+        asked_port = asked.asked_port
+        family: Family = asked_port.family
         beliefs = Beliefs()
         async with connect(asked.kubeconfig) as client:
             view = EndpointView(
                 client,
                 asked.service,
                 asked.namespace,
-                port=question.port or None,
+                port=asked_port.port or None,
                 node=NODE,
                 zone=ZONE,
                 family=family,

@@ -7,7 +7,7 @@ import tracemalloc
 
 from sliceplane.api.errors import StatusError
 from sliceplane.documents.protobuf import decode, supports
-from sliceplane.kit.containers import TEXT_MAX, remembered
+from sliceplane.kit.containers import TEXT_MAX, Passed, remembered
 from sliceplane.registry.metadata import validate_maps
 from sliceplane.shell.server.requests.response import negotiate
 
@@ -16,13 +16,30 @@ def test_answers_for_long_texts_are_made_anew() -> None:
     asked: list[str] = []
 
     @remembered(2)
-    def size(text: str, other: str | None = None) -> int:
+    def size(text: str, *, twice: bool = False) -> int:
         asked.append(text)
-        return len(text) + len(other or "")
+        return len(text) * (1 + twice)
 
     long = "x" * (TEXT_MAX + 1)
-    assert [size("a"), size("a"), size(long), size(long), size("a", long), size("a", None)] == [1, 1, 513, 513, 514, 1]
-    assert asked == ["a", long, long, "a", "a"]
+    assert [size("a"), size("a"), size(long), size(long), size("a", twice=True)] == [1, 1, 513, 513, 2]
+    assert asked == ["a", long, long, "a"]
+
+
+def test_what_passed_is_not_asked_about_again_and_what_did_not_is() -> None:
+    asked: list[int] = []
+
+    def is_even(number: int) -> bool:
+        asked.append(number)
+        return number % 2 == 0
+
+    even = Passed(4, is_even)
+    assert even.have({2, 4})
+    assert even.have({2, 4}), "from memory"
+    assert sorted(asked) == [2, 4]
+    assert [even.have({2, 3}), even.have({3})] == [False, False]
+    assert sorted(asked) == [2, 3, 3, 4]
+    assert even.have({6, 8, 10})
+    assert len(even._known) == 3, "as many as there is room for"
 
 
 def test_long_keys_and_names_of_kinds_leave_nothing_behind() -> None:

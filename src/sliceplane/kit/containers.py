@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from functools import lru_cache, wraps
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, cast
+
+V = TypeVar("V")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     K = TypeVar("K")
-    V = TypeVar("V")
 
     class SortedDict(dict[K, V]):
         """A mapping whose iteration follows its keys; ``irange`` walks a part of it in O(log n + k)."""
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 else:
     from sortedcontainers import SortedDict
 
-__all__ = ["SortedDict", "remembered"]
+__all__ = ["Passed", "SortedDict", "remembered"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,7 +40,7 @@ TEXT_MAX: Final = 512
 
 
 def remembered(most: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Remember at most *most* answers of a pure function of texts (or ``None``), those of long texts not at all.
+    """Remember at most *most* answers of a pure function of a text, those to long texts not at all.
 
     A cache bounded by its number of entries is not bounded if strangers choose the entries: a few thousand labels of
     3 MiB each are more than a machine has.  So texts longer than a name can be are worked out anew each time.
@@ -47,15 +48,36 @@ def remembered(most: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        slow: Callable[..., R] = function
         quick = cast("Callable[..., R]", lru_cache(most)(function))
 
-        @wraps(function)
-        def answer(*arguments: P.args, **keywords: P.kwargs) -> R:
-            for argument in arguments:
-                if argument is not None and len(cast(str, argument)) > TEXT_MAX:
-                    return function(*arguments, **keywords)
-            return quick(*cast("tuple[Hashable, ...]", arguments), **keywords)
+        def answer(text: str, **keywords: Any) -> R:
+            return quick(text, **keywords) if len(text) <= TEXT_MAX else slow(text, **keywords)
 
-        return answer
+        return cast("Callable[P, R]", wraps(function)(answer))
 
     return decorate
+
+
+class Passed(Generic[V]):
+    """Values that passed a check which they will always pass, *most* of them: of a thousand addresses of an object one
+    changes, and all come with each write, so that asking for all of them at once must cost little."""
+
+    def __init__(self, most: int, passes: Callable[[V], bool]) -> None:
+        """What passes must not be longer than a name, as a cache has room for any value."""
+        self._most = most
+        self._passes = passes
+        self._known: set[V] = set()
+
+    def have(self, values: set[V]) -> bool:
+        """All of *values* pass."""
+        known = self._known
+        if values <= known:
+            return True
+        if len(known) + len(values) > self._most:
+            known.clear()
+        for value in values - known:
+            if not self._passes(value):
+                return False
+            known.add(value)
+        return True

@@ -37,7 +37,7 @@ from sliceplane.documents.table.columns import (
     text,
     texts,
 )
-from sliceplane.kit.containers import remembered
+from sliceplane.kit.containers import Passed
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_label_value, check_qualified_name
 from sliceplane.registry.kinds import kind
 from sliceplane.registry.metadata import IMMUTABLE, validate_labels
@@ -46,7 +46,6 @@ from sliceplane.registry.validation.addresses import (
     check_fqdn,
     check_protocol,
     ip_problem,
-    plain_version,
     special_problem,
     spelling,
     version_of,
@@ -189,7 +188,8 @@ PORTS_MAX = 20000
 ENDPOINTS_MAX = 1000
 ADDRESSES_MAX = 100
 TOPOLOGY_KEYS_MAX = 16
-_VERSIONS = {"IPv4": 4, "IPv6": 6}
+#: members of an endpoint that ``_is_plain`` does not look at
+_SELDOM: Final = frozenset({"hostname", "deprecatedTopology", "hints"})
 _ZONE_KEY = "topology.kubernetes.io/zone"
 
 
@@ -241,28 +241,26 @@ def _endpoints(document: Document) -> list[FieldError]:
         return [too_many("endpoints", len(endpoints), ENDPOINTS_MAX)]
     errors: list[FieldError] = []
     address_type = document.get("addressType", "")
+    are_plain = _PLAIN.have(
+        {(address_type, endpoint.get("nodeName"), *endpoint.get("addresses", ())[:2]) for endpoint in endpoints}
+    )
+    if are_plain and all(map(_SELDOM.isdisjoint, endpoints)):
+        return errors
     for index, endpoint in while_few(errors, enumerate(endpoints)):
-        if not _is_plain(endpoint, address_type):
+        if not are_plain or not _SELDOM.isdisjoint(endpoint):
             errors += _endpoint(f"endpoints[{index}]", endpoint, address_type)
     return errors
 
 
-def _is_plain(endpoint: Document, address_type: str) -> bool:
-    """The quick yes, from memory, to one address and a node, which is what nearly every endpoint has."""
-    addresses = endpoint.get("addresses", ())
-    return (
-        len(addresses) == 1
-        and plain_version(addresses[0]) == _VERSIONS.get(address_type)
-        and ("nodeName" not in endpoint or _is_node_name(endpoint["nodeName"]))
-        and "hostname" not in endpoint
-        and "deprecatedTopology" not in endpoint
-        and "hints" not in endpoint
-    )
+def _is_plain(endpoint: tuple[str | None, ...]) -> bool:
+    """There is nothing to say of a node and a single address, which nearly every endpoint has, in a slice of a type."""
+    address_type, node, *addresses = endpoint
+    if len(addresses) != 1 or address_type not in ADDRESS_TYPES:
+        return False
+    return not _endpoint("", {"nodeName": node, "addresses": addresses}, address_type)
 
 
-@remembered(8192)
-def _is_node_name(name: str) -> bool:
-    return not check_dns_subdomain(name)
+_PLAIN: Final = Passed(65536, _is_plain)
 
 
 def _endpoint(path: str, endpoint: Document, address_type: str) -> list[FieldError]:

@@ -23,10 +23,16 @@ from sliceplane.documents.table.columns import (
     objects,
     text,
 )
-from sliceplane.kit.containers import remembered
+from sliceplane.kit.containers import Passed
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
 from sliceplane.registry.kinds import kind
-from sliceplane.registry.validation.addresses import check_endpoint_ip, check_number, check_protocol, spelling
+from sliceplane.registry.validation.addresses import (
+    check_endpoint_ip,
+    check_number,
+    check_protocol,
+    plain_version,
+    spelling,
+)
 
 
 def _default(document: Document) -> None:
@@ -54,19 +60,15 @@ def _subset(path: str, subset: Document) -> list[FieldError]:
     if not ready and not not_ready:
         errors.append(required(path, "must specify `addresses` or `notReadyAddresses`"))
     for member, addresses in (("addresses", ready), ("notReadyAddresses", not_ready)):
-        for index, address in while_few(errors, enumerate(addresses)):
-            if not _is_fine(address.get("ip", ""), address.get("hostname", ""), address.get("nodeName")):
+        if not _FINE.have(
+            {(address.get("ip"), address.get("hostname"), address.get("nodeName")) for address in addresses}
+        ):
+            for index, address in while_few(errors, enumerate(addresses)):
                 errors += _address(f"{path}.{member}[{index}]", address)
     ports: list[Document] = subset.get("ports", [])
     for index, port in while_few(errors, enumerate(ports)):
         errors += _port_errors(f"{path}.ports[{index}]", port, named=len(ports) > 1)
     return errors
-
-
-@remembered(65536)
-def _is_fine(ip: str, hostname: str, node: str | None) -> bool:
-    """``_address`` has nothing to say.  Of a thousand addresses one changes, and all come with each write."""
-    return not _address("", {"ip": ip, "hostname": hostname, "nodeName": node})
 
 
 def _address(path: str, address: Document) -> list[FieldError]:
@@ -78,6 +80,16 @@ def _address(path: str, address: Document) -> list[FieldError]:
     if node:
         errors += [invalid_value(f"{path}.nodeName", node, problem) for problem in check_dns_subdomain(node)]
     return errors
+
+
+def _is_fine(address: tuple[str | None, str | None, str | None]) -> bool:
+    """There is nothing to say of an address, a host name and a node's."""
+    ip, hostname, node = address
+    return not _address("", {"ip": ip or "", "hostname": hostname or "", "nodeName": node})
+
+
+_FINE: Final = Passed(65536, _is_fine)
+_SPELLED: Final[Passed[str]] = Passed(65536, lambda ip: bool(plain_version(ip)))
 
 
 def _port_errors(path: str, port: Document, *, named: bool) -> list[FieldError]:
@@ -98,7 +110,10 @@ def _port_errors(path: str, port: Document, *, named: bool) -> list[FieldError]:
 def _warnings(document: Document, _old: Document | None) -> Iterator[str]:
     for index, subset in enumerate(document.get("subsets", ())):
         for member in ("addresses", "notReadyAddresses"):
-            for position, address in enumerate(subset.get(member, ())):
+            addresses = subset.get(member, ())
+            if _SPELLED.have({address.get("ip", "") for address in addresses}):
+                continue
+            for position, address in enumerate(addresses):
                 problem = spelling(address.get("ip", ""))
                 if problem:
                     yield f"subsets[{index}].{member}[{position}].ip: {problem}"

@@ -187,8 +187,9 @@ class Packer:
         """Of two tuples, the first of them not empty."""
         if len(old) != len(new):
             shorter = min(len(old), len(new))
-            front = next((at for at in range(shorter) if old[at] != new[at]), shorter)
-            end = next((at for at in range(shorter - front) if old[~at] != new[~at]), shorter - front)
+            # Each is ended by the shorter one, and compared in C.
+            front = next(compress(count(), map(ne, old, new)), shorter)
+            end = min(next(compress(count(), map(ne, reversed(old), reversed(new))), shorter), shorter - front)
             return [_SPLICE, front, end, [self._pack(value) for value in new[front : len(new) - end]]]
         made: list[Packed] = []
         for at in compress(count(), map(ne, old, new)):

@@ -159,5 +159,5 @@ CHAIN: Final[tuple[Link, ...]] = (
     Link("policies", traffic_policies.CHECKS, traffic_policies.wants, of_endpoints=False),
     Link("NetworkPolicies", network_policies.CHECKS, network_policies.wants),
     Link("rollouts", rollouts.CHECKS, rollouts.wants),
-    Link("DNS", names.CHECKS, names.wants),
+    Link("DNS", names.CHECKS, names.wants, of_endpoints=False),
 )

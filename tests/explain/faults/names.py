@@ -124,3 +124,33 @@ def _stateful(world: World, service_name: str) -> None:
         pod["metadata"]["ownerReferences"] = [
             {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "cart", "uid": "s", "controller": True}
         ]
+
+
+@planted("C7")
+def an_alias_of_an_address(world: World) -> None:
+    _alias(world, "192.0.2.10")
+
+
+@planted("C7")
+def an_alias_of_a_service_that_is_gone(world: World) -> None:
+    _alias(world, "db.shop.svc.cluster.local")
+
+
+@near_miss("C7")
+def an_alias_of_a_name(world: World) -> None:
+    _alias(world, "db.example.com")
+
+
+@near_miss("C7")
+def an_alias_of_a_service_that_is_there(world: World) -> None:
+    add_service(world, "db")
+    add_workload(world, "db", "shop", 2)
+    write_slice(world, "db")
+    _alias(world, "db.shop.svc.cluster.local.")
+
+
+def _alias(world: World, target: str) -> None:
+    spec: dict[str, Any] = world.get("Service", "shop", "cart")["spec"]
+    spec.clear()
+    spec.update(type="ExternalName", externalName=target)
+    world.drop("EndpointSlice", "shop", "cart-x7k2p")

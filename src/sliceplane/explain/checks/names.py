@@ -17,6 +17,7 @@ from sliceplane.explain.checks.workloads import root_of
 from sliceplane.explain.objects import CONFIG_MAPS, SERVICES, SLICES, STATEFUL_SETS
 from sliceplane.findings.finding import Evidence, Finding
 from sliceplane.findings.wording import pairs_text, part, patch
+from sliceplane.kit.ip import parse_lenient
 
 SYSTEM = "kube-system"
 DNS = "kube-dns"
@@ -28,6 +29,9 @@ def wants(case: ServiceCase) -> Iterator[Selection]:
     if case.facts.get(SERVICES, SYSTEM, DNS) is not None:
         yield SLICES.in_namespace(SYSTEM, f"{LABEL_SERVICE_NAME}={DNS}")
         yield CONFIG_MAPS.named(SYSTEM, COREFILE)
+    target = _target_of(case)
+    if target is not None:
+        yield SERVICES.named(*target)
     if case.is_headless:
         for owner in _stateful_sets(case):
             yield STATEFUL_SETS.named(case.namespace, owner)
@@ -190,6 +194,39 @@ def names_of_pods(case: ServiceCase) -> Iterable[Finding]:
         )
 
 
+def alias_leads_nowhere(case: ServiceCase) -> Iterable[Finding]:
+    """C7"""
+    if case.service is None or case.service.spec.type != "ExternalName":
+        return
+    name = case.service.spec.external_name
+    target = _target_of(case)
+    if parse_lenient(name) is not None:
+        why = "that is an address, which DNS has no name for"
+        remedy = "make it a Service without a selector, and an EndpointSlice with the address"
+    elif target is not None and case.was_read(SERVICES.named(*target)) and case.facts.get(SERVICES, *target) is None:
+        why = f"there is no Service {target[0]}/{target[1]}"
+        remedy = f"kubectl -n {target[0]} get services"
+    else:
+        return
+    yield Finding(
+        code="C7",
+        subject=case.subject,
+        certainty="certain" if target is None else "likely",
+        sentence=f"{case.name} is an alias of {name}: {why}",
+        evidence=(case.field("spec.externalName", name),),
+        effect=f"the name of {case.name} leads nowhere",
+        remedy=remedy,
+    )
+
+
+def _target_of(case: ServiceCase) -> tuple[str, str] | None:
+    """The Service of the cluster whose name an ExternalName is, by its look: ``NAME.NAMESPACE.svc.``."""
+    if case.service is None or case.service.spec.type != "ExternalName":
+        return None
+    labels = case.service.spec.external_name.rstrip(".").split(".")
+    return (labels[1], labels[0]) if len(labels) > 3 and labels[2] == "svc" else None
+
+
 def _stateful_sets(case: ServiceCase) -> list[str]:
     """Of the Service's Pods."""
     return sorted({root.name for root in map(root_of, case.live) if root.kind == "StatefulSet"})
@@ -197,4 +234,5 @@ def _stateful_sets(case: ServiceCase) -> list[str]:
 
 CHECKS = (
     dns_is_down, corefile, client_asks_elsewhere, headless_tells_ready_ones, headless_port, names_of_pods,
+    alias_leads_nowhere,
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -12,16 +13,22 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.dns import wire
 from sliceplane.dns.server import ALIASES_MAX
+from sliceplane.dns.service import NamedService
 from sliceplane.dns.view import DnsView, FoundName, ZoneConfig
 from sliceplane.dns.wire import name_of, text_of, type_text
+from sliceplane.explain.question import ExplainQuestion
+from sliceplane.findings.text import lines_of
 from sliceplane.informer.cache import Change
 from sliceplane.proxy.usable import Locality
 from sliceplane.shell.resolver.service import watches
+from sliceplane.shell.tools.explaining import explain
 from sliceplane.shell.tools.lists import list_whole
 from sliceplane.shell.transport.base import Reader
 
 #: what resolvers in Pods have: names with fewer dots are tried with each suffix first
 NDOTS: Final = 5
+#: of a name that leads nowhere
+FINDINGS_MAX: Final = 3
 
 
 async def looked_up(
@@ -51,11 +58,36 @@ async def looked_up(
     if why and zone.zone_answers:
         show(f"; for a client at {client}: node {place.node or 'unknown'}, zone {place.zone or 'unknown'}")
     found: FoundName | None = None
-    for tried in candidates(name, namespace, zone.domains[0]):
+    known: NamedService | None = None
+    tries = candidates(name, namespace, zone.domains[0])
+    for tried in tries:
         found = _told(view, tried, kind, place, show, why=why)
+        if known is None and found is not None and found.service is not None and found.service.service is not None:
+            known = found.service
         if found is None or found.rcode == wire.NOERROR:
             break
+    if why and (found is None or (found.records is None and not found.is_soa)):
+        subject = (known.namespace, known.name) if known is not None else _meant(view, tries, zone.domains[0])
+        if subject is not None:
+            await _say_why(client_of_api, *subject, show)
     return found
+
+
+def _meant(view: DnsView, tries: tuple[str, ...], domain: str) -> tuple[str, str] | None:
+    """Namespace and name of the Service that one of *tries* is the name of, if there is the namespace."""
+    for tried in tries:
+        labels = tried.removesuffix(f".svc.{domain}.").split(".")
+        if tried.endswith(f".svc.{domain}.") and len(labels) == 2 and view.has_namespace(labels[1]):
+            return labels[1], labels[0]
+    return None
+
+
+async def _say_why(client: Reader, namespace: str, name: str, show: Callable[[str], None]) -> None:
+    """What ``sliceplane explain`` finds of the Service, the worst first."""
+    explanation = await explain(client, ExplainQuestion("service", name, namespace), time.time)
+    for finding in explanation.findings[:FINDINGS_MAX]:
+        for line in lines_of(finding, "cause", None):
+            show(f"; {line}")
 
 
 def candidates(name: str, namespace: str, domain: str) -> tuple[str, ...]:

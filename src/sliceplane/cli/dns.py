@@ -44,6 +44,7 @@ _NO_ANSWER: Final = 2
 @zone_options
 @client_options
 @forward_options
+@click.option("--selector", default="", metavar="SELECTOR", help="Names of Services with these labels alone.")
 @click.option("--user", default="", metavar="NAME", help="Who to be once the port is bound (if started as root).")
 @click.option("--shutdown-delay", type=DurationType(), default="0s", show_default=True,
     help="Answer on for so long after a signal, and be not ready.")  # fmt: skip
@@ -110,7 +111,8 @@ async def _serve(connection: Connection, listen: tuple[tuple[str, int], ...], fl
         client = await stack.enter_async_context(HttpClient(connection))
         tells = socket.gethostname().lower() if flags["progress_lease"] else ""
         rng = Rng(time.time_ns())
-        following = asyncio.create_task(resolver.follow(client, rng, watches(nodes=flags["zone_answers"]), tells=tells))
+        selections = watches(nodes=flags["zone_answers"], selector=flags["selector"])
+        following = asyncio.create_task(resolver.follow(client, rng, selections, tells=tells))
         stopping = asyncio.create_task(stop.wait())
         telling = asyncio.create_task(_say_ready(resolver.wait_ready(), listening))
         try:

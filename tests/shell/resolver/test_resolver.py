@@ -71,6 +71,9 @@ async def test_a_datagram_is_answered_from_the_address_that_was_asked(listen: st
         assert [str(item) for item in answer.answer[0]] == ["10.96.0.7"]
         families = {family.name: family for family in resolver.metrics.families()}
         assert families["coredns_dns_request_duration_seconds"].samples
+        (build,) = families["coredns_build_info"].samples
+        assert build.labels[0].startswith("sliceplane-")
+        assert [sample.labels[-1] for sample in families["coredns_plugin_enabled"].samples] == ["kubernetes"]
 
 
 async def test_messages_of_a_connection_are_pipelined() -> None:

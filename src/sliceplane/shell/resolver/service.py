@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
+from importlib import metadata
 from ipaddress import ip_address
 from typing import Final
 
@@ -50,11 +51,11 @@ _DURATION_BUCKETS: Final = (0.00001, 0.00002, 0.00005, 0.0001, 0.00025, 0.0005, 
 _log = get_logger("dns")
 
 
-def watches(*, nodes: bool) -> tuple[Selection, ...]:
-    """What a name server reads; *nodes*: for answers by zone."""
+def watches(*, nodes: bool, selector: str = "") -> tuple[Selection, ...]:
+    """What a name server reads; *nodes*: for answers by zone; *selector*: of Services."""
     return (
         Selection(Namespaces),
-        Selection(Services),
+        Selection(Services, label_selector=selector),
         Selection(EndpointSlices),
         *((Selection(Nodes),) if nodes else ()),
     )
@@ -90,6 +91,12 @@ class Resolver:
         if self._upstreams is not None:
             metrics.include(self._upstreams.metrics.families)
         labels = ("server", "zone", "view")
+        metrics.gauges("coredns_build_info", "Which program this is.", "version", "revision", "goversion").of(
+            f"sliceplane-{_version()}", "", ""
+        ).value = 1
+        enabled = metrics.gauges("coredns_plugin_enabled", "What it does.", *labels, "name")
+        for plugin in ("kubernetes", *(("forward", "cache", "hosts") if self._upstreams is not None else ())):
+            enabled.of(*_ALL, plugin).value = 1
         self._panics = metrics.counter("coredns_panics_total", "Faults of this program that a query met.")
         metrics.computed(
             "histogram", "coredns_dns_request_duration_seconds", "From a wake to its answers, for each of these.",
@@ -267,3 +274,10 @@ def _sizes(sizes: dict[int, int]) -> list[tuple[tuple[str, ...], Distribution]]:
 def _failed(packet: bytes) -> bytes | None:
     question = wire.read_query(packet)
     return wire.error(question, wire.SERVFAIL) if isinstance(question, wire.DnsQuestion) else None
+
+
+def _version() -> str:
+    try:
+        return metadata.version("sliceplane")
+    except metadata.PackageNotFoundError:
+        return ""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.kernel.netns import Host, Net
+from demo.net import RESOLV
+from tests.kernel.netns import Host, Net, run
 from tests.kernel.proxy_process import SERVER, create, make_slice, page, page_inside, rules_in, started
 from tests.ports import free_port
 from tests.waiting import eventually
@@ -60,6 +62,21 @@ async def named(host: Host, name: str) -> list[str]:
     """What a resolver on *host* is told; it asks again."""
     done = await eventually(lambda: asyncio.to_thread(host.python, RESOLVER, name), ignoring=(RuntimeError,))
     return sorted(done.stdout.split())
+
+
+async def looked_up(host: Host, name: str) -> str:
+    """What ``getent hosts`` prints on *host*: of a name the address, of an address the name."""
+    folder = RESOLV / host.netns
+    folder.mkdir(parents=True)
+    try:
+        search = "search default.svc.cluster.local svc.cluster.local cluster.local"
+        (folder / "resolv.conf").write_text(f"nameserver 169.254.20.10\n{search}\noptions ndots:5 attempts:5\n")
+        command = ["ip", "netns", "exec", host.netns, "getent", "hosts", name]
+        done = await eventually(lambda: asyncio.to_thread(run, command), ignoring=(RuntimeError,))
+    finally:
+        shutil.rmtree(folder)
+    address, said = done.stdout.split()[:2]
+    return address if said.startswith(name) else said
 
 
 async def becomes(host: Host, wanted: set[str]) -> None:
@@ -138,6 +155,9 @@ async def _scenario(client: HttpClient, kubeconfig: str, node: Host, backends: l
         # names, at an address that the process brought along: also of Services that are no business of the rules
         assert await named(node, "demo.demo") == ["10.96.0.100"]
         assert await named(node, "peers.demo") == [backends[1].ip4]
+        # and programs that know nothing of it: the resolver of the C library, with a resolv.conf as Pods have it
+        assert await looked_up(node, "demo.demo") == "10.96.0.100"
+        assert await looked_up(node, "10.96.0.100") == "demo.demo.svc.cluster.local"
         status, metrics = await page(metrics_port, "/metrics")
         assert status == 200
         assert "coredns_dns_requests_total{" in metrics

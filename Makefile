@@ -7,7 +7,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin:/sbin
 # Bytecode is kept, also where a machine says otherwise: each worker and each process of a test would compile anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install dev demo test tested collected check lint format bench soak fuzz attack peers reference docs site image floors matrix dist lock clean
+.PHONY: help install dev demo test tested check lint format bench soak fuzz attack peers reference docs site image floors matrix dist lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,18 +33,15 @@ format: dev ## code and imports as the linter wants them
 	$(PY) -m ruff format .
 
 check: lint ## fast: lint, types, layers, quick tests of the cores (without long histories, and proxies that wait for sockets)
-	HYPOTHESIS_PROFILE=quick $(PYTEST) -q -x -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not kernel and not kubectl" --ignore=tests/proxy/test_memory_after_histories.py --ignore=tests/proxy/test_consumption.py tests/test_tidy.py tests/test_docs.py $(wildcard tests/kit tests/api tests/documents tests/store tests/informer tests/workqueue tests/slices tests/proxy tests/nft tests/iptables)
+	HYPOTHESIS_PROFILE=quick $(PYTEST) -q -x -p tests.workers --workers 2 -m "not slow and not kernel and not kubectl" --ignore=tests/proxy/test_memory_after_histories.py --ignore=tests/proxy/test_consumption.py tests/test_tidy.py tests/test_docs.py $(wildcard tests/kit tests/api tests/documents tests/store tests/informer tests/workqueue tests/slices tests/proxy tests/nft tests/iptables)
 
 # Tests wait about as long as they compute: twice as many processes as cores.
 TEST_WORKERS ?= $$(( 2 * $$(nproc) ))
 test: ## everything that must pass (what CI runs); what failed is run once more, alone (ONCE=--once: never)
 	@$(MAKE) --no-print-directory -j 2 lint tested
 
-tested: collected # lint computes while the first tests wait
-	$(PY) tools/run_tests.py $(ONCE) -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
-
-collected: dev # pytest's bytecode is made once, and not by each worker
-	@$(PYTEST) --collect-only -q | tail -1
+tested: dev # lint computes while the first tests wait
+	$(PY) tools/run_tests.py $(ONCE) -p tests.workers --workers $(TEST_WORKERS)
 
 soak: dev ## the slow ones (100 kills under write load, long random histories, thousands of simulated seeds), and every property fifty times as long
 	HYPOTHESIS_PROFILE=soak $(PYTEST) -m "slow or hypothesis" --timeout=7200

@@ -1,7 +1,6 @@
 """Rules for every test: warnings are errors, a time limit each, no asyncio task left behind.  And how long files take.
 
-Workers (``pytest -n``) begin with the files that take longest, as ``longest_files.txt`` has them: what is left at the
-end is short.  ``pytest --record-longest`` writes that table anew.
+``tests/workers.py`` begins with the files that take longest: ``pytest --record-longest`` writes that table anew.
 """
 
 from __future__ import annotations
@@ -11,12 +10,13 @@ import gc
 import os
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Final
 
 import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, settings
+from hypothesis.internal import charmap
+from tests.workers import LONGEST_FILES
 
 from sliceplane.cli.entry import spare_collector
 
@@ -36,8 +36,6 @@ spare_collector()
 # Else pytest-asyncio asks for the loop that it is to put back, which makes one that is closed by nothing.
 asyncio.set_event_loop(None)
 
-#: "seconds path", longest first
-LONGEST_FILES: Final = Path(__file__).with_name("longest_files.txt")
 #: what takes less is not worth a line
 _RECORDED_S: Final = 3.0
 _SHOWN_FILES: Final = 20
@@ -67,14 +65,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-longest", action="store_true", help=f"write {LONGEST_FILES.name} anew after this run")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if hasattr(config, "workerinput"):
-        lines = (line.split() for line in LONGEST_FILES.read_text(encoding="utf-8").splitlines())
-        seconds = {path: float(figure) for figure, path in lines}
-        items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0.0))
-
-
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if session.config.getoption("workers", 0):
+        charmap.intervals_from_codec("utf-8")  # of all text: three seconds that each process would spend
     gc.collect()
     gc.freeze()
 

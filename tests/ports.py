@@ -9,16 +9,26 @@ from __future__ import annotations
 import os
 import random
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 _FIRST = 12_000
 #: not node ports either, which begin at 30000
 _END = min(30_000, int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]))
-#: pytest's workers have ports of their own each: one that was returned and is not listened at yet looks free to all
-_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_OWN = range(_FIRST + _WORKER, _END, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
-#: owned by ``free_port``: in an order of this process's own, each once
-_candidates = iter(random.Random(os.urandom(8)).sample(_OWN, len(_OWN)))
+
+
+def _own_ports() -> Iterator[int]:
+    """Each once, in an order of this process's own.
+
+    Pytest's workers have ports of their own each: one that was returned and is not listened at yet looks free to all.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    own = range(_FIRST + worker, _END, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    yield from random.Random(os.urandom(8)).sample(own, len(own))
+
+
+#: owned by ``free_port``; begun by the first who asks, in a worker
+_candidates = _own_ports()
 
 
 def free_port() -> int:

@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
         if not 0 < len(failed) <= SECOND_LOOKS:
             return first
         print(f"\n{len(failed)} failed beside the others. Each once more, alone:", flush=True)
-        second = _pytest(cache, "-n0", *failed)
+        second = _pytest(cache, *failed)
     if second == 0:
         print("\nPASSED, BUT FAILED ONCE BEFORE (see above). Find out why, then mend the test or the code:")
         print("".join(f"  {test}\n" for test in failed), end="", flush=True)

@@ -1,0 +1,84 @@
+"""Several processes for one run: each test once, each report told, and what a worker that dies leaves behind fails."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+_A: Final = """
+import os, time
+from pathlib import Path
+import pytest
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("seen")
+    yield folder
+    Path("ended").write_text(" ".join(sorted(path.name for path in folder.iterdir())))
+
+@pytest.mark.parametrize("number", range(3))
+def test_well(seen, number, tmp_path):
+    (seen / str(number)).touch()
+    Path(f"a-{os.environ['PYTEST_XDIST_WORKER']}-{number}").write_text(str(tmp_path))
+    print("said", number)
+    while not list(Path.cwd().glob("b-*")):  # the other worker is not done before
+        time.sleep(0.01)
+    assert number < 2
+"""
+_B: Final = """
+import os
+from pathlib import Path
+
+def test_other(tmp_path):
+    Path(f"b-{os.environ['PYTEST_XDIST_WORKER']}").write_text(str(tmp_path))
+"""
+_DIES: Final = """
+import os
+
+def test_before(): pass
+def test_dies(): os._exit(3)
+def test_after(): pass
+"""
+
+
+def _run(folder: Path, *arguments: str, **files: str) -> subprocess.CompletedProcess[str]:
+    for name, text in files.items():
+        (folder / f"test_{name}.py").write_text(text, encoding="utf-8")
+    (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = {ROOT}\n", encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-p", "tests.workers", "-q", "-rA", f"--basetemp={folder}/base"]
+    return subprocess.run(
+        [*command, *arguments], cwd=folder, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+
+
+def test_each_test_runs_once_in_one_of_two_processes_and_tells_its_report(tmp_path: Path) -> None:
+    done = _run(tmp_path, "--workers=2", a=_A, b=_B)
+    assert done.returncode == 1, done.stderr
+    assert "1 failed, 3 passed" in done.stdout
+    assert "said 2" in done.stdout, "what a failing test printed"
+    assert (tmp_path / "ended").read_text(encoding="utf-8") == "0 1 2", "a module's fixture lived once"
+    (other,) = tmp_path.glob("b-*")
+    first = sorted(tmp_path.glob("a-*"))
+    assert [path.name for path in first] == [f"a-gw{1 - int(other.name[-1])}-{number}" for number in range(3)]
+    folders = {path.read_text(encoding="utf-8") for path in (*first, other)}
+    assert len(folders) == 4
+
+
+def test_what_a_worker_that_died_had_taken_fails(tmp_path: Path) -> None:
+    done = _run(tmp_path, "--workers=1", dies=_DIES)
+    assert done.returncode == 1, done.stderr
+    assert re.findall(r"^(PASSED|FAILED) test_dies.py::(\w+)", done.stdout, re.MULTILINE) == [
+        ("PASSED", "test_before"),
+        ("FAILED", "test_dies"),
+        ("FAILED", "test_after"),
+    ]
+
+
+def test_the_first_failure_ends_the_run_when_it_shall(tmp_path: Path) -> None:
+    text = "def test_a(): assert False\ndef test_b(): pass\n"
+    done = _run(tmp_path, "--workers=1", "-x", first=text)
+    assert (done.returncode, "1 failed in" in done.stdout) == (1, True), done.stdout

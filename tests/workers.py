@@ -1,0 +1,194 @@
+"""Several processes for one run (``pytest -p tests.workers --workers 4``): tests are collected once, then it forks.
+
+Collecting ten thousand tests takes a processor 15 seconds, which workers that each collect on their own (those of
+pytest-xdist) spend each; and what is loaded before the fork is shared.  A file is the unit of work, so that what it
+sets up once lives once.  A worker takes the number of its next file out of a pipe that holds them all, longest first,
+and sends home what it begins and how it ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from itertools import groupby, pairwise
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import pytest
+
+#: "seconds path", longest first; ``--record-longest`` writes it
+LONGEST_FILES: Final = Path(__file__).with_name("longest_files.txt")
+_NUMBER: Final = struct.Struct("=I")
+#: a pipe holds at least so many bytes, and all numbers are in it before the first is read
+_PIPE_BYTES: Final = 65_536
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--workers", type=int, default=0, help="run the tests in so many processes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("workers") and not config.getoption("collectonly"):
+        config.pluginmanager.register(_Parent())
+
+
+class _Parent:
+    """Tells what workers report as if the tests had run here."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        if session.testsfailed and not session.config.option.continue_on_collection_errors:
+            raise session.Interrupted(f"{session.testsfailed} errors during collection")
+        files = _files(session.items)
+        numbers, filled = os.pipe()
+        assert len(files) * _NUMBER.size <= _PIPE_BYTES
+        os.write(filled, b"".join(map(_NUMBER.pack, range(len(files)))))
+        os.close(filled)
+        _prepare(session.config)
+        count = min(session.config.getoption("workers"), len(files))
+        homes: dict[Connection, _Worker] = {}
+        for number in range(count):
+            home, away = Pipe(duplex=False)
+            process = os.fork()
+            if not process:
+                for of_parent in (home, *homes):
+                    of_parent.close()
+                _work(session, files, numbers, away, number, count)
+            away.close()
+            homes[home] = _Worker(session.config, process, files)
+        try:
+            while homes and not session.shouldfail:
+                for home in wait(list(homes)):
+                    assert isinstance(home, Connection)
+                    try:
+                        homes[home].hear(*home.recv())
+                    except EOFError:
+                        homes.pop(home).end()
+        finally:
+            os.close(numbers)
+            for home, worker in homes.items():
+                home.close()  # they end with the test that they are at
+                os.waitpid(worker.process, 0)
+        if session.shouldfail:
+            raise session.Failed(session.shouldfail)
+        return True
+
+
+class _Worker:
+    """One of them, seen from the parent."""
+
+    def __init__(self, config: pytest.Config, process: int, files: list[list[pytest.Item]]) -> None:
+        self.process = process
+        self._config = config
+        self._files = files
+        #: what it took and has not ended, in its order
+        self._taken: list[pytest.Item] = []
+
+    def hear(self, what: str, told: Any) -> None:
+        hook = self._config.hook
+        if what == "takes":
+            self._taken += self._files[told]
+        elif what == "begins":
+            hook.pytest_runtest_logstart(nodeid=self._taken[0].nodeid, location=self._taken[0].location)
+        elif what == "reports":
+            report = hook.pytest_report_from_serializable(config=self._config, data=told)
+            hook.pytest_runtest_logreport(report=report)
+        else:
+            assert what == "ended"
+            item = self._taken.pop(0)
+            hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+    def end(self) -> None:
+        """What a worker that died was at, and what it had taken, failed."""
+        _, status = os.waitpid(self.process, 0)
+        for item in self._taken:
+            text = f"The worker ended here or before, with wait status {status}."
+            report = pytest.TestReport(item.nodeid, item.location, {}, "failed", text, "call")
+            self._config.hook.pytest_runtest_logreport(report=report)
+        assert self._taken or not status, "a worker failed when its tests were done"
+
+
+class _Child:
+    """Sends reports home."""
+
+    def __init__(self, session: pytest.Session, home: Connection) -> None:
+        self._session = session
+        self._home = home
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        config = self._session.config
+        self.tell("reports", config.hook.pytest_report_to_serializable(config=config, report=report))
+
+    def tell(self, what: str, told: Any = None) -> None:
+        try:
+            self._home.send((what, told))
+        except BrokenPipeError:
+            self._session.shouldstop = "the parent does not listen any more"
+
+
+def _files(items: list[pytest.Item]) -> list[list[pytest.Item]]:
+    """The tests of each file; those first that took longest when ``LONGEST_FILES`` was written."""
+    lines = (line.split() for line in LONGEST_FILES.read_text(encoding="utf-8").splitlines())
+    seconds = {path: float(figure) for figure, path in lines}
+    by_path = groupby(items, lambda item: item.nodeid.partition("::")[0])
+    return [list(of) for path, of in sorted(((p, list(of)) for p, of in by_path), key=lambda at: -seconds.get(at[0], 0))]
+
+
+def _prepare(config: pytest.Config) -> None:
+    """What all share, and what must not be copied."""
+    config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+    assert threading.active_count() == 1, f"a fork would lose threads: {threading.enumerate()}"
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def _work(
+    session: pytest.Session, files: list[list[pytest.Item]], numbers: int, home: Connection, number: int, count: int
+) -> NoReturn:
+    """The life of a child."""
+    code = 1
+    try:
+        _settle(session.config, number, count)
+        child = _Child(session, home)
+        session.config.pluginmanager.register(child)
+
+        def taken() -> Iterator[pytest.Item | None]:
+            while read := os.read(numbers, _NUMBER.size):
+                (file,) = _NUMBER.unpack(read)
+                child.tell("takes", file)
+                yield from files[file]
+            yield None
+
+        for item, following in pairwise(taken()):
+            assert item is not None
+            child.tell("begins")
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            child.tell("ended")
+            if session.shouldfail or session.shouldstop:
+                break
+        session._setupstate.teardown_exact(None)
+        code = 0
+    except BaseException:
+        with contextlib.suppress(OSError):
+            traceback.print_exc(file=sys.__stderr__)
+    finally:
+        os._exit(code)
+
+
+def _settle(config: pytest.Config, number: int, count: int) -> None:
+    """What a process has of its own: its name (that of pytest-xdist's), its output and its folder."""
+    os.environ["PYTEST_XDIST_WORKER"] = f"gw{number}"
+    os.environ["PYTEST_XDIST_WORKER_COUNT"] = str(count)
+    config.get_terminal_writer()._file = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as it lives
+    capture: Any = config.pluginmanager.getplugin("capturemanager")
+    capture.stop_global_capturing()
+    capture.start_global_capturing()
+    folders: Any = config._tmp_path_factory  # type: ignore[attr-defined]
+    folders._basetemp = folders.getbasetemp() / f"gw{number}"
+    folders._basetemp.mkdir(mode=0o700)

@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, settings
 from hypothesis.internal import charmap
+from tests import template_process
 from tests.workers import LONGEST_FILES
 
 from sliceplane.cli.entry import spare_collector
@@ -35,6 +36,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 spare_collector()
 # Else pytest-asyncio asks for the loop that it is to put back, which makes one that is closed by nothing.
 asyncio.set_event_loop(None)
+template_process.install()
 
 #: what takes less is not worth a line
 _RECORDED_S: Final = 3.0
@@ -70,6 +72,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         charmap.intervals_from_codec("utf-8")  # of all text: three seconds that each process would spend
     gc.collect()
     gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    template_process.end()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -137,7 +137,9 @@ def _files(items: list[pytest.Item]) -> list[list[pytest.Item]]:
     lines = (line.split() for line in LONGEST_FILES.read_text(encoding="utf-8").splitlines())
     seconds = {path: float(figure) for figure, path in lines}
     by_path = groupby(items, lambda item: item.nodeid.partition("::")[0])
-    return [list(of) for path, of in sorted(((p, list(of)) for p, of in by_path), key=lambda at: -seconds.get(at[0], 0))]
+    return [
+        list(of) for path, of in sorted(((p, list(of)) for p, of in by_path), key=lambda at: -seconds.get(at[0], 0))
+    ]
 
 
 def _prepare(config: pytest.Config) -> None:

@@ -5,12 +5,13 @@ child, with the standard streams, the environment and the folder that it gave, i
 it always does.  What makes it is a *template*, a process without any test in it that loaded what our programs load; it
 clones itself, and the clone's parent is the test's process (``CLONE_PARENT``).
 
-A start that asks for anything else than streams, environment, folder and session is made as always, and so is one
-with ``FRESH`` in its environment: for what imports cost, or lack.
+A start that asks for anything else than streams, environment, folder, session and ``ip netns exec`` is made as always,
+and so is one with ``FRESH`` in its environment: for what imports cost, or lack.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -44,10 +45,14 @@ _LATER: Final = (
 _SERVE: Final = "from tests.template_process import serve; serve()"
 _CLONE_PARENT: Final = 0x8000
 _SYS_CLONE: Final = {"x86_64": 56, "aarch64": 220}
+_NEWNET, _NEWNS, _SLAVE, _RECURSIVE, _DETACH = 0x4000_0000, 0x2_0000, 1 << 19, 1 << 14, 2
+_INSIDE: Final = ["ip", "netns", "exec"]
 _HEAD: Final = struct.Struct("=I")
 
 
 class Start(NamedTuple):
+    #: of ``ip netns exec``; empty: ours
+    namespace: str
     arguments: list[str]
     environment: dict[str, str]
     folder: str
@@ -153,17 +158,24 @@ def _start(asked: dict[str, Any]) -> Start | None:
         return None
     command = asked["args"]
     words = [] if isinstance(command, str | bytes | os.PathLike) else [os.fsdecode(word) for word in command]
+    namespace = words[3] if words[:3] == _INSIDE else ""
+    if namespace:
+        if (Path("/etc/netns") / namespace).exists():
+            return None
+        words = words[4:]
     if words[:2] != [sys.executable, "-m"] or words[2] not in MODULES:
         return None
     environment = dict(os.environ if asked["env"] is None else asked["env"])
     if FRESH in environment or _of_interpreter(environment) != _interpreter:
         return None
-    return Start(words[2:], environment, os.fspath(asked["cwd"] or Path.cwd()), bool(asked["start_new_session"]))
+    return Start(
+        namespace, words[2:], environment, os.fspath(asked["cwd"] or Path.cwd()), bool(asked["start_new_session"])
+    )
 
 
 def _of_interpreter(environment: dict[str, str]) -> dict[str, str]:
     """What is read when an interpreter begins, but for a path on which our packages are."""
-    ours = {str(ROOT), str(ROOT / "src"), ""}
+    ours = {str(ROOT), str(ROOT / "src"), "", *sys.path}
     read = {name: value for name, value in environment.items() if name.startswith(("PYTHON", "LC_", "LANG", "LD_"))}
     read.pop("PYTHONDONTWRITEBYTECODE", None)
     if set(read.get("PYTHONPATH", "").split(os.pathsep)) <= ours:
@@ -178,7 +190,8 @@ def serve() -> None:
     """Clone as often as is asked; what a clone does is done here, at its end, by its own process."""
     for module in pkgutil.walk_packages(sliceplane.__path__, "sliceplane."):
         if not module.name.startswith(_LATER) and not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
+            with contextlib.suppress(ModuleNotFoundError):  # of an extra that is not installed
+                importlib.import_module(module.name)
     assert "grpc" not in sys.modules
     assert threading.active_count() == 1
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a person ends the tests, and they end us
@@ -197,9 +210,13 @@ def serve() -> None:
             os.close(stream)
         if pid < 0:
             home.sendall(_HEAD.pack(0))
-    _settle(start, streams)
-    home.sendall(_HEAD.pack(os.getpid()))
-    home.close()
+    made = 0
+    try:
+        _settle(start, streams)
+        made = os.getpid()
+    finally:
+        home.sendall(_HEAD.pack(made))
+        home.close()
     runpy.run_module(start.arguments[0], run_name="__main__", alter_sys=True)
 
 
@@ -218,12 +235,29 @@ def _clone() -> int:
     return pid
 
 
+def _enter(namespace: str) -> None:
+    """As ``ip netns exec`` does: the network, and what ``/sys`` tells of it, in mounts of our own."""
+    kernel = ctypes.CDLL(None, use_errno=True)
+    with open(f"/run/netns/{namespace}", "rb") as place:
+        results = [kernel.setns(place.fileno(), _NEWNET)]
+    results += [
+        kernel.unshare(_NEWNS),
+        kernel.mount(b"", b"/", b"none", _RECURSIVE | _SLAVE, None),
+        kernel.umount2(b"/sys", _DETACH),
+        kernel.mount(namespace.encode(), b"/sys", b"sysfs", 0, None),
+    ]
+    if any(results):
+        raise OSError(ctypes.get_errno(), f"namespace {namespace}: {results}")
+
+
 def _settle(start: Start, streams: list[int]) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
     if start.new_session:
         os.setsid()
+    if start.namespace:
+        _enter(start.namespace)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())  # type: ignore[union-attr]
     os.chdir(start.folder)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from demo.net import Net
 from tests import template_process
 from tests.template_process import FRESH, Start, Template
 
@@ -70,6 +71,23 @@ async def test_it_is_our_child_and_takes_signals(made: list[int]) -> None:
     assert os.getsid(process.pid) == process.pid
     process.send_signal(signal.SIGKILL)
     assert await process.wait() == -signal.SIGKILL, "only a parent is told"
+
+
+@pytest.mark.kernel
+def test_it_is_inside_of_a_namespace(made: list[int]) -> None:
+    with Net("tpl") as net:
+        host = net.add_host("one", ("10.1.0.1/16",))
+        worker = subprocess.Popen(
+            host.command(sys.executable, "-m", template_process.MODULES[1]),
+            stdin=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        assert made == [worker.pid]
+        inside = Path(f"/proc/{worker.pid}/ns/net").stat().st_ino
+        assert inside == Path(f"/run/netns/{host.namespace}").stat().st_ino
+        assert [path.name for path in Path(f"/proc/{worker.pid}/root/sys/class/net").glob("eth*")] == ["eth0"]
+        worker.communicate()
+        assert worker.returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -82,10 +82,9 @@ class Template:
             socket.send_fds(self._home, [_HEAD.pack(len(data))], streams)
             self._home.sendall(data)
             pid: int = _HEAD.unpack(self._home.recv(_HEAD.size, socket.MSG_WAITALL))[0]
-        except (OSError, struct.error):  # it ended
-            pid = 0
-        if not pid:
+        except (OSError, struct.error):  # it ended; the next start makes another
             self.close()
+            self._made_by = pid = 0
         return pid or None
 
     def close(self) -> None:
@@ -104,7 +103,7 @@ class Template:
                 stdin=away,
                 stdout=subprocess.DEVNULL,
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
+                env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "PYTHONUNBUFFERED": ""},
             )
         self._home = home
 
@@ -175,9 +174,10 @@ def _start(asked: dict[str, Any]) -> Start | None:
 
 def _of_interpreter(environment: dict[str, str]) -> dict[str, str]:
     """What is read when an interpreter begins, but for a path on which our packages are."""
-    ours = {str(ROOT), str(ROOT / "src"), "", *sys.path}
-    read = {name: value for name, value in environment.items() if name.startswith(("PYTHON", "LC_", "LANG", "LD_"))}
-    read.pop("PYTHONDONTWRITEBYTECODE", None)
+    ours = {str(ROOT), str(ROOT / "src"), "src", "", *sys.path}
+    read = {name: value for name, value in environment.items() if name.startswith(("PYTHON", "LC_ALL", "LD_"))}
+    for heeded in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"):
+        read.pop(heeded, None)
     if set(read.get("PYTHONPATH", "").split(os.pathsep)) <= ours:
         read.pop("PYTHONPATH", None)
     return read
@@ -259,7 +259,8 @@ def _settle(start: Start, streams: list[int]) -> None:
     if start.namespace:
         _enter(start.namespace)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())  # type: ignore[union-attr]
+    at_once = bool(start.environment.get("PYTHONUNBUFFERED"))
+    sys.stdout.reconfigure(line_buffering=sys.stdout.isatty(), write_through=at_once)  # type: ignore[union-attr]
     os.chdir(start.folder)
     os.environ.clear()
     os.environ.update(start.environment)

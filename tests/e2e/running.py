@@ -7,8 +7,11 @@ import json
 import os
 import select
 import signal
+import ssl
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +87,19 @@ def running_plane(folder: Path, *flags: str, data_dir: str = "", command: str = 
     finally:
         code = stop(plane)
     assert code == 0, f"exit code {code}\n{plane.log.read_text()}"
+
+
+def ask(plane: Plane, path: str) -> tuple[int, str]:
+    """As ``kubectl get --raw``, without starting a program: code and text of what the administrator is told."""
+    pki = Path(plane.kubeconfig).with_name("pki")
+    context = ssl.create_default_context(cafile=pki / "ca.crt")
+    context.load_cert_chain(pki / "admin.crt", pki / "admin.key")
+    try:
+        with urllib.request.urlopen(f"{plane.url}{path}", context=context, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode()
 
 
 def kubectl(plane: Plane, *arguments: str, document: object = None) -> str:

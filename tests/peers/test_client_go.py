@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.running import Plane, spawn, stop
+from tests.e2e.running import Plane, ask, spawn, stop
 from tests.peers.programs import build
 from tests.waiting import until
 
@@ -117,16 +117,11 @@ def server(tmp_path: Path) -> Iterator[Server]:
     stop(running.plane)
 
 
-def kubectl_raw(plane: Plane, path: str, query: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [plane.kubectl, "get", "--raw", f"{path}?{urllib.parse.urlencode(query)}"]
-    return subprocess.run(command, env=plane.environment, capture_output=True, text=True, check=False)
-
-
 def get(plane: Plane, path: str, **query: str) -> Any:
     """What the server says in JSON to its administrator."""
-    done = kubectl_raw(plane, path, query)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    code, text = ask(plane, f"{path}?{urllib.parse.urlencode(query)}")
+    assert code == 200, text
+    return json.loads(text)
 
 
 def versions(listed: Any) -> str:
@@ -166,8 +161,9 @@ def settle(plane: Plane, followers: list[Follower]) -> None:
 
 def compacted_past(plane: Plane, revision: str) -> None:
     query = {"resourceVersion": revision, "resourceVersionMatch": "Exact", "limit": "1"}
-    done = until(lambda: kubectl_raw(plane, SLICES, query), lambda done: done.returncode != 0, within_s=SETTLE_S)
-    assert "too old" in done.stderr or "Expired" in done.stderr or "provided" in done.stderr, done.stderr
+    path = f"{SLICES}?{urllib.parse.urlencode(query)}"
+    code, text = until(lambda: ask(plane, path), lambda answer: answer[0] != 200, within_s=SETTLE_S)
+    assert (code, json.loads(text)["reason"]) == (410, "Expired")
 
 
 @pytest.mark.parametrize(

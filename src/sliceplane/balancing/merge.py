@@ -20,6 +20,7 @@ proxies leave them out.  Owned by ``balancing.view.BalancedService``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import ne
 
 from sliceplane.api.discovery import EndpointPort, EndpointSlice, SliceEndpoint
 from sliceplane.api.service_rules import PROTOCOL_DEFAULT, is_port
@@ -81,6 +82,9 @@ class EndpointMerge:
         self._holders: dict[str, tuple[HeldEndpoints, ...]] = {}
         self._winner: dict[str, tuple[Endpoint, HeldEndpoints]] = {}
         self._at: dict[str, tuple[str, ...]] = {}
+        #: ids that several slices name, and addresses with several ids
+        self._doubled: dict[str, None] = {}
+        self._crowded: dict[str, None] = {}
         #: what readers see, by id; changed here only
         self.visible: dict[str, Endpoint] = {}
         self._touched: dict[str, Endpoint | None] = {}
@@ -116,12 +120,17 @@ class EndpointMerge:
         alone = (held,)
         for identity in old.keys() - held.endpoints.keys():
             self._release(identity, held)
+        # What did not change is the same object; it may count or not all the same where slices or Pods disagree.
+        contested = self._doubled or self._crowded
         for identity, endpoint in held.endpoints.items():
-            if identity not in old:
+            before = old.get(identity)
+            if before is None:
                 known = self._holders.get(identity)
                 self._holders[identity] = alone if known is None else (*known, held)
+                if known is not None:
+                    self._doubled[identity] = None
                 self._settle(identity)
-            elif (endpoint is not old[identity] and endpoint != old[identity]) or self._is_contested(identity):
+            elif before is not endpoint or (contested and self._is_contested(identity)):
                 self._settle(identity)
 
     def take_touched(self) -> dict[str, Endpoint | None]:
@@ -139,21 +148,20 @@ class EndpointMerge:
         known = held.read
         held.number = number
         held.sources = () if problem else sources
-        held.read = read = []
-        endpoints: dict[str, Endpoint] = {}
-        for index, source in enumerate(held.sources):
-            if index < len(before) and before[index] == source:
-                # What did not change stays the object that readers hold already; to compare is quicker than to read.
-                endpoint = known[index]
+        held.read = read = list(known[: len(held.sources)])
+        # What did not change stays the object that readers hold already; to compare is quicker than to read.
+        differing = [index for index, differs in enumerate(map(ne, before, held.sources)) if differs]
+        for index in (*differing, *range(len(before), len(held.sources))):
+            source = held.sources[index]
+            address = canonical_of(source.addresses[0], held.family) if source.addresses else None
+            endpoint = None if address is None else _endpoint(source, address, number)
+            old = None if endpoint is None else held.endpoints.get(endpoint.id)
+            endpoint = old if old == endpoint else endpoint
+            if index < len(read):
+                read[index] = endpoint
             else:
-                address = canonical_of(source.addresses[0], held.family) if source.addresses else None
-                endpoint = None if address is None else _endpoint(source, address, number)
-                old = None if endpoint is None else held.endpoints.get(endpoint.id)
-                endpoint = old if old == endpoint else endpoint
-            read.append(endpoint)
-            if endpoint is not None:
-                endpoints[endpoint.id] = endpoint
-        return endpoints
+                read.append(endpoint)
+        return {endpoint.id: endpoint for endpoint in read if endpoint is not None}
 
     # -- which entry of an id counts ---------------------------------------------------------------------
 
@@ -165,6 +173,8 @@ class EndpointMerge:
 
     def _release(self, identity: str, held: HeldEndpoints) -> None:
         left = tuple(holder for holder in self._holders[identity] if holder is not held)
+        if len(left) < 2:
+            self._doubled.pop(identity, None)
         if left:
             self._holders[identity] = left
         else:
@@ -186,12 +196,17 @@ class EndpointMerge:
         if was != now:
             if was is not None:
                 left = tuple(other for other in self._at[was] if other != identity)
+                if len(left) < 2:
+                    self._crowded.pop(was, None)
                 if left:
                     self._at[was] = left
                 else:
                     del self._at[was]
             if now is not None:
-                self._at[now] = (*self._at.get(now, ()), identity)
+                others_there = self._at.get(now, ())
+                self._at[now] = (*others_there, identity)
+                if others_there:
+                    self._crowded[now] = None
         self._show(identity, None if now is None else self._seen_at(now) == identity)
         for authority in {was, now} - {None}:
             assert authority is not None
@@ -229,6 +244,8 @@ class EndpointMerge:
         holders = {identity: {id(held) for held in holding} for identity, holding in self._holders.items()}
         assert named == holders, f"slices name {named}, known are {holders}"
         assert self._winner.keys() == named.keys(), "every id has one entry that counts"
+        assert self._doubled.keys() == {identity for identity, held in holders.items() if len(held) > 1}
+        assert self._crowded.keys() == {authority for authority, ids in self._at.items() if len(ids) > 1}
         at: dict[str, set[str]] = {}
         for identity, (endpoint, _) in self._winner.items():
             at.setdefault(endpoint.authority, set()).add(identity)

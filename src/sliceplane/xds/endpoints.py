@@ -77,7 +77,7 @@ def assignment(key: PortKey, localities: Iterable[LocalityPieces]) -> bytes:
     for zone, region, pieces, size, usable in localities:
         before = _locality(zone, region)
         after = wrapped(3, max(1, usable))
-        parts += (head(2, len(before) + size + len(after)), before, *pieces, after)
+        parts += (head(2, len(before) + size + len(after)), before, b"".join(pieces), after)
     return b"".join(parts)
 
 

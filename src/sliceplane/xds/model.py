@@ -33,6 +33,7 @@ from sliceplane.xds.pools import (
     READY,
     TERMINATING,
     EndpointList,
+    PoolChanges,
     PoolEntry,
     PoolKey,
     draining_pools_of,
@@ -79,22 +80,22 @@ class XdsShared:
 
 
 class PortChanges(NamedTuple):
-    """What differs since the last time.  ``flipped``: pools that are empty now and were not, or the other way round.
-    ``settled``: of pools that changed, what ``EndpointList.settle`` says."""
+    """What differs since the last time.  ``flipped``: pools that are empty now and were not, or the other way round."""
 
     everywhere: bool
     flipped: Mapping[PoolKey, None]
-    settled: Mapping[PoolKey, tuple[bool, list[str] | None]]
+    pools: Mapping[PoolKey, PoolChanges]
 
-    def of(self, place: XdsPlace, used: PoolKey, *, collected: bool) -> tuple[bool, list[str]]:
-        """For a client at *place*, which uses *used* now: whether its assignment may differ, and which members do."""
+    @property
+    def is_empty(self) -> bool:
+        return not (self.everywhere or self.flipped or self.pools)
+
+    def of(self, place: XdsPlace, used: PoolKey) -> PoolChanges | None:
+        """For a client at *place*, which uses *used* now."""
         if self.everywhere or (self.flipped and any(key in self.flipped for key in _may_use(place))):
-            return True, []
-        settled = self.settled.get(used)
-        if settled is None:
-            return False, []
-        is_changed, members = settled
-        return (is_changed, []) if members is None or not collected else (False, members)
+            members = self.pools[used].members if used in self.pools else ()
+            return PoolChanges(plain=True, collected=True, members=members)
+        return self.pools.get(used)
 
 
 class PortEndpoints:

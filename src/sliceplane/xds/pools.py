@@ -8,7 +8,7 @@ the first time that one asks.  A changed endpoint is one insertion; the assignme
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from sliceplane.balancing.model import Endpoint
@@ -44,6 +44,15 @@ class PoolEntry(NamedTuple):
     identity: str
     encoded: bytes
     draining: bytes = b""
+
+
+class PoolChanges(NamedTuple):
+    """Whether the assignment differs, for those who take it whole and for those who take collections; and the members
+    that do, of collections that were there before."""
+
+    plain: bool
+    collected: bool
+    members: Sequence[str]
 
 
 def pools_of(endpoint: Endpoint, *, is_local: bool) -> tuple[PoolKey, ...]:
@@ -172,22 +181,21 @@ class EndpointList:
         self._note()
         self._is_reassigned = True
 
-    def settle(self) -> tuple[bool, list[str] | None]:
-        """After changes, once: whether the assignment differs; and for who takes collections, which members do
-        (``None``: the assignment differs for it, too)."""
+    def settle(self) -> PoolChanges:
+        """What changed since the last time."""
         changed = self._is_changed
         reassigned = self._is_reassigned
         self._is_changed = self._is_reassigned = False
         if not changed:
-            return False, []
+            return PoolChanges(plain=False, collected=False, members=())
         was_collected = self._collections is not None
         self._choose_form()
-        if reassigned or was_collected != (self._collections is not None):
+        reassigned = reassigned or was_collected != (self._collections is not None)
+        if reassigned:
             self._collected = None
-            if self._collections is not None:
-                self._collections.take_changed()
-            return True, None
-        return True, None if self._collections is None else self._collections.take_changed()
+        if self._collections is None:
+            return PoolChanges(plain=True, collected=True, members=())
+        return PoolChanges(plain=True, collected=reassigned, members=self._collections.take_changed())
 
     def assignment(self, regions: Mapping[str, str]) -> XdsResource:
         if self._assignment is None:

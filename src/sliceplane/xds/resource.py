@@ -7,10 +7,10 @@ reconnects anywhere is sent nothing that it holds already.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Final, Literal
 
-from sliceplane.xds.wire import any_of, message, text
+from sliceplane.xds.wire import any_of, any_parts, head, text
 
 ListenerMode = Literal["none", "cluster-ip", "capture", "port"]
 ClientKind = Literal["grpc", "envoy"]
@@ -27,7 +27,7 @@ class XdsResource:
         self.name: Final = name
         self.body: Final = body
         #: 16 hexadecimal digits
-        self.version: Final = blake2b(body, digest_size=8).hexdigest()
+        self.version: Final = sha256(body).hexdigest()[:16]
         self._as_any = b""
         self._as_delta = b""
 
@@ -42,8 +42,10 @@ class XdsResource:
     def as_delta(self) -> bytes:
         """``Resource{version, resource, name}``: an item of field 2 of a ``DeltaDiscoveryResponse``."""
         if not self._as_delta:
-            held = any_of(self.type_url, self.body)
-            self._as_delta = text(1, self.version) + message(2, held) + text(3, self.name)
+            url, before = any_parts(self.type_url, self.body)
+            size = len(url) + len(before) + len(self.body)
+            parts = (text(1, self.version), head(2, size), url, before, self.body, text(3, self.name))
+            self._as_delta = b"".join(parts)
         return self._as_delta
 
     def __repr__(self) -> str:

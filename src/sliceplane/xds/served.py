@@ -138,13 +138,15 @@ class ServedService:
             yield from self.assignments()
         audience = self.audience(place)
         for (port, of), changed in changes.ports.items():
-            if of == audience and (changed.everywhere or changed.flipped or changed.settled):
-                used = self._ports[port, of].select(place)
-                reassigned, members = changed.of(place, used, collected=client.leds)
-                if reassigned:
-                    yield ResourceChange(CHANGED[ASSIGNMENT], ASSIGNMENT, str(self.settings[port].key))
-                for member in members:
-                    yield ResourceChange(CHANGED[ENDPOINT], ENDPOINT, member)
+            if of != audience or changed.is_empty:
+                continue
+            pool = changed.of(place, self._ports[port, of].select(place))
+            if pool is None:
+                continue
+            if pool.collected if client.leds else pool.plain:
+                yield ResourceChange(CHANGED[ASSIGNMENT], ASSIGNMENT, str(self.settings[port].key))
+            for member in pool.members if client.leds else ():
+                yield ResourceChange(CHANGED[ENDPOINT], ENDPOINT, member)
 
     def assignments(self) -> Iterator[ResourceChange]:
         """All of them, as changed."""

@@ -57,7 +57,12 @@ def wrapped(number: int, value: int) -> bytes:
 
 def any_of(type_url: str, body: bytes) -> bytes:
     """``google.protobuf.Any``."""
-    return text(1, type_url) + (message(2, body) if body else b"")
+    return b"".join((*any_parts(type_url, body), body))
+
+
+def any_parts(type_url: str, body: bytes) -> tuple[bytes, bytes]:
+    """What an ``Any`` has before its *body*, which may be long: to be joined once."""
+    return text(1, type_url), head(2, len(body)) if body else b""
 
 
 def any_field(number: int, type_url: str, *fields: bytes) -> bytes:

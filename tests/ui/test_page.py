@@ -374,11 +374,12 @@ def test_a_large_service_is_drawn_and_a_change_is_drawn_alone(page: RunningPage,
 
 
 def drawn(tab: Tab) -> Any:
-    """Each canvas, once what the page wants is drawn: a frame for each, and one to begin with."""
+    """Each canvas, once what the page wants is drawn: each frame draws a piece, and the last ones drew none."""
     return tab.eval(
-        "(async () => { const all = [...document.querySelectorAll('.map canvas')];"
-        "for (let left = all.length + 2; left; left--) await new Promise(requestAnimationFrame);"
-        "return all.map((canvas) => canvas.toDataURL()) })()"
+        "(async () => { const all = [...document.querySelectorAll('.map canvas')]; let last = '';"
+        "for (let still = 0; still < 4; still++) { await new Promise(requestAnimationFrame);"
+        "const now = all.map((canvas) => canvas.toDataURL()); if (`${now}` !== `${last}`) still = 0; last = now }"
+        "return last })()"
     )
 
 

@@ -2,11 +2,12 @@
 // elements; more are drawn, 8 pixels each, so that 20,000 stand on one screen.  The table below says the same in words.
 import { useLayoutEffect, useMemo, useRef, useState } from './vendor/hooks.js';
 import { choose, count, digits, html } from './base.js';
-import { STATES, State, stateClass } from './parts.js';
+import { inTurn, STATES, State, stateClass } from './parts.js';
 
 export const ELEMENTS_MAX = 500;
 const CELL = 8;
 const GAP = 2;
+const PIECE = 500;
 
 // zone -> node -> rows, each in the order of names.
 function grouped(table) {
@@ -71,13 +72,11 @@ function Drawn({ table, nodes, shares }) {
   useLayoutEffect(() => {
     if (!width) return;
     const wanted = { table, nodes, shares, width, scheme: colours().join() };
-    const same = Object.keys(wanted).every((name) => wanted[name] === drawn.current[name]);
-    const touched = same ? table.since(drawn.current.version) : null;
-    const now = () => canvas.current && (drawn.current = draw(canvas.current, wanted, drawn.current, touched));
-    // What still waits for its turn was wanted before this: dark, where d was pressed twice.
-    turns.delete(canvas);
-    if (!touched) inTurn(canvas, now);
-    else if (touched.length) now();
+    const last = drawn.current;
+    const touched = Object.keys(wanted).every((name) => wanted[name] === last[name]) ? table.since(last.version) : null;
+    if (!touched) inTurn(canvas, whole(canvas, (drawn.current = { ...wanted, cells: new Map(), upTo: 0 })));
+    else if (touched.length) paint(canvas, last, [...new Set(touched)].map((row) => [row, last.cells.get(row)]).filter(([, at]) => at < last.upTo), true);
+    drawn.current.version = table.version;
   });
   return html`<canvas ref=${canvas} height="10"></canvas>`;
 }
@@ -85,35 +84,44 @@ function Drawn({ table, nodes, shares }) {
 // As the style sheet has them in this scheme; the legend is above every map.
 const colours = () => STATES.map((state) => getComputedStyle(document.querySelector(`.legend .${stateClass(state)}`)).color);
 
-// What draws whole zones, a zone a frame: none holds the page up for all of them.
-const turns = new Map();
-
-function inTurn(canvas, work) {
-  if (!turns.size) requestAnimationFrame(turn);
-  turns.set(canvas, work);
+// All cells, a piece at a time; what changes meanwhile is drawn as it is then.
+function* whole(canvas, picture) {
+  const { nodes, width, cells } = picture;
+  if (!canvas.current) return;
+  const rows = [];
+  let at = 0;
+  for (const [, those] of nodes) {
+    for (const row of those) rows.push([row, at++]);
+    at++;
+  }
+  const scale = devicePixelRatio || 1;
+  const height = Math.ceil(at / columnsOf(width)) * CELL;
+  Object.assign(canvas.current, { width: width * scale, height: height * scale });
+  canvas.current.style.height = `${height}px`;
+  canvas.current.getContext('2d').scale(scale, scale);
+  for (let from = 0; from < rows.length && canvas.current; from += PIECE) {
+    const piece = rows.slice(from, from + PIECE);
+    for (const [row, place] of piece) cells.set(row, place);
+    picture.upTo = piece.at(-1)[1] + 1;
+    paint(canvas, picture, piece);
+    yield;
+  }
+  performance.mark('map-drawn');
 }
 
-function turn() {
-  const [next] = turns;
-  if (!next) return;
-  turns.delete(next[0]);
-  next[1]();
-  if (turns.size) requestAnimationFrame(turn);
-}
+const columnsOf = (width) => Math.max(1, Math.floor(width / CELL));
 
-// All cells, or the rows *touched* alone; *last* was made of the same then, but for the version.
-function draw(canvas, wanted, last, touched) {
-  const { table, nodes, shares, width } = wanted;
-  const columns = Math.max(1, Math.floor(width / CELL));
-  const pen = canvas.getContext('2d');
+function paint(canvas, { table, shares, width, scheme }, cells, again) {
+  const columns = columnsOf(width);
+  const pen = canvas.current.getContext('2d');
   const paths = Array.from({ length: 2 * STATES.length }, () => new Path2D());
-  const add = (row, at) => {
+  const edge = CELL - GAP;
+  for (const [row, at] of cells) {
     const x = (at % columns) * CELL;
     const y = Math.floor(at / columns) * CELL;
-    const edge = CELL - GAP;
     const state = STATES.indexOf(table.get('state', row));
     const path = paths[shares && !shares.get(table.get('address', row)) ? state + STATES.length : state];
-    if (touched) pen.clearRect(x, y, CELL, CELL);
+    if (again) pen.clearRect(x, y, CELL, CELL);
     if (state === 0) path.rect(x, y, edge, edge);
     else if (state === 1) path.rect(x + 0.5, y + 0.5, edge - 1, edge - 1);
     else {
@@ -122,30 +130,12 @@ function draw(canvas, wanted, last, touched) {
       path.lineTo(x, y);
       path.closePath();
     }
-  };
-  const cells = touched ? last.cells : new Map();
-  if (touched) for (const row of new Set(touched)) cells.has(row) && add(row, cells.get(row));
-  else {
-    let at = 0;
-    for (const [, rows] of nodes) {
-      for (const row of rows) cells.set(row, at++);
-      at++;
-    }
-    const scale = devicePixelRatio || 1;
-    const lines = Math.ceil(at / columns);
-    canvas.width = width * scale;
-    canvas.height = lines * CELL * scale;
-    canvas.style.height = `${lines * CELL}px`;
-    pen.scale(scale, scale);
-    cells.forEach((place, row) => add(row, place));
   }
-  const inks = wanted.scheme.split(/,(?![^(]*\))/);
+  const inks = scheme.split(/,(?![^(]*\))/);
   paths.forEach((path, number) => {
     const state = number % STATES.length;
     pen.globalAlpha = number < STATES.length ? 1 : 0.3;
     pen.fillStyle = pen.strokeStyle = inks[state];
     state === 1 || state === 3 ? pen.stroke(path) : pen.fill(path);
   });
-  performance.mark('map-drawn');
-  return { ...wanted, cells, version: table.version };
 }

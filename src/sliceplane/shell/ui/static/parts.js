@@ -18,13 +18,29 @@ export function Panel({ title, aside, children, id }) {
   </section>`;
 }
 
-// Drawn after what is above it, so that no frame has to hold everything.
+// What is large is drawn in pieces, a few milliseconds of a frame, so that nothing holds the page up.  *work* of the same
+// *owner* takes the place of what still waits; what was begun goes to the end, so that each has its turn.
+const turns = new Map();
+const TURN_MS = 5;
+
+export function inTurn(owner, work) {
+  if (!turns.size) requestAnimationFrame(turn);
+  if (turns.keys().next().value === owner) turns.delete(owner);
+  turns.set(owner, work);
+}
+
+function turn() {
+  const end = performance.now() + TURN_MS;
+  const [[owner, work]] = turns;
+  while (!work.next().done) if (performance.now() > end) return requestAnimationFrame(turn);
+  turns.delete(owner);
+  if (turns.size) requestAnimationFrame(turn);
+}
+
+// Drawn after what is above it.
 export function Later({ children }) {
   const [due, setDue] = useState(false);
-  useEffect(() => {
-    const timer = setTimeout(() => setDue(true));
-    return () => clearTimeout(timer);
-  }, []);
+  useEffect(() => inTurn({}, (function* () { setDue(true); })()), []);
   return due && children;
 }
 
@@ -99,7 +115,7 @@ const MARGIN = 6;
 // Rows as they are needed: 40 of 20,000.  *columns*: {name, title, from (shown from this width on), size, cell, number}.
 export function Table({ label, table, columns, filter = '', onOpen, id, scope = '' }) {
   const box = useRef();
-  const [view, setView] = useState({ top: 0, height: 400, width: 800 });
+  const [view, setView] = useState({ top: 0, height: 0, width: 0 });
   const [active, setActive] = useState(0);
   const sort = place().query.get(`sort${scope}`) || '';
 

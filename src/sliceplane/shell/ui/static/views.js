@@ -136,6 +136,8 @@ function Service({ state, stream }) {
     <${Later}>
       <div class="bar"><h2>${count(endpoints.length, 'endpoint')}</h2><${Filter} label="filter endpoints" /></div>
       <${Table} id="endpoints" label="endpoints" table=${endpoints} columns=${ENDPOINTS} filter=${filter} />
+    <//>
+    <${Later}>
       <h2 class="spaced">${count(slices.length, 'slice')}</h2>
       <${Table} id="slices" label="EndpointSlices" table=${slices} columns=${SLICES} scope="s" />
     <//>`;

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_ZONE, EndpointSlice
+from sliceplane.findings.wording import count
 from sliceplane.page.feed import PageView
 from sliceplane.page.model import BUCKET_S, ENDPOINT_COLUMNS, STATES, ClusterModel
 from sliceplane.page.tables import PageTable, Row, table_of
@@ -313,7 +314,7 @@ def _node_row(name: str, told: Mapping[str, Any] | None, node: Node | None) -> R
     if told is None:
         return (name, "not looked at", zone, kubelet, 0, -1.0, "", "", "")
     ago = told["secondsSinceReport"]
-    behind = f"{told['objectsBehind']}, {told['secondsBehind']:.0f} s" if told["objectsBehind"] else ""
+    behind = f"{count(told['objectsBehind'], 'object')}, {told['secondsBehind']:.0f} s" if told["objectsBehind"] else ""
     return (
         name, told["state"], zone, kubelet, told["revision"], -1.0 if ago is None else ago, behind, told["cache"],
         told["kernel"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Final, NamedTuple
@@ -24,6 +25,8 @@ HEADERS: Final = {
 }
 NO_STORE: Final = {"Cache-Control": "no-store"}
 IMMUTABLE: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
+#: in our own files: what a browser does not need
+_FOR_READERS: Final = re.compile(rb"^\s*//.*\n|^[ \t]+", re.MULTILINE)
 STREAM_TYPE: Final = "application/x-ndjson"
 
 
@@ -54,7 +57,8 @@ class StaticFiles:
             found = root / folder if folder else root
             for entry in found.iterdir():
                 if entry.is_file() and any(entry.name.endswith(ending) for ending in TYPES):
-                    self.files[folder + entry.name] = entry.read_bytes()
+                    content = entry.read_bytes()
+                    self.files[folder + entry.name] = content if folder else _FOR_READERS.sub(b"", content)
         whole = hashlib.sha256()
         for name in sorted(self.files):
             whole.update(f"{name}\0{len(self.files[name])}\0".encode() + self.files[name])

@@ -71,13 +71,13 @@ function Fresh({ freshness, nodes }) {
 const SERVICES = [
   { name: 'name', title: 'Service', size: 'minmax(9rem, 2fr)', cell: (table, row) => html`<a href=${link(['service', table.get('namespace', row), table.get('name', row)])}><span class="quiet"><bdi>${table.get('namespace', row)}</bdi>/</span><bdi>${table.get('name', row)}</bdi></a>` },
   { name: 'ready', title: 'ready', size: '6.5rem', number: true, cell: (table, row) => html`<${Readiness} ready=${table.get('ready', row)} all=${table.get('endpoints', row)} />` },
-  { name: 'finding', title: 'finding', size: '8rem', from: 420, cell: (table, row) => { const [severity, code] = table.get('finding', row).split(' '); return code ? html`<${Mark} kind=${severity}>${severity} ${code}<//>` : ''; } },
+  { name: 'finding', title: 'finding', size: '9rem', from: 420, cell: (table, row) => { const [severity, code] = table.get('finding', row).split(' '); return code ? html`<${Mark} kind=${severity}>${severity} ${code}<//>` : ''; } },
   { name: 'changes', title: 'changes', size: '72px', from: 560, cell: (table, row) => html`<${Spark} values=${table.get('changes', row)} />` },
   { name: 'slices', title: 'slices', size: '4.5rem', number: true, from: 680 },
   { name: 'zones', title: 'zones', size: '4.5rem', number: true, from: 680 },
-  { name: 'type', title: 'type', size: '7rem', from: 820 },
-  { name: 'address', title: 'address', size: 'minmax(8rem, 1fr)', from: 760, cell: (table, row) => html`<bdi class="mono">${table.get('address', row)}</bdi>` },
-  { name: 'ports', title: 'ports', size: 'minmax(5rem, 1fr)', from: 960, cell: (table, row) => html`<bdi class="mono">${table.get('ports', row)}</bdi>` },
+  { name: 'type', title: 'type', size: '7rem', from: 900 },
+  { name: 'address', title: 'address', size: 'minmax(8rem, 1fr)', from: 780, cell: (table, row) => html`<bdi class="mono">${table.get('address', row)}</bdi>` },
+  { name: 'ports', title: 'ports', size: 'minmax(5rem, 1fr)', from: 980, cell: (table, row) => html`<bdi class="mono">${table.get('ports', row)}</bdi>` },
 ];
 
 const Readiness = ({ ready, all }) => html`<span class=${`meter ${ready === all && all ? 'full' : ready ? 'part' : 'empty'}`}><span class="shape" aria-hidden="true">${ready === all && all ? '●' : ready ? '◐' : '○'}</span> ${ready}<span class="quiet">/${all}</span></span>`;
@@ -206,13 +206,13 @@ const NODE_MARKS = { 'in step': 'well', 'catching up': 'late', behind: 'late', '
 const NODES = [
   { name: 'node', title: 'node', size: 'minmax(8rem, 1.5fr)' },
   { name: 'state', title: 'state', size: '9rem', cell: (table, row) => html`<${Mark} kind=${NODE_MARKS[table.get('state', row)] || 'unknown'}>${table.get('state', row)}<//>` },
-  { name: 'behind', title: 'behind', size: '7rem', from: 420 },
-  { name: 'told', title: 'last told', size: '6rem', number: true, from: 500, cell: (table, row) => (table.get('told', row) < 0 ? 'never' : lasting(table.get('told', row))) },
-  { name: 'version', title: 'version', size: '6rem', number: true, from: 600, cell: (table, row) => table.get('version', row) || '–' },
-  { name: 'cache', title: 'cache (digest)', size: 'minmax(8rem, 1fr)', from: 700 },
-  { name: 'kernel', title: 'kernel', size: 'minmax(6rem, 1fr)', from: 820 },
-  { name: 'zone', title: 'zone', size: 'minmax(5rem, 1fr)', from: 560 },
-  { name: 'kubelet', title: 'kubelet', size: '6rem', from: 900 },
+  { name: 'behind', title: 'behind', size: '9rem', from: 424 },
+  { name: 'told', title: 'last told', size: '6rem', number: true, from: 530, cell: (table, row) => (table.get('told', row) < 0 ? 'never' : lasting(table.get('told', row))) },
+  { name: 'version', title: 'version', size: '6rem', number: true, from: 720, cell: (table, row) => table.get('version', row) || '–' },
+  { name: 'cache', title: 'cache (digest)', size: 'minmax(8rem, 1fr)', from: 840 },
+  { name: 'kernel', title: 'kernel', size: 'minmax(6rem, 1fr)', from: 940 },
+  { name: 'zone', title: 'zone', size: 'minmax(5rem, 1fr)', from: 640 },
+  { name: 'kubelet', title: 'kubelet', size: '6rem', from: 1040 },
 ];
 
 function Nodes({ state, stream }) {
@@ -232,7 +232,7 @@ const DRAIN_MARKS = { drained: 'well', 'cannot know': 'unknown', waiting: 'late'
 const Barrier = ({ row, at }) => html`<li><${Mark} kind=${DRAIN_MARKS[row.state]}>${row.state}<//>
   <div><b><bdi>${row.pod}</bdi></b> <span class="quiet">${row.node && html`on <bdi>${row.node}</bdi>, `}${row.until ? `${clock(row.since)} to ${clock(row.until)}` : `since ${clock(row.since)}`}</span>
     <div class="quiet"><bdi>${row.says}</bdi></div>
-    ${!row.until && row.waitingFor.length > 3 && html`<ul class="late">${row.waitingFor.slice(0, 20).map((node) => html`<li key=${node}><bdi>${node}</bdi></li>`)}${row.waitingFor.length > 20 && html`<li class="quiet">and ${row.waitingFor.length - 20} more</li>`}</ul>`}</div></li>`;
+    ${!row.until && / more\b/.test(row.says) && html`<ul class="late">${row.waitingFor.slice(0, 20).map((node) => html`<li key=${node}><bdi>${node}</bdi></li>`)}${row.waitingFor.length > 20 && html`<li class="quiet">and ${row.waitingFor.length - 20} more</li>`}</ul>`}</div></li>`;
 
 function Drains({ state, stream }) {
   const { drains } = state.parts;

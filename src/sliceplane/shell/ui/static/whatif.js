@@ -18,7 +18,7 @@ const size = (bytes) => {
   const unit = bytes < 999.5 ? 0 : bytes < 999.5e3 ? 1 : bytes < 999.5e6 ? 2 : 3;
   return `${Number((bytes / 1000 ** unit).toPrecision(3))} ${UNITS[unit]}`;
 };
-const times = (factor) => (factor ? `${factor.toFixed(2)} ×` : '–');
+const times = (factor) => (factor ? `${factor.toFixed(2)}\u00a0×` : '–');
 const short = (name, most) => (name.length > most ? `${name.slice(0, most - 1)}…` : name) || 'no zone';
 
 export function WhatIf({ state }) {
@@ -140,11 +140,15 @@ function Sent({ found }) {
   const { sent, written, after } = found;
   const title = `Bytes to ${count(after.watchers, 'watcher')}: ${count(written.writes, 'write')}`;
   if (!sent.length) return html`<${Figure} title=${title} label="no slice is written"><text x="160" y="95" text-anchor="middle">no slice is written</text><//>`;
-  const end = Math.max(sent[sent.length - 1][0] * 1.05, 1);
-  const top = sent[sent.length - 1][1] * 1.12;
+  const last = sent.at(-1);
+  const end = Math.max(last[0] * 1.05, 1);
+  const top = last[1] * 1.12;
+  const x = 10 + (last[0] / end) * 300;
+  // Beside the last step, or above the line that follows it.
+  const late = x > 160;
   const line = (at) => `M10 ${LOW}${sent.map((point) => `H${(10 + (point[0] / end) * 300).toFixed(1)}V${(LOW - height(point[at], top)).toFixed(1)}`).join('')}H310`;
   return html`<${Figure} title=${title} label="bytes sent since the change, as JSON and as protobuf">
-    ${[['JSON', 1, 'json'], ['protobuf', 2, 'protobuf']].map(([name, at, kind]) => html`<path class=${`line ${kind}`} d=${line(at)} /><text x="310" y=${LOW - height(sent[sent.length - 1][at], top) - 7} text-anchor="end">${name} ${size(sent[sent.length - 1][at])}</text>`)}
+    ${[['JSON', 1, 'json'], ['protobuf', 2, 'protobuf']].map(([name, at, kind]) => html`<path class=${`line ${kind}`} d=${line(at)} /><text x=${late ? x - 6 : 310} y=${LOW - height(last[at], top) + (late ? 4 : -7)} text-anchor="end">${name} ${size(last[at])}</text>`)}
     <path class="even" d=${`M10 ${LOW}H310`} /><text x="10" y=${LOW + 15}>0 s</text><text x="310" y=${LOW + 15} text-anchor="end">${lasting(end)} after the change</text>
   <//>`;
 }

@@ -239,11 +239,14 @@ async def test_rights_that_are_missing_are_named_as_the_verbs_that_one_needs(pla
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
     ]
     leases_here = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list", "watch"]}
-    needs = (
-        "Services: any may have a policy Local (no right to list and watch services)",
-        "Nodes: those that never told anything are not known (no right to list and watch nodes)",
-    )
-    for name, given in (("seeing", [*rules, leases_here]), ("blind", rules)):
+    listing = {"apiGroups": [""], "resources": ["nodes", "services"], "verbs": ["list"]}
+    given_to = {"seeing": [*rules, leases_here], "listing": [*rules, leases_here, listing], "blind": rules}
+    for name, given in given_to.items():
+        verbs = "watch" if name == "listing" else "list and watch"
+        needs = (
+            f"Services: any may have a policy Local (no right to {verbs} services)",
+            f"Nodes: those that never told anything are not known (no right to {verbs} nodes)",
+        )
         await asyncio.to_thread(plane.apply, role(name, given))
         as_user = replace(connection, headers=(*connection.headers, ("Impersonate-User", name)))
         async with HttpClient(as_user) as client:

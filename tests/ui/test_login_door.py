@@ -199,14 +199,36 @@ async def test_a_right_that_is_taken_takes_what_was_read_with_it(browser: Visito
         assert "red-web" in names(await wait_for(lines, "view")), "and one that is given is used"
 
 
-async def test_a_token_that_ends_while_the_page_is_open(browser: Visitor, plane: PlaneWithPage) -> None:
+@pytest.mark.parametrize("how", ["its account is deleted", "it expires"])
+async def test_a_token_that_ends_while_the_page_is_open(browser: Visitor, plane: PlaneWithPage, how: str) -> None:
     await browser.log_in(await reader(plane, "blue"))
     async with browser.stream() as lines:
         await wait_for(lines, "view")
-        plane.delete("serviceaccount", "reader", namespace="blue")
+        if how == "it expires":
+            plane.advance(3600)
+        else:
+            plane.delete("serviceaccount", "reader", namespace="blue")
         assert (await wait_for(lines, "ended"))["says"] == "the token is worth nothing any more"
     async with browser.session.get(f"{plane.url}/ui/v1/trace", headers=SAME) as response:
         assert response.status == 401
+
+
+async def test_a_namespace_that_one_may_not_see_is_named_and_shows_nothing(
+    browser: Visitor, plane: PlaneWithPage
+) -> None:
+    await browser.log_in(await reader(plane, "red"), namespace="blue")
+    async with browser.stream() as lines:
+        assert names(await wait_for(lines, "view")) == []
+        troubles = (await wait_for(lines, "beat"))["troubles"]
+        where = [(each["verb"], each["resource"], each["where"]) for each in troubles]
+        assert ("list", "services", "in namespace blue") in where
+    async with browser.stream("service&service=blue/blue-web") as lines:
+        parts = (await wait_for(lines, "view"))["parts"]
+        assert parts["service"] is None
+        while "explain" not in parts or parts["explain"] is None:
+            parts = {**parts, **(await wait_for(lines, "delta"))["parts"]}
+        answer = parts["explain"]["answer"]
+        assert (answer["services"], answer["missingRights"]) == (0, ["list services"])
 
 
 async def test_who_shows_a_certificate_needs_no_token(plane: PlaneWithPage) -> None:

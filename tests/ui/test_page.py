@@ -448,6 +448,9 @@ def test_what_one_may_not_see_is_named_and_so_is_a_token_that_expired(plane: Pla
         tab.until("document.querySelectorAll('#services .rows [role=row]').length === 2")
         tab.eval("location.hash = '#/nodes'")
         tab.shows("leases", "main .trouble")
+        tab.eval("location.hash = '#/service/default/kubernetes'")
+        tab.shows("you may not list services", "main .trouble")
+        assert "nothing is wrong" not in tab.eval("document.body.innerText")
         plane.advance(3 * 3600)
         plane.faults.cut_watches()
         tab.shows("refused", ".trouble[role=alert] .error")
@@ -485,10 +488,15 @@ def test_one_logs_in_and_out_and_in_again_after_a_restart(tab: Tab, tmp_path: Pa
         log_in(token)
         tab.until(f"{rows} === 2")
     tab.shows("the server stops", "main .trouble")
-    with PlaneWithPage(controllers=False, data_dir=tmp_path, port=int(url.rpartition(":")[2])):
+    with PlaneWithPage(controllers=False, data_dir=tmp_path, port=int(url.rpartition(":")[2])) as plane:
         log_in(token)
         tab.until(f"{rows} === 2")
-    tab.shows("the server stops", "main .trouble")
+        plane.advance(3600)
+        tab.shows("the token is worth nothing any more", "main .trouble")
+        assert tab.eval(rows) == 0
+        log_in(token)
+        tab.shows("or its time is over", "main .trouble")
+        tab.faults.clear()
     tab.send("Page.navigate", url="about:blank")
     tab.until("location.href === 'about:blank'")
     tab.faults.clear()  # what it asked of a server that is not there

@@ -16,7 +16,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Pod
@@ -68,6 +68,12 @@ class _Waiting:
     #: for which versions nodes were asked to report, and when
     asked: frozenset[int] = frozenset()
     asked_at: float = -math.inf
+
+
+class _Refusal(NamedTuple):
+    error: StatusError
+    #: the verbs that are missing
+    needs: str
 
 
 class Drainer:
@@ -143,26 +149,31 @@ class Drainer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
 
-    async def _refused(self, selection: Selection) -> StatusError | None:
+    async def _refused(self, selection: Selection) -> _Refusal | None:
+        needs = "list and watch"
         try:
-            await self._client.list(selection, resource_version="0", limit=1)
+            page = await self._client.list(selection, resource_version="0", limit=1)
+            needs = "watch"
+            async with self._client.watch(selection, resource_version=page.resource_version, timeout_s=1):
+                return None
         except StatusError as error:
-            if error.code != 403:
-                raise
-            return error
-        return None
+            if error.code == 403:
+                return _Refusal(error, needs)
+            if needs == "watch":
+                return None  # the version is too old, say
+            raise
 
     async def _may_follow(self, selection: Selection) -> bool:
         """What can be done without is noted, with the rights that it takes.  Raises the 403 of the rest."""
-        error = await self._refused(selection)
-        if error is None:
+        refusal = await self._refused(selection)
+        if refusal is None:
             return True
         if selection.resource in (EndpointSlices, Pods):
-            raise error
+            raise refusal.error
         if selection.resource is not Leases:  # without Leases every node is unknown, which says it all
             where = f" in {selection.namespace}" if selection.namespace else ""
             consequence = _WITHOUT[selection.resource.plural]
-            self._unread.append(f"{consequence} (no right to list and watch {selection.resource.plural}{where})")
+            self._unread.append(f"{consequence} (no right to {refusal.needs} {selection.resource.plural}{where})")
         return False
 
     # What happens

@@ -122,7 +122,8 @@ function Service({ state, stream }) {
     <${Axes} answer=${answer} problem=${explain?.problem} fresh=${fresh} />
     <${Panel} id="explain" title="Explain" aside=${explain && html`<${Ago} at=${explain.at} stream=${stream} />`}>
       ${!explain ? html`<${Waiting}>walking the chain<//>` : explain.problem ? html`<${Problem} text=${explain.problem} />` : html`
-        ${answer.findings.length === 0 && html`<p class="well"><${Mark} kind="well">nothing is wrong<//> <span class="quiet">as far as one can see</span></p>`}
+        ${!answer.services && answer.missingRights.length > 0 && html`<${Problem} text=${`you may not ${answer.missingRights.join(', ')}`} />`}
+        ${answer.services > 0 && answer.findings.length === 0 && html`<p class="well"><${Mark} kind="well">nothing is wrong<//> <span class="quiet">as far as one can see</span></p>`}
         ${answer.findings.map((finding, at) => html`<${Finding} key=${finding.code + finding.sentence} finding=${finding} open=${at === 0 && finding.severity !== 'note'} bare=${finding.subject.kind === 'Service' && finding.subject.name === name} />`)}
         ${answer.story && html`<p class="story"><bdi>${answer.story}</bdi></p>`}
         ${answer.well.length > 0 && html`<p class="quiet"><${Mark} kind="well">well<//> ${answer.well.join(', ')}</p>`}
@@ -147,7 +148,7 @@ function Service({ state, stream }) {
 function Axes({ answer, problem, fresh }) {
   // What is wrong with a node's proxy is not wrong with the slices.
   const worst = (answer?.findings || []).find((finding) => finding.severity !== 'note' && !finding.code.startsWith('N'));
-  const right = problem ? ['unknown', 'not known'] : !answer ? ['unknown', 'asking'] : !worst ? ['well', 'nothing found'] : [worst.severity, `${worst.severity} ${worst.code}`];
+  const right = problem ? ['unknown', 'not known'] : !answer ? ['unknown', 'asking'] : !worst ? (answer.services ? ['well', 'nothing found'] : ['unknown', 'not known']) : [worst.severity, `${worst.severity} ${worst.code}`];
   const freshness = !fresh.known ? ['unknown', 'asking'] : fresh.problem ? ['unknown', 'not known'] : !fresh.nodes ? ['unknown', 'no node reports'] : fresh.lateCount ? [fresh.untold === fresh.nodes ? 'unknown' : 'late', fresh.untold === fresh.nodes ? 'no node has told' : fresh.late.every((row) => row.state === fresh.late[0].state) ? `${fresh.lateCount} of ${fresh.nodes} ${fresh.late[0].state}` : `${fresh.lateCount} of ${fresh.nodes} not in step`] : ['well', `${fresh.nodes} of ${fresh.nodes} in step`];
   const words = Object.entries(fresh.kernel || {});
   const kernel = words.length ? words.map(([word, number]) => `${word} (${number})`).join(', ') : 'not looked at';

@@ -16,6 +16,7 @@ from sliceplane.client import HttpClient, Pods, connect
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.node.drain_hook import DrainHook
+from sliceplane.shell.node.kernel.conntrack import Conntrack
 from sliceplane.shell.node.kernel.iptables_backend import Iptables
 from sliceplane.shell.node.kernel.netns import listening_in
 from sliceplane.shell.node.kernel.nft_backend import Nftables, NftRunner
@@ -40,6 +41,26 @@ for line in sys.stdin:
         print(error.code, error.read().decode().strip(), flush=True)
     except OSError as error:
         print("refused" if "refused" in str(error) else error, flush=True)
+"""
+#: accepts and keeps what it accepted
+KEEPER = """
+import socket
+kept = []
+server = socket.create_server(("", 8080))
+print("up", flush=True)
+while True:
+    kept.append(server.accept())
+"""
+#: "ADDRESS" opens a connection, "close" ends those that are open
+CLIENT = """
+import socket, sys
+kept = []
+for line in sys.stdin:
+    if line == "close\\n":
+        for each in kept: each.close()
+    else:
+        kept.append(socket.create_connection((line.strip(), 8080)))
+    print("done", flush=True)
 """
 
 
@@ -73,6 +94,7 @@ async def answering(node: Host, mode: str, client: HttpClient) -> AsyncIterator[
     hook = DrainHook(
         "n1", client, backend,
         port=PORT, listen=listening_in(node.netns), families=FAMILIES, clock=loop_clock(time.time()), rng=Rng(1),
+        flows=Conntrack(netns=node.netns),
     )  # fmt: skip
     async with hook.answering():
         yield
@@ -102,6 +124,7 @@ async def test_a_hook_is_answered_when_the_pod_is_drained(
         assert await both("/drain?timeout=0") == [NOT_YET] * 2
         await put(drained="revision 7, 3 nodes, 41 ms")
         assert await asyncio.gather(*hooks) == ["200 drained: revision 7, 3 nodes, 41 ms"] * 2
+        assert await both("/drain?idle=60") == ["200 drained: revision 7, 3 nodes, 41 ms; no connection is open"] * 2
         for family in FAMILIES:
             assert await call(other, own.ip(family)) == "refused", "only the node itself is answered"
             assert await call(node, other.ip(family)) == "refused", "only for Pods that opted in"
@@ -122,3 +145,19 @@ async def test_a_pod_that_goes_ends_its_hook(hosts: tuple[Host, Host, Host], pla
         hook = asyncio.create_task(call(node, own.ip(family), "/drain?timeout=600"))
         await client.delete(Pods, "default", "p", AT_ONCE)
         assert await hook in ("200 the Pod is gone", "refused"), "it may not have got through before"
+
+
+async def test_a_hook_waits_until_its_node_tracks_no_connection_to_the_pod(
+    hosts: tuple[Host, Host, Host], plane: Plane
+) -> None:
+    node, own, _ = hosts
+    await asyncio.to_thread(plane.apply, pod(own, "idle", drained="yes"))
+    await asyncio.to_thread(own.serve, KEEPER)
+    async with connect(plane.kubeconfig) as client, answering(node, "nftables", client):
+        await eventually(lambda: call(node, own.ip4), lambda said: said == "200 drained: yes")
+        await asyncio.to_thread(node.converse, CLIENT, own.ip4)
+        assert await call(node, own.ip4, "/drain?idle=1") == "200 drained: yes; open connections after 1 s: 1"
+        waiting = asyncio.create_task(call(node, own.ip4, "/drain?idle=600"))
+        await asyncio.to_thread(node.converse, CLIENT, "close")
+        assert await waiting == "200 drained: yes; no connection is open"
+        await client.delete(Pods, "default", "idle", AT_ONCE)

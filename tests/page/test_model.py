@@ -101,4 +101,4 @@ def test_a_view_without_an_answer_says_so_and_one_with_a_problem_names_it() -> N
          "secondsSinceReport": 1.0, "cache": "equal", "kernel": "not looked at"},
     ], "findings": [], "notLookedAt": []})  # fmt: skip
     table = views.nodes(drift).tables["nodes"]
-    assert table.rows == [("n1", "behind", "", "no Node", 7, 1.0, "2, 9 s", "equal", "not looked at")]
+    assert table.rows == [("n1", "behind", "", "no Node", 7, 1.0, "2 objects, 9 s", "equal", "not looked at")]

@@ -10,6 +10,9 @@ the output hook leads that port of the Pods here that opted in to a loopback por
 says which Pod is meant.  The answer comes when the controllers' leader has written the condition
 ``sliceplane.dev/Drained``, which this proxy sees as it watches the Pods of its node; or after ``?timeout=`` seconds.
 
+New connections are what it waits for; with ``?idle=`` seconds it waits so long besides, at most, until this node
+tracks no TCP connection to the Pod: those that are open end when the application, or its clients, end them.
+
 A hook never fails, and may come before any slice says that the Pod goes: then it waits for that, too.  The rules are
 taken away at the end, so that no other program of the host is called in a Pod's name.
 """
@@ -32,6 +35,7 @@ from sliceplane.informer.cache import Change
 from sliceplane.kit.ip import Family, parse_strict
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.node.kernel.backend import AnyBackend, KernelError
+from sliceplane.shell.node.kernel.conntrack import Conntrack, ConntrackError
 from sliceplane.shell.node.kernel.netns import Listen
 from sliceplane.shell.process.door import Door, GuardedPort
 from sliceplane.shell.process.log import get_logger
@@ -46,6 +50,7 @@ TIMEOUT_S: Final = 20.0
 #: whatever a hook asks for
 TIMEOUT_S_MAX: Final = 3600.0
 _RETRY_S: Final = 1.0
+_NOT_KNOWN: Final = "not known to be drained"
 _LOOPBACK: Final[dict[Family, str]] = {"IPv4": "127.0.0.1", "IPv6": "::1"}
 _SO_ORIGINAL_DST: Final = 80
 _SOL_IPV6: Final = 41
@@ -67,8 +72,10 @@ class DrainHook:
         families: tuple[Family, ...],
         clock: Callable[[], float],
         rng: Rng,
+        flows: Conntrack,
     ) -> None:
         self._backend = backend
+        self._flows = flows
         self._port = port
         self._listen = listen
         self._families = families
@@ -148,8 +155,24 @@ class DrainHook:
         pod = self._pods.get(original_destination(sock)) if sock is not None else None
         if pod is None:
             return web.Response(status=404, text="no Pod of this node that opted in has this address\n")
-        text = await self._drained(pod, _timeout_s(request.query.get("timeout", "")))
+        text = await self._drained(pod, _seconds(request.query.get("timeout", ""), TIMEOUT_S))
+        idle_s = _seconds(request.query.get("idle", ""), 0.0)
+        if idle_s and not text.startswith(_NOT_KNOWN):
+            text += await self._idle(pod, idle_s)
         return web.Response(text=f"{text}\n")
+
+    async def _idle(self, pod: Pod, idle_s: float) -> str:
+        """Until this node tracks no connection to *pod*."""
+        clock = asyncio.get_running_loop().time
+        ends = clock() + idle_s
+        try:
+            while left := sum([await self._flows.established(address) for address in _addresses(pod)]):
+                if clock() >= ends:
+                    return f"; open connections after {idle_s:g} s: {left}"
+                await asyncio.sleep(_RETRY_S)
+        except ConntrackError as error:
+            return f"; open connections are not known: {error}"
+        return "; no connection is open"
 
     async def _drained(self, pod: Pod, timeout_s: float) -> str:
         key = pod.metadata.key
@@ -167,7 +190,7 @@ class DrainHook:
                         return f"drained: {condition.message}"
                     await news.wait()
         except TimeoutError:
-            return f"not known to be drained after {timeout_s:g} s"
+            return f"{_NOT_KNOWN} after {timeout_s:g} s"
         finally:
             self._waiting[key].discard(news)
             if not self._waiting[key]:
@@ -196,6 +219,6 @@ def _addresses(pod: Pod | None) -> tuple[str, ...]:
     return tuple(str(address) for address in parsed if address is not None)
 
 
-def _timeout_s(text: str) -> float:
+def _seconds(text: str, otherwise_s: float) -> float:
     digits = text.removesuffix("s")
-    return min(float(digits), TIMEOUT_S_MAX) if digits.isascii() and digits.isdecimal() else TIMEOUT_S
+    return min(float(digits), TIMEOUT_S_MAX) if digits.isascii() and digits.isdecimal() else otherwise_s

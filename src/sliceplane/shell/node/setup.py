@@ -136,6 +136,7 @@ async def running_proxy(
             hook = DrainHook(
                 node_name, client, backend,
                 port=drain_port, listen=listening_in(netns), families=available_families(), clock=clock, rng=rng.fork(),
+                flows=Conntrack(netns=netns),
             )  # fmt: skip
             await stack.enter_async_context(hook.answering())
         if reports_progress and proxy.reads_slices:

@@ -1,4 +1,4 @@
-"""Runs ``conntrack``: forgets the UDP flows that ``proxy.conntrack`` finds stale.
+"""Runs ``conntrack``: forgets the UDP flows that ``proxy.conntrack`` finds stale, and counts open connections.
 
 One listing a pass, read line by line, whatever its length; then one deletion for each pair of a service address and an
 endpoint that is gone, which takes all their clients' flows at once.
@@ -40,6 +40,18 @@ class Conntrack:
                 return sum([await self._forget(family, flow) for flow in await self._stale(family, expected)])
         except TimeoutError as error:
             raise ConntrackError(f"conntrack did not answer within {self._timeout_s:g} s") from error
+
+    async def established(self, address: str) -> int:
+        """How many TCP connections *address* answers, by a Service or straight.  Raises ``ConntrackError``."""
+        chosen = ("-L", "-p", "tcp", "-f", "ipv6" if ":" in address else "ipv4", "--state", "ESTABLISHED")
+        try:
+            async with asyncio.timeout(self._timeout_s), self._running(*chosen, "--reply-src", address) as process:
+                stdout, _ = await process.communicate()
+        except TimeoutError as error:
+            raise ConntrackError(f"conntrack did not answer within {self._timeout_s:g} s") from error
+        if process.returncode != 0:
+            raise ConntrackError(f"conntrack could not list connections: exit code {process.returncode}")
+        return stdout.count(b"\n")
 
     async def _stale(self, family: Family, expected: Expected) -> tuple[UdpFlow, ...]:
         stale: set[UdpFlow] = set()

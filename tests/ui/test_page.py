@@ -494,9 +494,6 @@ def test_one_logs_in_and_out_and_in_again_after_a_restart(tab: Tab, tmp_path: Pa
         plane.advance(3600)
         tab.shows("the token is worth nothing any more", "main .trouble")
         assert tab.eval(rows) == 0
-        log_in(token)
-        tab.shows("or its time is over", "main .trouble")
-        tab.faults.clear()
     tab.send("Page.navigate", url="about:blank")
     tab.until("location.href === 'about:blank'")
     tab.faults.clear()  # what it asked of a server that is not there

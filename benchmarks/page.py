@@ -76,13 +76,13 @@ async def change(client: HttpClient, services: int, seconds: float) -> float:
     began = time.monotonic()
     number = 0
     while (now := time.monotonic() - began) < seconds:
-        while number < now * CHANGES_A_SECOND:
+        while number < now * CHANGES_A_SECOND and time.monotonic() - began < seconds:
             number += 1
             service = number % services
             document = _slice(service, 0, ENDPOINTS, 1 + number // services)
             await client.update(EndpointSlices, NAMESPACE, f"web-{service}-0", encode(document))
         await asyncio.sleep(1 / CHANGES_A_SECOND)
-    return number / seconds
+    return number / (time.monotonic() - began)
 
 
 async def read(session: aiohttp.ClientSession, url: str, received: list[int]) -> None:

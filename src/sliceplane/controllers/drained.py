@@ -15,21 +15,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.codec import encode
 from sliceplane.api.core import Pod
 from sliceplane.api.discovery import ANNOTATION_DRAIN, ANNOTATION_DRAIN_BARRIER
 from sliceplane.api.meta import Object
-from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods
+from sliceplane.api.scheme import Leases, Nodes, Pods
 from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write, condition_write
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.drain.answer import CONDITION, condition_of, message
 from sliceplane.drain.barrier import ASK_PERIOD_S, LOOK_S, DrainVerdict
 from sliceplane.drain.cluster import SELECTIONS, DrainCluster
-from sliceplane.drain.departure import subject_of
+from sliceplane.drain.departure import leaves, subject_of
 from sliceplane.drain.reports import MEMORY_S, pause_s, question
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.kit.times import format_time
-from sliceplane.proxy.progress import ANNOTATION_REPORT, FEW_NODES, Place, spread_of
+from sliceplane.proxy.progress import FEW_NODES, Place
 
 #: the key of the question to the server's memory
 _QUESTION: Final = ""
@@ -85,7 +84,7 @@ class DrainedController(KeyedController):
             return
         self._pods[key] = pod
         self._cluster.departures.add(subject_of(pod))
-        if not _leaves(pod):
+        if not leaves(pod):
             self._leaving.pop(key, None)
             self._waits.pop(key, None)
         elif _condition(pod) != "True":
@@ -112,7 +111,7 @@ class DrainedController(KeyedController):
         if pod is None:
             return ()
         shown = _condition(pod)
-        if not _leaves(pod):
+        if not leaves(pod):
             return (self._told_write(pod, "False", "Serving", "", now),) if shown == "True" else ()
         if shown == "True" or self._told.get(key) == (pod.metadata.uid, "True"):
             return ()
@@ -156,19 +155,7 @@ class DrainedController(KeyedController):
         self._asked[key] = now
         self._asks += 1
         self.enqueue_after(key, ASK_PERIOD_S, now)
-        asked = spread_of(f"{key}.{self._asks}", verdict.required)
-        body = encode({"metadata": {"annotations": {ANNOTATION_REPORT: asked}}})
-        return tuple(
-            Write(
-                verb="patch",
-                resource=EndpointSlices,
-                namespace=seen.metadata.namespace,
-                name=seen.metadata.name,
-                body=body,
-                tolerate=("NotFound",),
-            )
-            for seen in self._cluster.departures.slices_to_ask(key)
-        )
+        return self._cluster.asks(key, f"{key}.{self._asks}", verdict.required)
 
     def _told_write(self, pod: Pod, status: str, reason: str, text: str, now: float) -> Write:
         meta = pod.metadata
@@ -189,7 +176,7 @@ class DrainedController(KeyedController):
             return
         pod = self._pods.get(key)
         if done.error is None and pod is not None and done.job.writes[0].resource is Pods:
-            self._told[key] = (pod.metadata.uid, "True" if _leaves(pod) else "False")
+            self._told[key] = (pod.metadata.uid, "True" if leaves(pod) else "False")
             self._leaving.pop(key, None)
             self._waits.pop(key, None)
 
@@ -212,10 +199,6 @@ class DrainedController(KeyedController):
 def _asks(pod: Pod) -> bool:
     annotations = pod.metadata.annotations or {}
     return ANNOTATION_DRAIN in annotations or ANNOTATION_DRAIN_BARRIER in annotations
-
-
-def _leaves(pod: Pod) -> bool:
-    return pod.metadata.deletion_timestamp is not None or ANNOTATION_DRAIN in (pod.metadata.annotations or {})
 
 
 def _condition(pod: Pod) -> str:

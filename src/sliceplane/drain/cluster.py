@@ -10,10 +10,11 @@ from typing import Final
 
 import msgspec
 
+from sliceplane.api.codec import encode
 from sliceplane.api.core import Lease, Node, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object
-from sliceplane.api.requests import Selection
+from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Services
 from sliceplane.drain.barrier import FORGET_S, DrainVerdict, Missing, NodeHolding, UnknownPolicy, compare, judge
 from sliceplane.drain.barrier import Nodes as KnownNodes
@@ -21,7 +22,14 @@ from sliceplane.drain.departure import Departures
 from sliceplane.drain.reports import heards
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.proxy.node_caches import NodeCaches
-from sliceplane.proxy.progress import ANNOTATION_PROGRESS, LABEL_COMPONENT, LEASE_NAMESPACE, read_report
+from sliceplane.proxy.progress import (
+    ANNOTATION_PROGRESS,
+    ANNOTATION_REPORT,
+    LABEL_COMPONENT,
+    LEASE_NAMESPACE,
+    read_report,
+    spread_of,
+)
 
 #: of all consumers that tell; and of those that read everything, node proxies among them
 LEASES: Final = Selection(Leases, label_selector=LABEL_COMPONENT)
@@ -101,6 +109,21 @@ class DrainCluster:
             blind = Missing("every node", f"no right to list and watch leases in {LEASE_NAMESPACE}")
             proof = proof._replace(required=proof.required + 1, unknown=(*proof.unknown, blind))
         return judge(self.departures.uses(key), goal, proof, policy, waited_s)
+
+    def asks(self, key: str, nonce: str, nodes: int) -> tuple[Write, ...]:
+        """Every node that reads the slices concerned is to report."""
+        body = encode({"metadata": {"annotations": {ANNOTATION_REPORT: spread_of(nonce, nodes)}}})
+        return tuple(
+            Write(
+                verb="patch",
+                resource=EndpointSlices,
+                namespace=seen.metadata.namespace,
+                name=seen.metadata.name,
+                body=body,
+                tolerate=("NotFound",),
+            )
+            for seen in self.departures.slices_to_ask(key)
+        )
 
     def check(self) -> None:
         self._caches.check()

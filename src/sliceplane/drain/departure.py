@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from sliceplane.api.core import Pod, Service
-from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice, SliceEndpoint
+from sliceplane.api.discovery import ANNOTATION_DRAIN, LABEL_SERVICE_NAME, EndpointSlice, SliceEndpoint
 from sliceplane.api.scheme import EndpointSlices, Services
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.proxy.progress import Place
@@ -71,6 +71,11 @@ def subject_of(pod: Pod) -> DrainSubject:
     addresses = frozenset(ip for ip in ips if ip and not pod.spec.host_network)
     meta = pod.metadata
     return DrainSubject(meta.namespace, meta.name, meta.uid, pod.spec.node_name, addresses)
+
+
+def leaves(pod: Pod) -> bool:
+    """It is deleted, or ``sliceplane drain`` marked it."""
+    return pod.metadata.deletion_timestamp is not None or ANNOTATION_DRAIN in (pod.metadata.annotations or {})
 
 
 class Use(NamedTuple):

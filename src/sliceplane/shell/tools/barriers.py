@@ -19,7 +19,7 @@ from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
 from sliceplane.drain.answer import DrainedPod, Outcome, condition_of, sentence
 from sliceplane.drain.cluster import SELECTIONS, DrainCluster
-from sliceplane.drain.departure import subject_of
+from sliceplane.drain.departure import leaves, subject_of
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.shell.transport.base import Reader
 
@@ -55,7 +55,7 @@ class BarrierBook:
         """As a document.  Raises ``StatusError`` and ``Unreachable`` where Pods or slices cannot be read."""
         page = await client.list(Selection(Pods, self._namespace))
         pods = {pod.metadata.key: pod for pod in (codec.decode(body, Pod) for body in page.items)}
-        leaving = {key: pods[key] for key in sorted(pods) if _leaves(pods[key])}
+        leaving = {key: pods[key] for key in sorted(pods) if leaves(pods[key])}
         if leaving or self._going:
             await self._follow(client, leaving, clock)
         now = clock()
@@ -141,7 +141,3 @@ class BarrierBook:
                 "waitingFor": [missing.text for missing in (*verdict.waiting, *verdict.unknown)],
             }
         return dict(sorted(rows.items(), key=lambda entry: entry[1]["state"] == "drained"))
-
-
-def _leaves(pod: Pod) -> bool:
-    return pod.metadata.deletion_timestamp is not None or ANNOTATION_DRAIN in (pod.metadata.annotations or {})

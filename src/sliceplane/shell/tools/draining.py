@@ -24,7 +24,8 @@ from sliceplane.api.discovery import ANNOTATION_DRAIN, LABEL_HEADLESS, LABEL_SER
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection, Write
-from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Resource, Services
+from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
+from sliceplane.controllers.base import condition_write, deletion
 from sliceplane.drain.answer import GATE, DrainAnswer, DrainedPod, Outcome
 from sliceplane.drain.barrier import ASK_PERIOD_S, FORGET_S, LOOK_S, UnknownPolicy
 from sliceplane.drain.cluster import LEASES, NODE_LEASES, DrainCluster
@@ -33,7 +34,7 @@ from sliceplane.drain.reports import MEMORY_S, pause_s, question
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.times import format_time
-from sliceplane.proxy.progress import ANNOTATION_REPORT, FEW_NODES, Place, spread_of
+from sliceplane.proxy.progress import FEW_NODES, Place
 from sliceplane.shell.transport.base import Client, Unreachable, send
 from sliceplane.shell.transport.reflect import RunningInformer
 
@@ -302,29 +303,19 @@ class Drainer:
     async def _mark(self, pod: Pod) -> None:
         meta = pod.metadata
         body = encode({"metadata": {"uid": meta.uid, "annotations": {ANNOTATION_DRAIN: format_time(self._clock())}}})
-        await self._patch(Pods, pod, body)
+        gone = ("NotFound", "Conflict")
+        await self._perform(
+            Write(verb="patch", resource=Pods, namespace=meta.namespace, name=meta.name, body=body, tolerate=gone)
+        )
         if any(gate.condition_type == GATE for gate in pod.spec.readiness_gates or ()):
             condition = {"type": GATE, "status": "False", "reason": "Drain", "message": "sliceplane drain"}
-            body = encode({"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}})
-            await self._patch(Pods, pod, body, subresource="status")
+            await self._perform(condition_write(Pods, meta.namespace, meta.name, meta.uid, condition))
 
-    async def _patch(self, resource: Resource, subject: Object, body: bytes, *, subresource: str = "") -> None:
-        """An object that vanished meanwhile needs none."""
-        meta = subject.metadata
-        patch_type = "strategic" if subresource else "merge"
-        write = Write(
-            verb="patch",
-            resource=resource,
-            namespace=meta.namespace,
-            name=meta.name,
-            subresource=subresource,
-            body=body,
-            patch_type=patch_type,  # type: ignore[arg-type]
-        )
+    async def _perform(self, write: Write) -> None:
         try:
             await self._client.perform(write)
         except StatusError as error:
-            if error.code not in (404, 409):
+            if error.reason not in write.tolerate:
                 raise
 
     async def _ask(self, key: str, waiting: _Waiting, nodes: int) -> None:
@@ -334,11 +325,9 @@ class Drainer:
         if goal == waiting.asked or now - waiting.asked_at < ASK_PERIOD_S:
             return
         waiting.asked, waiting.asked_at = goal, now
-        value = spread_of(f"{self._rng.bits64():016x}", nodes)
-        body = encode({"metadata": {"annotations": {ANNOTATION_REPORT: value}}})
-        for endpoint_slice in self._cluster.departures.slices_to_ask(key):
+        for write in self._cluster.asks(key, f"{self._rng.bits64():016x}", nodes):
             try:
-                await self._patch(EndpointSlices, endpoint_slice, body)
+                await self._perform(write)
             except StatusError as error:
                 if error.code != 403:
                     raise
@@ -347,15 +336,7 @@ class Drainer:
                     self._unread.append(phrase)
 
     async def _delete(self, waiting: _Waiting) -> None:
-        meta = waiting.pod.metadata
-        body = encode({"preconditions": {"uid": meta.uid}})
-        try:
-            await self._client.perform(
-                Write(verb="delete", resource=Pods, namespace=meta.namespace, name=meta.name, body=body)
-            )
-        except StatusError as error:
-            if error.code not in (404, 409):
-                raise
+        await self._perform(deletion(Pods, waiting.pod.metadata))
         if waiting.done is not None:
             waiting.done = waiting.done._replace(gone=True)
 

@@ -177,6 +177,9 @@ def test_too_many_answers_to_one_network_are_kept_back() -> None:
     assert sent("203.0.114.5", NOW) == "a"
     assert sent("203.0.113.5", NOW, "tcp") == "a"
     assert sent("203.0.113.5", NOW + 1) == "a"
+    made_up = [dns.message.make_query(f"x{at}.{OWN}", "A", id=9).to_wire() for at in range(4)]
+    denied = [server.answer(name, "198.51.100.7", "udp", NOW) for name in made_up]
+    assert [answer and answer[2] & 2 for answer in denied] == [0, 0, None, 2]  # type: ignore[index]
 
 
 def test_shared_resolvers_get_every_endpoint() -> None:

@@ -9,6 +9,7 @@ import dns.message
 import dns.name
 import dns.opcode
 import dns.rcode
+import dns.rdata
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -155,3 +156,15 @@ def test_any_bytes_are_read_or_refused_as_dnspython_does(packet: bytes) -> None:
         assert found.wire == packet[12 : 12 + len(found.wire)]
         parsed = dns.message.from_wire(packet, ignore_trailing=True)
         assert parsed.question[0].name.to_wire() == found.name
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("A", "10.96.0.7"), ("AAAA", "fd00::7"), ("CNAME", "a.b."), ("PTR", "x\\.y.b."), ("SRV", "10 50 8080 a.b."),
+        ("TXT", '"1.1.0"'), ("HINFO", '"RFC8482" ""'), ("NS", "ns.dns.b."),
+    ],
+)  # fmt: skip
+def test_data_as_dnspython_writes_them(kind: str, text: str) -> None:
+    data = dns.rdata.from_text("IN", kind, text)
+    assert wire.data_text(int(data.rdtype), data.to_wire()) == text == data.to_text()

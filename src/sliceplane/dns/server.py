@@ -143,7 +143,7 @@ class NameServer:
             return self.answer_slowly(packet, client, transport, now)
         self._count(transport, rights, kind, do=do)
         name = packet[12:end]
-        if self._limit is not None and transport == "udp" and (verdict := self._limited(rights, name, now)):
+        if self._limit is not None and transport == "udp" and (verdict := self._limited(rights, name, found, now)):
             return self._short(packet[:2], flags, packet[12 : end + 4], opt) if verdict == "truncated" else None
         return self._composed(packet[:2], flags, packet[12 : end + 4], found, limit=limit, opt=opt, rights=rights)
 
@@ -169,10 +169,12 @@ class NameServer:
         found = self.view.find(labels, question.type, place)
         if found is None:
             return self._not_ours(question, client, transport, rights)
-        if self._limit is not None and transport == "udp" and (verdict := self._limited(rights, question.name, now)):
-            opt = b"" if question.edns is None else self._opts[do]
-            number = question.id.to_bytes(2, "big")
-            return self._short(number, question.flags, question.wire, opt) if verdict == "truncated" else None
+        if self._limit is not None and transport == "udp":
+            verdict = self._limited(rights, question.name, found, now)
+            if verdict:
+                opt = b"" if question.edns is None else self._opts[do]
+                number = question.id.to_bytes(2, "big")
+                return self._short(number, question.flags, question.wire, opt) if verdict == "truncated" else None
         if found.alias and question.type not in (wire.CNAME, wire.ANY):
             return self._followed(question, found, client, transport, rights)
         self._keep(key, question.type, found)
@@ -200,10 +202,11 @@ class NameServer:
         own = self.view.config.place
         return self.view.places.of_node(own) if own else self.view.places.of(client)
 
-    def _limited(self, rights: ClientRights, name: bytes, now: float) -> str:
-        """ "": it may be answered."""
+    def _limited(self, rights: ClientRights, name: bytes, found: FoundName, now: float) -> str:
+        """ "": it may be answered.  Of names that there are not a zone has one limit: they can be made up."""
         assert self._limit is not None, "a limit is asked"
-        verdict = self._limit.verdict(rights.packed, name.lower(), now)
+        of = found.zone if found.rcode == wire.NXDOMAIN else name.lower()
+        verdict = self._limit.verdict(rights.packed, of, now)
         if verdict:
             self.limited.of(verdict).value += 1
         return verdict

@@ -10,6 +10,7 @@ Names are uncompressed wire form including the root (RFC 1035 section 3.1), with
 from __future__ import annotations
 
 import re
+from ipaddress import ip_address
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -283,6 +284,24 @@ def text_of(name: bytes) -> str:
 def _escape(match: re.Match[bytes]) -> bytes:
     octet = match[0]
     return b"\\" + octet if b"!" <= octet <= b"~" else b"\\%03d" % octet[0]
+
+
+def data_text(kind: int, data: bytes) -> str:
+    """The data of a record of ours, as zone files have them (RFC 1035 section 5); names in it are whole."""
+    match kind:
+        case 1 | 28:
+            return str(ip_address(data))
+        case 2 | 5 | 12:
+            return text_of(data)
+        case 33:
+            return f"{data[0] << 8 | data[1]} {data[2] << 8 | data[3]} {data[4] << 8 | data[5]} {text_of(data[6:])}"
+        case 13 | 16:
+            words = []
+            while data:
+                words.append(data[1 : 1 + data[0]].decode("ascii", "replace"))
+                data = data[1 + data[0] :]
+            return " ".join(f'"{word}"' for word in words)
+    return f"\\# {len(data)} {data.hex()}"  # RFC 3597 section 5
 
 
 def type_text(kind: int) -> str:

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import dns.rdata
-
 from sliceplane.api import codec
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
@@ -111,7 +109,7 @@ def _told(
     records = found.records
     if records is not None:
         for record in records.records():
-            data = dns.rdata.from_wire("IN", type_text(records.kind), record, 12, len(record) - 12)
+            data = wire.data_text(records.kind, record[12:])
             show(f"{name} {view.config.ttl_s} IN {type_text(records.kind)} {data}")
     if found.alias and kind != wire.CNAME and followed < ALIASES_MAX:
         return _told(view, text_of(found.alias), kind, place, show, why=why, followed=followed + 1)

@@ -29,12 +29,15 @@ class Link(Network):
     def __init__(self, network: Network) -> None:
         self.__dict__.update(network.__dict__)
         self.up = True
+        #: writes that found no way
+        self.refused = 0
 
     def send(self, actor: str, write: Any, answer: Answer) -> None:
         if self.up:
             super().send(actor, write, answer)
         else:
-            self.agenda.after(1.0, lambda: answer(unreachable("no way")))
+            self.refused += 1
+            self.agenda.after(0.001, lambda: answer(unreachable("no way")))
 
     def refusal(self) -> StatusError | None:
         return super().refusal() if self.up else unreachable("no way")

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from tests.external.farm import Farm
 from tests.sim.test_guard import SimulatedClient
 
-from sliceplane.api.scheme import EndpointSlices, Leases, Services
+from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, ServiceAccounts, ServiceCIDRs, Services
+from sliceplane.controllers.external_agent import AgentController
+from sliceplane.external.checks import CheckSpec
 from sliceplane.external.judge import LeaseJudge
 from sliceplane.external.registration import ANNOTATION_REFUSED, ANNOTATION_STATE, AgentPort
+from sliceplane.external.tenure import AgentConfig
+from sliceplane.kit.rng import Rng
 from sliceplane.shell.tools.guarding import read_held, release_holds
 
 _A = "192.0.2.10"
@@ -111,6 +117,9 @@ def test_while_the_api_is_away_no_endpoint_is_lost(seconds: float) -> None:
     farm.wait(seconds)
     for link in (farm.judge_link, *(agent.link for agent in agents)):
         link.up = True
+    for agent in agents:
+        assert agent.link.refused < 12 + seconds / 4.0, "a server that is away is not asked without a rest"
+    assert farm.judge_link.refused < len(agents) * (12 + seconds / 0.8)
     farm.wait(120)
     assert farm.ready() == 4
     assert seen == []
@@ -209,6 +218,42 @@ def test_a_service_that_goes_takes_the_endpoint_with_it_and_brings_it_back() -> 
     assert farm.is_ready(_A)
 
 
+def test_a_changed_file_leaves_the_checks_of_other_services_as_they_were() -> None:
+    ours = Farm().registration("web1", _A)
+    checks = (CheckSpec(kind="ttl", period_s=30.0), CheckSpec(kind="tcp"))
+    kept, changed = replace(ours, service="kept", checks=checks), replace(ours, service="changed")
+    config = AgentConfig(name="web1", host="h", start="1")
+    first = AgentController(config, (kept, changed), Rng(1), 0.0)
+    first.on_told(kept.key, "ttl", True, "", 0.0)
+    for probe in first.take_probes(0.0):
+        first.on_result(probe, True, "connected", 0.0)
+    under_way = first.take_probes(5.0)
+    assert len(under_way) == 2
+    second = AgentController(config, (kept, replace(changed, zone="a")), Rng(1), 6.0, earlier=first)
+    states = {view.registration.service: view.state for view in second.view(6.0).registrations}
+    assert states == {"kept": "passing", "changed": "unknown"}
+    assert {probe.key for probe in second.take_probes(6.0)} == {kept.key, changed.key}, (
+        "what no one hears is asked again"
+    )
+    second.on_result(under_way[0], False, "", 6.0)
+    assert second.view(29.0).registrations[0].state == "passing"
+    assert second.view(31.0).registrations[0].state == "failing", "the last pass was 30 s ago"
+
+
+def test_after_a_restart_a_pass_is_waited_for_as_long_as_one_lasts() -> None:
+    farm = Farm()
+    checks = (CheckSpec(kind="ttl", period_s=30.0),)
+    agent = farm.agent("web1", _A, checks=checks)
+    agent.tell(lambda core, now: core.on_told("default/web", "ttl", True, "", now))
+    farm.wait_until(lambda: farm.is_ready(_A), 5)
+    agent.kill()
+    farm.agent("web1", _A, start="2", checks=checks)
+    farm.wait(20)
+    assert farm.is_ready(_A)
+    farm.wait(20)
+    assert not farm.is_ready(_A)
+
+
 def test_the_name_of_a_living_agent_of_another_host_is_refused() -> None:
     farm = Farm()
     farm.agent("web1", _A)
@@ -274,6 +319,33 @@ def test_the_address_of_a_pod_is_refused_until_the_pod_is_gone() -> None:
     assert farm.is_ready(_A)
 
 
+@pytest.mark.parametrize(
+    ("resource", "body", "holder"),
+    [
+        (Nodes, {"metadata": {"name": "n1"}, "spec": {"podCIDRs": ["192.0.2.0/28"]}}, "the Pods of Node n1"),
+        (ServiceCIDRs, {"metadata": {"name": "s"}, "spec": {"cidrs": ["192.0.2.0/24"]}},
+            "the cluster IPs of ServiceCIDR s"),
+    ],
+)  # fmt: skip
+def test_an_address_of_the_cluster_is_refused_unless_its_account_names_it(
+    resource: Any, body: dict[str, Any], holder: str
+) -> None:
+    farm = Farm()
+    farm.agent("web1", _A)
+    farm.agent("web2", "192.0.3.1")
+    farm.wait_until(lambda: farm.ready() == 2, 10)
+    farm.stage.must("create", resource, "", body)
+    farm.wait_until(lambda: not farm.is_ready(_A), 10)
+    assert farm.annotations(_A)[ANNOTATION_REFUSED] == f"{_A} belongs to {holder}"
+    assert farm.is_ready("192.0.3.1")
+    account = {
+        "name": "agent-web1", "labels": {"agent.sliceplane.dev/name": "web1"},
+        "annotations": {"agent.sliceplane.dev/cidrs": "192.0.2.10/32"},
+    }  # fmt: skip
+    farm.stage.must("create", ServiceAccounts, "default", {"metadata": account})
+    farm.wait_until(lambda: farm.is_ready(_A), 10)
+
+
 def _many(farm: Farm, count: int) -> list:  # type: ignore[type-arg]
     agents = [farm.agent(f"vm{n}", f"192.0.2.{n}", ports=(AgentPort("http", 8080),)) for n in range(1, count + 1)]
     farm.wait_until(lambda: farm.ready() == count, 30)
@@ -308,6 +380,40 @@ def test_many_that_do_not_return_go_after_two_minutes_a_tenth_each_ten_seconds()
     assert 125 < farm.sim.agenda.now - began < 150
     farm.wait_until(lambda: farm.ready() == 4, 80)
     assert farm.sim.agenda.now - began < 220
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_of_a_thousand_agents_six_hundred_are_cut_off_and_return_and_then_do_not() -> None:
+    farm = Farm()
+    agents = [farm.agent(f"vm{n}", f"198.18.{n // 250}.{n % 250 + 1}") for n in range(1000)]
+    farm.wait(40)
+    assert farm.ready() == 1000
+    for up in (False, True, False):
+        farm.wait(90)
+        assert farm.ready() == 1000
+        for agent in agents[:600]:
+            agent.link.up = up
+    left = [farm.ready()]
+    while left[-1] > 400:
+        farm.wait(10)
+        left.append(farm.ready())
+        assert len(left) < 30, left
+    assert left[13] == 1000, "held for two minutes"
+    assert max(before - now for before, now in pairwise(left)) <= 200, "a tenth each ten seconds, two at the edges"
+    assert left[-1] == 400
+
+
+def test_of_those_that_are_held_one_whose_ports_refuse_goes_at_once() -> None:
+    farm = Farm()
+    agents = _many(farm, 10)
+    farm.sim.server.refusing.add("192.0.2.3")
+    for agent in agents[:6]:
+        agent.link.up = False
+    farm.wait(40)
+    assert not farm.is_ready("192.0.2.3")
+    assert farm.ready() == 9
+    assert farm.service()["status"]["conditions"][0]["message"].startswith("5 agents")
 
 
 def test_what_is_held_is_let_go_by_sliceplane_guard() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.kit.columns import table
+from sliceplane.kit.columns import notes, table
 
 _CELL = st.text(alphabet="abc de", max_size=40).map(str.strip)
 
@@ -47,6 +47,12 @@ def test_rows_beyond_the_limit_are_counted(elsewhere: str, last: str) -> None:
     lines = list(table((), rows, indent="  ", width=20, rows_max=2, elsewhere=elsewhere))
     assert lines == ["  0", "  1  x", last]
     assert list(table((), rows[:2], indent="  ", rows_max=2)) == lines[:2]
+
+
+def test_notes_stand_below_a_table_as_paragraphs() -> None:
+    assert list(notes((), 20)) == []
+    assert list(notes(("it is refused",), None)) == ["", "it is refused"]
+    assert list(notes(("a: it is refused", "b: lost"), 12)) == ["", "a: it is", "  refused", "b: lost"]
 
 
 def test_nothing_of_nothing() -> None:

@@ -168,7 +168,8 @@ def _serve(flags: dict[str, Any], command: tuple[str, ...], read: Any, path: Pat
     from sliceplane.external.agent_file import AgentFileError
     from sliceplane.shell.agent.control import NoAgent
     from sliceplane.shell.agent.machine import MachineError
-    from sliceplane.shell.agent.start import AgentOptions, serve
+    from sliceplane.shell.agent.program import AgentOptions
+    from sliceplane.shell.agent.start import serve
 
     options = AgentOptions(
         command=command,

@@ -74,7 +74,7 @@ def list_agents(
     """
     import time
 
-    from sliceplane.kit.columns import table
+    from sliceplane.kit.columns import notes, table
     from sliceplane.shell.agent.listing import list_of
 
     async def work(client: Client, default: str) -> tuple[ListedAgent, ...]:
@@ -85,8 +85,10 @@ def list_agents(
     def text() -> str:
         if not rows:
             return "no agent is registered"
-        heads = ("AGENT", "SERVICE", "ADDRESS", "STATE", "RENEWED", "WHY")
-        return "\n".join(table(heads, [row.cells() for row in rows], width=screen_width()))
+        width = screen_width()
+        heads = ("AGENT", "SERVICE", "ADDRESS", "STATE", "RENEWED")
+        reasons = [row.reason for row in rows if row.reason]
+        return "\n".join((*table(heads, [row.cells() for row in rows], width=width), *notes(reasons, width)))
 
     show(rendered(output, lambda: {"agents": [row.as_document() for row in rows]}, text), exit_code=NO_ANSWER)
     if any(row.state != "passing" for row in rows):

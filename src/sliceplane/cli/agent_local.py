@@ -26,24 +26,25 @@ def _ask(name: str, **question: Any) -> dict[str, Any]:
 
 
 def _text(answer: dict[str, Any]) -> str:
-    from sliceplane.kit.columns import table
+    from sliceplane.kit.columns import notes, table
 
     ages = [f"{space} {age:g} s ago" for space, age in answer["renewedSecondsAgo"].items()]
     head = f"agent {answer['agent']} ({answer['identity']}, process {answer['pid']}): {answer['phase']}"
     lease = f"Lease renewed: {', '.join(ages) or 'never yet'}"
     rows = []
-    notes = []
+    said = []
     for entry in answer["registrations"]:
         ports = ",".join(f"{name}={port}" if name else str(port) for name, port in entry["ports"].items())
         state = entry["state"] if entry["stored"] else f"{entry['state']}, not stored"
         service = f"{entry['namespace']}/{entry['service']}"
         rows.append((service, ",".join(entry["addresses"]), ports, state))
-        notes += [f"{service}: {entry['problem']}"] if entry["problem"] else []
+        said += [f"{service}: {entry['problem']}"] if entry["problem"] else []
         for check in entry["checks"]:
             word = {True: "passes", False: "fails", None: "has not said yet"}[check["passing"]]
-            notes.append(f"{service}: {check['check']} {word}{': ' if check['saw'] else ''}{check['saw']}")
-    listed = table(("SERVICE", "ADDRESS", "PORTS", "STATE"), rows, width=screen_width())
-    return "\n".join((head, lease, "", *listed, "", *notes)).rstrip()
+            said.append(f"{service}: {check['check']} {word}{': ' if check['saw'] else ''}{check['saw']}")
+    width = screen_width()
+    listed = table(("SERVICE", "ADDRESS", "PORTS", "STATE"), rows, width=width)
+    return "\n".join((head, lease, "", *listed, *notes(said, width)))
 
 
 @click.command("status", cls=Command, short_help="Tell how the agent of this machine is.")

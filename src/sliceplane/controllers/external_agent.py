@@ -59,9 +59,11 @@ class RegistrationView(NamedTuple):
 
 
 class AgentView(NamedTuple):
-    """``renewed_at``: the beginning of the last renewal that the server confirmed, by namespace."""
+    """``renewed_at``: the beginning of the last renewal that the server confirmed, by namespace.  ``refusal``: a
+    sentence, if another host has the name."""
 
     phase: Phase
+    refusal: str
     renewed_at: dict[str, float]
     registrations: tuple[RegistrationView, ...]
 
@@ -76,13 +78,14 @@ class AgentController(KeyedController):
         rng: Rng,
         now: float,
         *,
-        leaving: tuple[Registration, ...] = (),
+        earlier: AgentController | None = None,
     ) -> None:
-        """*leaving*: what it had before, of the same namespaces or others; slices that are not wanted now go."""
+        """*earlier*: with other registrations; those that are the same stay as they are, slices of the others go."""
         self._config = config
         self._rng = rng
         self.registrations = registrations
-        namespaces = dict.fromkeys(registration.namespace for registration in (*registrations, *leaving))
+        known = earlier.registrations if earlier is not None else ()
+        namespaces = dict.fromkeys(registration.namespace for registration in (*registrations, *known))
         self._spaces = {namespace: Tenure(config, namespace) for namespace in namespaces}
         self._services: dict[str, Service] = {}
         self._slices: dict[str, EndpointSlice] = {}
@@ -90,14 +93,19 @@ class AgentController(KeyedController):
         #: ours even so, it is not applied again before that writer's next change
         self._applied: dict[str, tuple[bytes, str]] = {}
         self._phase: Phase = "serving"
-        self._health = {
-            registration.key: Health(registration.key, registration.checks, now) for registration in registrations
-        }
+        self._health: dict[str, Health] = {}
+        for registration in registrations:
+            key = registration.key
+            if earlier is not None and registration in known:
+                self._health[key] = earlier._health[key]
+                self._health[key].take_over()
+            else:
+                self._health[key] = Health(key, registration.checks, now)
         #: what was made of it last
         self._well: dict[str, bool | None] = {}
         assert len(self._health) == len(registrations), "two registrations of one Service"
         super().__init__(
-            ControllerInfo(name="external-agent", watches=_watches(config.name, (*registrations, *leaving))),
+            ControllerInfo(name="external-agent", watches=_watches(config.name, (*registrations, *known))),
             backoff=BACKOFF,
         )
 
@@ -301,14 +309,20 @@ class AgentController(KeyedController):
             failed = done.job.writes[len(done.results)]
             tenure.error = f"{failed.verb} of {failed.resource.singular} {failed.name}: {done.error.message}"
             tenure.read_first |= failed.resource is Leases and done.error.reason in ("Conflict", "NotFound")
+            return  # the queue's back-off brings it back: a server that is away is not asked without a rest
         self.enqueue(done.job.key, now)
 
     def view(self, now: float) -> AgentView:
         return AgentView(
             self._phase,
+            next((text for space in self._spaces.values() if (text := self._refusal(space))), ""),
             {namespace: space.renewed_at for namespace, space in self._spaces.items() if space.renewed_at is not None},
             tuple(self._registration_view(registration, now) for registration in self.registrations),
         )
+
+    def _refusal(self, space: Tenure) -> str:
+        holder = space.refused_by
+        return f"another host has the name {self._config.name!r} and lives: {holder}" if holder else ""
 
     def _registration_view(self, registration: Registration, now: float) -> RegistrationView:
         stored = [
@@ -324,7 +338,7 @@ class AgentController(KeyedController):
     def _problem(self, registration: Registration, stored: list[EndpointSlice], now: float) -> str:
         space = self._spaces[registration.namespace]
         if space.refused_by:
-            return f"another host has the name {self._config.name!r} and lives: {space.refused_by}"
+            return self._refusal(space)
         refused = [text for found in stored if (text := (found.metadata.annotations or {}).get(ANNOTATION_REFUSED))]
         if refused:
             return refused[0]

@@ -9,24 +9,26 @@ takes the new one with it.
 Three things are refused, with a sentence in an annotation of the slice that the agent heeds and shows:
 
 - an address outside of what its account may use (``agent.sliceplane.dev/cidrs`` of its ServiceAccount);
-- an address that is a Pod's, or a cluster IP's range;
+- an address that is a Pod's, or of the networks of cluster IPs and of Nodes' Pods, if the account does not say;
 - an address and port that another agent brought to the same Service later: the newest Lease keeps it.
 
-What is held in a mass expiry is told by the condition ``AgentRemovalHeld`` of each Service concerned.
+What is held in a mass expiry is told by the condition ``AgentRemovalHeld`` of each Service concerned.  Each agent that
+is held is probed once: if all its ports refuse a connection it is withdrawn at once.  No answer says nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from sliceplane.api.codec import decode, encode
-from sliceplane.api.core import Lease, Pod, Service, ServiceCIDR
+from sliceplane.api.core import Lease, Node, Pod, Service, ServiceCIDR
 from sliceplane.api.discovery import LABEL_MANAGED_BY, EndpointConditions, EndpointSlice
 from sliceplane.api.meta import Document, Object, is_newer
-from sliceplane.api.scheme import EndpointSlices, Leases, Pods, ServiceAccounts, ServiceCIDRs, Services
+from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, ServiceAccounts, ServiceCIDRs, Services
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Selection, Write, condition_write
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.external.judge import LeaseJudge
@@ -70,6 +72,7 @@ class ExternalEndpointsController(KeyedController):
                     Selection(Pods),
                     Selection(ServiceAccounts, label_selector=LABEL_AGENT),
                     Selection(ServiceCIDRs),
+                    Selection(Nodes),
                 ),
             ),
             backoff=BACKOFF,
@@ -110,7 +113,7 @@ class ExternalEndpointsController(KeyedController):
 
     def on_change(self, change: Change[Object], now: float) -> None:
         key = change.object.metadata.key
-        touched: tuple[str, ...] = ()
+        touched: Iterable[str] = ()
         match change.object:
             case Lease():
                 self._on_lease(*change.typed(Lease), now)
@@ -121,14 +124,19 @@ class ExternalEndpointsController(KeyedController):
             case Pod():
                 old, new = change.typed(Pod)
                 touched = self._refusals.on_pod(key, _own_addresses(old), _own_addresses(new))
-            case ServiceCIDR():
-                cidr = change.typed(ServiceCIDR)[1]
-                touched = self._refusals.on_range(key, tuple(cidr.spec.cidrs or ()) if cidr is not None else ())
+            case ServiceCIDR() as cidr:
+                cidrs = tuple(cidr.spec.cidrs or ()) if change.new is not None else ()
+                touched = self._refusals.on_range(f"the cluster IPs of ServiceCIDR {cidr.metadata.name}", cidrs)
+            case Node() as node:
+                own = node.spec.pod_cidrs or ((node.spec.pod_cidr,) if node.spec.pod_cidr else ())
+                touched = self._refusals.on_range(
+                    f"the Pods of Node {node.metadata.name}", own if change.new is not None else ()
+                )
             case account:  # a ServiceAccount
                 agent = _agent_of(account)
                 annotations = account.metadata.annotations or {} if change.new is not None else {}
                 touched = self._refusals.on_account(agent, annotations.get(ANNOTATION_CIDRS))
-        for slice_key in touched:
+        for slice_key in touched if self._synced else ():  # then all are looked at
             if slice_key in self._slices:
                 self.enqueue(_agent_of(self._slices[slice_key]), now)
 
@@ -219,6 +227,12 @@ class ExternalEndpointsController(KeyedController):
             return (
                 Write(verb="get", resource=Leases, namespace=meta.namespace, name=meta.name, tolerate=("NotFound",)),
             )  # fmt: skip
+        if self._judge.take_probe(key):
+            meta = lease.metadata
+            return tuple(
+                Write(verb="probe", resource=Leases, namespace=meta.namespace, name=meta.name, body=encode(port))
+                for port in self._refusals.ports_of(key)
+            )
         due = self._judge.due(key, now)
         if due is not None:
             self.enqueue_after(key, max(0.0, due - now), now)
@@ -303,7 +317,10 @@ class ExternalEndpointsController(KeyedController):
 
     def finished(self, done: Done, now: float) -> None:
         key = done.job.key
-        if done.error is None or done.error.code in (404, 409):
+        if done.job.writes[0].verb == "probe":
+            if done.error is None and not any(done.results):
+                self._judge.on_refused(key)
+        elif done.error is None or done.error.code in (404, 409):
             self._judge.on_reachable(now)
         elif done.error.code >= 500 or done.error.code == 0:
             self._judge.on_unreachable()
@@ -315,7 +332,8 @@ class ExternalEndpointsController(KeyedController):
                     self._on_service(service.metadata.key, service, now)
             elif write.verb == "get" and answer:
                 self._judge.on_confirmed(key, decode(answer, Lease).metadata.resource_version, now)
-        self.enqueue(key, now)
+        if done.error is None:  # else the queue's back-off brings it back
+            self.enqueue(key, now)
 
     def check(self) -> None:
         super().check()

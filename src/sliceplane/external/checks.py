@@ -117,9 +117,16 @@ class Health:
             index: check for index, check in enumerate(self._checks) if check.spec.kind in ("process", "notify")
         }
         self._checks = [
-            of_child.get(index) or _Check(spec, now + spec.initial_delay_s) for index, spec in enumerate(self._specs)
+            of_child.get(index) or _Check(spec, now + (spec.period_s if spec.kind == "ttl" else spec.initial_delay_s))
+            for index, spec in enumerate(self._specs)
         ]
         self._well = None
+
+    def take_over(self) -> None:
+        """Another agent of this process goes on with it: looks that are under way are answered to no one."""
+        self._turn += 1
+        for check in self._checks:
+            check.under_way = False
 
     def well(self, now: float) -> bool | None:
         """``None``: not known yet."""
@@ -168,7 +175,7 @@ class Health:
 
     def _settle(self, now: float) -> None:
         for check in self._checks:
-            if check.spec.kind == "ttl" and check.passing and check.due <= now:
+            if check.spec.kind == "ttl" and check.passing is not False and check.due <= now:
                 check.passing = check.last = False
                 check.text = f"said nothing for {check.spec.period_s:g} s"
         words = [check.passing for check in self._checks]
@@ -205,4 +212,4 @@ class Health:
 def _waits(check: _Check) -> bool:
     if check.spec.kind in PROBED:
         return not check.under_way
-    return check.spec.kind == "ttl" and bool(check.passing)
+    return check.spec.kind == "ttl" and check.passing is not False

@@ -55,8 +55,8 @@ class LeaseJudge:
         #: nothing that was seen before counts
         self._counts_from = 0.0
         self._reachable = True
-        #: those that are over and held, the first that fell silent first
-        self._held: dict[str, None] = {}
+        #: those that are over and held, the first that fell silent first, and whether they were probed
+        self._held: dict[str, bool] = {}
         self.hold: Hold | None = None
         #: how often who is held, or of which Services, has changed
         self.held_changes = 0
@@ -123,8 +123,15 @@ class LeaseJudge:
             self._held.clear()
             self.held_changes += 1
 
+    def take_probe(self, key: str) -> bool:
+        """Whether it is held and was not probed yet: from here its processes may be seen to be gone."""
+        is_due = self._held.get(key) is False
+        if is_due:
+            self._held[key] = True
+        return is_due
+
     def on_refused(self, key: str) -> None:
-        """A probe showed that it is gone, so it is not held."""
+        """All its ports refuse connections: it is gone, so it is not held."""
         if key in self._held:
             self._let_go(key)
             self._agents[key].is_lost = True
@@ -157,7 +164,7 @@ class LeaseJudge:
             and self._released_at < agent.seen_at + agent.duration_s
             and self._are_many(agent, now)
         ):
-            self._held[key] = None
+            self._held[key] = False
             self.held_changes += 1
             self._grow(now)
         if key not in self._held:

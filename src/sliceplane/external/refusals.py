@@ -1,23 +1,66 @@
 """Which slices of agents may not serve, and why.
 
 Who may write slices can send a Service's traffic to any address (CVE-2021-25740, kubernetes/kubernetes#103675), so an
-agent's account can say what is its own (``ANNOTATION_CIDRS``), and what belongs to the cluster is refused to all.  Two
-agents that bring the same address and port to one Service are one endpoint for consumers; the Lease that was made last
-keeps it, since the older one is the one that was forgotten.
+agent's account can say what is its own (``ANNOTATION_CIDRS``); an address of a Pod is refused to all, and the networks
+of Services and of Nodes' Pods to those whose account does not say.  Two agents that bring the same address and port to
+one Service are one endpoint for consumers; the Lease that was made last keeps it, since the older one is the one that
+was forgotten.
 """
 
 from __future__ import annotations
 
 import ipaddress
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
+from sliceplane.api.requests import PortProbe
 from sliceplane.external.registration import LABEL_AGENT
 from sliceplane.kit.ip import Network, parse_network_lenient, parse_strict
 
 K = TypeVar("K")
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class _Ranges:
+    """Networks by the name of what they belong to, and which of them holds an address: as there are few lengths of
+    prefixes, that is a few reads of a dictionary, however many Nodes there are."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, tuple[Network, ...]] = {}
+        #: by version and length of the prefix, then by the prefix
+        self._holders: defaultdict[tuple[int, int], defaultdict[int, dict[str, None]]]
+        self._holders = defaultdict(lambda: defaultdict(dict))
+
+    def put(self, name: str, networks: tuple[Network, ...]) -> tuple[Network, ...]:
+        """What was, or is, of *name*, where that changes."""
+        old = self._of.pop(name, ())
+        if networks:
+            self._of[name] = networks
+        if old == networks:
+            return ()
+        for network in old:
+            of_length = self._holders[network.version, network.prefixlen]
+            _drop(of_length, _prefix(network.network_address, network.prefixlen), name)
+        for network in networks:
+            of_length = self._holders[network.version, network.prefixlen]
+            of_length[_prefix(network.network_address, network.prefixlen)][name] = None
+        return (*old, *networks)
+
+    def holder(self, address: _Address) -> str:
+        """A name, or ""."""
+        for (version, length), of_length in self._holders.items():
+            if version == address.version:
+                names = of_length.get(_prefix(address, length))
+                if names:
+                    return next(iter(names))
+        return ""
+
+
+def _prefix(address: _Address, length: int) -> int:
+    return int(address) >> (address.max_prefixlen - length)
 
 
 class _Place(NamedTuple):
@@ -49,9 +92,10 @@ class AgentRefusals:
         self._by_agent: defaultdict[str, dict[str, None]] = defaultdict(dict)
         #: creation time and uid of their Leases
         self._made: dict[str, tuple[str, str]] = {}
-        self._pods: dict[str, dict[str, None]] = {}
+        #: address -> the Pod that came to it last: of all Pods, so an entry is as small as can be
+        self._pods: dict[str, str] = {}
         self._allowed: dict[str, tuple[Network, ...]] = {}
-        self._ranges: dict[str, tuple[Network, ...]] = {}
+        self._ranges = _Ranges()
 
     def on_slice(self, key: str, new: EndpointSlice | None) -> tuple[str, ...]:
         old = self._slices.pop(key, None)
@@ -93,12 +137,10 @@ class AgentRefusals:
         if old == new:
             return ()
         for address in old:
-            holders = self._pods.get(address, {})
-            holders.pop(pod, None)
-            if not holders:
-                self._pods.pop(address, None)
+            if self._pods.get(address) == pod:
+                del self._pods[address]
         for address in new:
-            self._pods.setdefault(address, {})[pod] = None
+            self._pods[address] = pod
         return tuple(dict.fromkeys(key for address in (*old, *new) for key in self._by_address.get(address, ())))
 
     def on_account(self, agent: str, cidrs: str | None) -> tuple[str, ...]:
@@ -108,12 +150,16 @@ class AgentRefusals:
             self._allowed[agent] = _networks(cidrs.split(","))
         return tuple(self._by_agent.get(agent, ()))
 
-    def on_range(self, name: str, cidrs: tuple[str, ...]) -> tuple[str, ...]:
-        """Of cluster IPs."""
-        self._ranges.pop(name, None)
-        if cidrs:
-            self._ranges[name] = _networks(cidrs)
-        return tuple(self._slices)
+    def on_range(self, name: str, cidrs: tuple[str, ...]) -> Iterator[str]:
+        """Of the cluster's own addresses; *name* says of what, as a sentence goes on.  O(agents) for who reads it."""
+        changed = self._ranges.put(name, _networks(cidrs))
+        return self._within(changed) if changed else iter(())
+
+    def _within(self, networks: tuple[Network, ...]) -> Iterator[str]:
+        for address, keys in self._by_address.items():
+            parsed = parse_strict(address)
+            if parsed is not None and any(_holds(network, parsed) for network in networks):
+                yield from keys
 
     def why(self, key: str) -> str:
         """A sentence; "" for what may serve."""
@@ -140,17 +186,21 @@ class AgentRefusals:
             names = ", ".join(str(network) for network in allowed) or "none"
             return f"{address} is not among the addresses that the account of agent {known.agent} may use: {names}"
         if address in self._pods:
-            return f"{address} is the address of Pod {next(iter(self._pods[address]))}"
-        for name, networks in self._ranges.items():
-            if any(_holds(network, parsed) for network in networks):
-                return f"{address} belongs to the cluster IPs of ServiceCIDR {name}"
-        return ""
+            return f"{address} is the address of Pod {self._pods[address]}"
+        # an account that names its networks was given them by an administrator
+        holder = self._ranges.holder(parsed) if allowed is None else ""
+        return f"{address} belongs to {holder}" if holder else ""
 
     def _age_of(self, key: str) -> tuple[tuple[str, str], str]:
         return (self._made.get(self._slices[key].agent, ("", "")), key)
 
     def slices_of(self, agent: str) -> tuple[str, ...]:
         return tuple(self._by_agent.get(agent, ()))
+
+    def ports_of(self, agent: str) -> tuple[PortProbe, ...]:
+        """Where it says that its processes listen."""
+        places = [place for key in self._by_agent.get(agent, ()) for place in self._slices[key].places]
+        return tuple(dict.fromkeys(PortProbe(place.address, place.port) for place in places))
 
     def services_of(self, agent: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self._slices[key].service for key in self._by_agent.get(agent, ())))
@@ -184,5 +234,5 @@ def _networks(texts: list[str] | tuple[str, ...]) -> tuple[Network, ...]:
     return tuple(network for text in texts if (network := parse_network_lenient(text)) is not None)
 
 
-def _holds(network: Network, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+def _holds(network: Network, address: _Address) -> bool:
     return network.version == address.version and address in network

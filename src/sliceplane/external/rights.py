@@ -79,7 +79,7 @@ def _node_rights(agent: str, namespace: str, labels: dict[str, str]) -> list[Doc
             "apiVersion": _RBAC,
             "kind": "Role",
             "metadata": of_leases,
-            "rules": [_rule("coordination.k8s.io", "leases", ["list"])],
+            "rules": [_rule("coordination.k8s.io", "leases", ["list", "watch"])],
         },
         _binding("RoleBinding", of_leases, "Role", name, namespace),
     ]

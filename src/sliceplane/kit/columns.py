@@ -48,6 +48,19 @@ def table(
         yield f"{indent}and {len(rows) - len(shown):,} more{elsewhere and f' ({elsewhere})'}"
 
 
+def notes(sentences: Sequence[str], width: int | None) -> Iterator[str]:
+    """What stands below a table: an empty line, and a paragraph for each sentence."""
+    if sentences:
+        yield ""
+    for sentence in sentences:
+        if width is None:
+            yield sentence
+        else:
+            yield from textwrap.wrap(
+                sentence, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+            )
+
+
 def _longest_word(text: str) -> int:
     return max(map(len, text.split()), default=0)
 

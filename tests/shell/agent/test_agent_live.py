@@ -27,8 +27,8 @@ from sliceplane.shell.agent import control
 from sliceplane.shell.agent.granting import Grant, apply_grant
 from sliceplane.shell.agent.listing import ListedAgent, list_of
 from sliceplane.shell.agent.machine import MachineError, SleepWatch
-from sliceplane.shell.agent.program import EXIT_REFUSED
-from sliceplane.shell.agent.start import AgentOptions, serve, service_of
+from sliceplane.shell.agent.program import EXIT_REFUSED, AgentOptions
+from sliceplane.shell.agent.start import serve, service_of
 from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.kubeconfig import from_file
 from sliceplane.testing import Plane

@@ -1,4 +1,9 @@
-"""Whether the kernels of all nodes hold a drain: the drain barrier's question for slices that an agent wrote."""
+"""Whether the kernels of all nodes hold a drain: the drain barrier's question for slices that an agent wrote.
+
+Nodes and their Leases are listed once a second; in between nodes are asked through the server's memory
+(``drain.reports``), where it has one and the account may ask, so that a drain takes as long as the nodes do, and not as
+long as until each tells by itself.
+"""
 
 from __future__ import annotations
 
@@ -7,43 +12,83 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from sliceplane.api.codec import decode
 from sliceplane.api.core import Lease, Node
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection
-from sliceplane.api.scheme import Nodes
+from sliceplane.api.scheme import EndpointSlices, Nodes
 from sliceplane.drain.barrier import Nodes as KnownNodes
 from sliceplane.drain.barrier import compare
-from sliceplane.drain.cluster import LEASES
-from sliceplane.drain.departure import EVERY
-from sliceplane.shell.transport.base import Client, Unreachable
+from sliceplane.drain.cluster import NODE_LEASES
+from sliceplane.drain.reports import heards, pause_s, question
+from sliceplane.proxy.selections import SHARED
+from sliceplane.shell.transport.base import Client, Unreachable, send
 
-_PERIOD_S: Final = 0.2
+#: between two lists; and between two questions of a server that has no memory
+_LIST_S: Final = 1.0
+_PAUSE_S: Final = 0.2
+
+
+class _Following:
+    def __init__(self, client: Client, revision: int) -> None:
+        self._client = client
+        #: no slice of an agent is for one zone alone, so all nodes read it in what they share
+        self._goal = {(EndpointSlices.plural, SHARED): revision}
+        self._nodes = KnownNodes()
+        self._leases: dict[str, Lease] = {}
+        self._heard = 0
+        #: for people
+        self.missing = "no node was heard"
+
+    async def until_all_hold(self) -> int:
+        """How many.  Raises ``StatusError`` and ``Unreachable``."""
+        listed_at = float("-inf")
+        while True:
+            if time.monotonic() - listed_at >= _LIST_S:
+                await self._list()
+                listed_at = time.monotonic()
+            proof = compare(self._goal, self._nodes.facts(), time.time())
+            self.missing = ", ".join(node.text for node in (*proof.waiting, *proof.unknown)[:3])
+            if not self.missing:
+                return proof.required
+            await self._ask()
+
+    async def _list(self) -> None:
+        for body in (await self._client.list(Selection(Nodes))).items:
+            self._nodes.on_node(None, decode(body, Node))
+        for body in (await self._client.list(NODE_LEASES)).items:
+            lease = decode(body, Lease)
+            name = lease.metadata.name
+            self._nodes.on_lease(self._leases.get(name), lease, time.time())
+            self._leases[name] = lease
+
+    async def _ask(self) -> None:
+        ask = question(self._goal, self._heard)
+        try:
+            answer = heards.decode(await send(self._client, ask))
+        except (StatusError, msgspec.DecodeError) as error:
+            if isinstance(error, StatusError) and error.reason not in ask.tolerate:
+                raise
+            await asyncio.sleep(_PAUSE_S)
+            return
+        self._heard = answer.number
+        for lease_key, report in answer.reports.items():
+            self._nodes.on_report(lease_key, report)
+        await asyncio.sleep(pause_s(len(self._nodes)))
 
 
 async def followed(client: Client, revisions: Mapping[str, int], at_most_s: float) -> str:
     """Wait until every node holds *revisions*, or the time is over.  Gives a sentence that says which it was."""
-    nodes = KnownNodes()
-    leases: dict[str, Lease] = {}
-    goal = {EVERY: max(revisions.values(), default=0)}
+    following = _Following(client, max(revisions.values(), default=0))
     ends = time.monotonic() + at_most_s
-    missing = "no node told anything"
-    while (left := ends - time.monotonic()) > 0:
-        try:
-            async with asyncio.timeout(left):
-                for body in (await client.list(Selection(Nodes))).items:
-                    nodes.on_node(None, decode(body, Node))
-                for body in (await client.list(LEASES)).items:
-                    lease = decode(body, Lease)
-                    nodes.on_lease(leases.get(lease.metadata.name), lease, time.time())
-                    leases[lease.metadata.name] = lease
-        except (StatusError, Unreachable, TimeoutError) as error:
-            missing = f"nodes cannot be asked: {str(error) or 'no answer'}"
-            await asyncio.sleep(max(0.0, ends - time.monotonic()))
-            break
-        proof = compare(goal, nodes.facts(), time.time())
-        if not proof.waiting and not proof.unknown:
-            return f"all {proof.required} nodes have followed"
-        missing = "still to follow: " + ", ".join(node.text for node in (*proof.waiting, *proof.unknown)[:3])
-        await asyncio.sleep(_PERIOD_S)
-    return f"went on after {at_most_s:g} s; {missing}"
+    try:
+        async with asyncio.timeout(at_most_s):
+            return f"all {await following.until_all_hold()} nodes have followed"
+    except TimeoutError:
+        missing = f"still to follow: {following.missing}"
+    except (StatusError, Unreachable) as error:
+        missing = f"nodes cannot be asked: {error}"
+        await asyncio.sleep(max(0.0, ends - time.monotonic()))
+    return f"went on after {at_most_s:.1f} s; {missing}"

@@ -32,8 +32,15 @@ class ListedAgent(NamedTuple):
     why: str
 
     def cells(self) -> tuple[str, ...]:
+        """But for the reason, which is too long for a table."""
         age = "-" if self.renewed_s is None else f"{format_duration(round(max(0.0, self.renewed_s)))} ago"
-        return (self.agent, self.service, self.address, self.state, age, self.why)
+        return (self.agent, self.service, self.address, self.state, age)
+
+    @property
+    def reason(self) -> str:
+        """A sentence below the table; "" for what is well."""
+        where = f"{self.agent}, {self.service} {self.address}" if self.service != "-" else self.agent
+        return f"{where}: {self.why}" if self.why else ""
 
     def as_document(self) -> dict[str, Any]:
         age = None if self.renewed_s is None else round(self.renewed_s, 1)

@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from sliceplane.controllers.external_agent import AgentController
@@ -41,43 +42,53 @@ _log = get_logger("agent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSettings:
-    """``command``: of ``agent run``; empty for the others.  ``auto``: addresses follow the machine's.
+class AgentOptions:
+    """``command``: of ``agent run``; empty for the others.  ``path``: of the file that is followed; its agent waits for
+    a name that another host has, the others end."""
 
-    ``stays``: a name that another host has is waited for, and does not end the agent.
-    """
-
-    config: AgentConfig
-    registrations: tuple[Registration, ...]
-    #: those of this agent before its file changed; what is not among ``registrations`` goes
-    leaving: tuple[Registration, ...] = ()
-    server_url: str
-    command: tuple[str, ...] = ()
-    drain_s: float = 10.0
-    stop_s: float = 30.0
-    auto: bool = False
-    stays: bool = False
+    command: tuple[str, ...]
+    lease_s: float
+    drain_s: float
+    stop_s: float
+    takeover: bool
+    create_service: bool
+    dry_run: bool
+    path: Path | None
 
 
 class Agent:
-    """``run`` is its life.  *notify* tells a service manager (sd_notify), *say* a person."""
+    """``run`` is its life.  *notify* tells a service manager (sd_notify), *say* a person.
+
+    *earlier*: the agent of this process before its file changed.  *auto*: addresses follow the machine's.
+    """
 
     def __init__(
         self,
         client: Client,
-        settings: AgentSettings,
+        config: AgentConfig,
+        registrations: tuple[Registration, ...],
+        options: AgentOptions,
         *,
+        server_url: str,
+        auto: bool,
+        earlier: Agent | None,
         notify: Callable[[str], None],
         say: Callable[[str], None],
     ) -> None:
         self._client = client
-        self._settings = settings
+        self._config = config
+        self._registrations = registrations
+        self._options = options
+        self._server_url = server_url
+        self._auto = auto
+        self._earlier: AgentController | None = earlier._core if earlier is not None else None
         self._notify = notify
         self._say = say
-        self._clock = loop_clock(time.time())
+        # The checks that go on have times of its clock; the wall clock may have been set since.
+        self._clock: Callable[[], float] = loop_clock(time.time()) if earlier is None else earlier._clock
         #: what the child was seen to do, for a core that begins anew
         self._told: dict[Kind, tuple[bool, str]] = {}
-        self._core = self._make_core()
+        self._core: AgentController = self._make_core()
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         #: ``hand_over`` was called: another agent of this process goes on with all that this one wrote
@@ -97,10 +108,9 @@ class Agent:
     def _make_core(self) -> AgentController:
         rng = Rng(secrets.randbits(64))
         now = self._clock()
-        wanted = self._settings
-        self._core = AgentController(wanted.config, wanted.registrations, rng, now, leaving=wanted.leaving)
+        self._core = AgentController(self._config, self._registrations, rng, now, earlier=self._earlier)
         for kind, (passed, text) in self._told.items():
-            for registration in self._settings.registrations:
+            for registration in self._registrations:
                 self._core.on_told(registration.key, kind, passed, text, now)
         return self._core
 
@@ -110,11 +120,11 @@ class Agent:
         host = self._host = ControllerHost(self._client, rng=Rng(secrets.randbits(64)), clock=self._clock)
         # The first core is ours already; one after a fault begins anew.
         host.add(lambda: made.pop() if made else self._make_core(), max_in_flight=4)
-        server = await control.serve(self._settings.config.name, self._answer)
+        server = await control.serve(self._config.name, self._answer)
         try:
-            child = await Child.start(self._settings.command, self._on_child_ready) if self._settings.command else None
+            child = await Child.start(self._options.command, self._on_child_ready) if self._options.command else None
         except OSError:
-            control.close(self._settings.config.name, server)
+            control.close(self._config.name, server)
             raise
         host.start()
         tasks = [asyncio.create_task(self._watch_checks()), asyncio.create_task(self._watch_machine())]
@@ -133,7 +143,7 @@ class Agent:
                 task.cancel()
             await asyncio.gather(*tasks, *self._looks, return_exceptions=True)
             await host.close()
-            control.close(self._settings.config.name, server)
+            control.close(self._config.name, server)
             if child is not None:
                 await child.end(0.0)
                 child.close()
@@ -154,7 +164,7 @@ class Agent:
                     return ended.result()
                 if stopped in done:
                     return 0
-                if self._refusal() and not self._settings.stays:
+                if self._refusal() and self._options.path is None:
                     self._say(self._refusal())
                     return EXIT_REFUSED
         finally:
@@ -163,8 +173,7 @@ class Agent:
             await asyncio.gather(*waits, return_exceptions=True)
 
     def _refusal(self) -> str:
-        problems = [entry.problem for entry in self._core.view(self._clock()).registrations]
-        return next((problem for problem in problems if problem.startswith("another host has the name")), "")
+        return self._core.view(self._clock()).refusal
 
     async def _watch_checks(self) -> None:
         while True:
@@ -190,14 +199,14 @@ class Agent:
             if sleep_watch.slept():
                 _log.info("the machine slept: everything is checked anew")
                 self._core.on_resume(self._clock())
-            if self._settings.auto:
+            if self._auto:
                 await self._follow_address()
             self._host.prod()
 
     async def _follow_address(self) -> None:
         try:
             # The server's name may have to be asked for, which can take long: renewals must not wait for it.
-            addresses = await asyncio.to_thread(own_addresses, self._settings.server_url, ("auto",))
+            addresses = await asyncio.to_thread(own_addresses, self._server_url, ("auto",))
         except MachineError:
             return  # no way to the server: the old address is as good as none
         if addresses != self._core.registrations[0].addresses:
@@ -255,7 +264,7 @@ class Agent:
         """For ``agent status -o json``."""
         now = self._clock()
         view = self._core.view(now)
-        config = self._settings.config
+        config = self._config
         return {
             "agent": config.name,
             "identity": config.identity,
@@ -284,12 +293,12 @@ class Agent:
     async def _leave(self, child: Child | None) -> None:
         self._stop.set()
         self._notify("STOPPING=1")
-        seconds = self._settings.drain_s + self._settings.stop_s + LEAVE_S
+        seconds = self._options.drain_s + self._options.stop_s + LEAVE_S
         self._notify(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
         if not self._refusal() and (child is None or child.is_running):
             await self._drain()
         if child is not None and child.is_running:
-            code = await child.end(0.0 if self._hurry.is_set() else self._settings.stop_s)
+            code = await child.end(0.0 if self._hurry.is_set() else self._options.stop_s)
             self._say(f"the process ended with exit code {code}")
         self._core.on_stop(self._clock())
         self._host.prod()
@@ -303,7 +312,7 @@ class Agent:
         self._core.on_drain(self._clock())
         self._host.prod()
         wanted = sum(len(registration.slices) for registration in self._core.registrations)
-        ends = time.monotonic() + self._settings.drain_s
+        ends = time.monotonic() + self._options.drain_s
         while len(self._core.drained_revisions()) < wanted and time.monotonic() < ends and not self._hurry.is_set():
             await asyncio.sleep(0.02)
         waiting = asyncio.create_task(

@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +21,7 @@ from sliceplane.external.checks import CheckSpec
 from sliceplane.external.registration import FIELD_MANAGER, AgentPort, Registration
 from sliceplane.external.tenure import AgentConfig
 from sliceplane.shell.agent.machine import default_name, host_id, lock_name, own_addresses, state_folder
-from sliceplane.shell.agent.program import Agent, AgentSettings
+from sliceplane.shell.agent.program import Agent, AgentOptions
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.http import HttpClient
@@ -34,19 +33,6 @@ _WELL_KNOWN: Final = {"http": 80, "https": 443}
 
 _log = get_logger("agent")
 Read = Callable[[], AgentFile]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentOptions:
-    command: tuple[str, ...]
-    lease_s: float
-    drain_s: float
-    stop_s: float
-    takeover: bool
-    create_service: bool
-    dry_run: bool
-    #: of the file that is followed
-    path: Path | None
 
 
 async def serve(
@@ -77,24 +63,23 @@ async def serve(
                 renew_s=options.lease_s / 3,
                 takeover=options.takeover,
             )
-            leaving: tuple[Registration, ...] = ()
+            agent: Agent | None = None
             while True:
                 registrations = await _registrations(client, connection, wanted._replace(name=name), options)
                 if options.dry_run:
                     say(_documents(registrations))
                     return 0
-                settings = AgentSettings(
-                    config=config,
-                    registrations=registrations,
-                    leaving=leaving,
+                agent = Agent(
+                    client,
+                    config,
+                    registrations,
+                    options,
                     server_url=connection.server,
-                    command=options.command,
-                    drain_s=options.drain_s,
-                    stop_s=options.stop_s,
                     auto=wanted.addresses == ("auto",),
-                    stays=options.path is not None,
+                    earlier=agent,
+                    notify=notify,
+                    say=say,
                 )
-                agent = Agent(client, settings, notify=notify, say=say)
                 on_stop(agent.stop)
                 watch = asyncio.create_task(_changed(options.path, read, wanted, agent.hand_over))
                 try:
@@ -106,7 +91,6 @@ async def serve(
                     return code
                 wanted = watch.result()
                 say("the file has changed: its Services are followed anew")
-                leaving = registrations
     finally:
         os.close(lock)
 

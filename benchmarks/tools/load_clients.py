@@ -147,13 +147,30 @@ class Client:
     ) -> bytes:
         """The body of the answer.  Raises ``RuntimeError`` if it is an error."""
         began = time.perf_counter()
-        head = await self._send(method, path, body, media)
+        content = await self.exchange(method, path, b"" if body is None else json.dumps(body).encode(), media)
+        self.latencies[verb].append(time.perf_counter() - began)
+        return content
+
+    async def exchange(self, method: str, path: str, raw: bytes, media: str) -> bytes:
+        """The body of the answer.  Raises ``RuntimeError`` if it is an error."""
+        head = await self._send(method, path, raw, media)
         length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
         content = await self._reader.readexactly(length)
-        self.latencies[verb].append(time.perf_counter() - began)
         if head[9:10] != b"2":
             raise RuntimeError(f"{method} {path}: {content[:150]!r}")
         return content
+
+    async def begin_watch(self, path: str) -> None:
+        """What comes is read and passed over from then on."""
+        head = await self._send("GET", path)
+        if head[9:12] != b"200":
+            raise RuntimeError(f"watch {path}: {head[:60]!r}")
+
+        async def read() -> None:
+            while await self._reader.read(1 << 16):
+                pass
+
+        self._reading = asyncio.create_task(read())
 
     async def _watch(self, path: str) -> None:
         """The latency is that of the first byte of the stream."""
@@ -166,8 +183,7 @@ class Client:
             await self._reader.readexactly(int(line, 16) + 2)
         await self._reader.readexactly(2)
 
-    async def _send(self, method: str, path: str, body: Any = None, media: str = "application/json") -> bytes:
-        raw = b"" if body is None else json.dumps(body).encode()
+    async def _send(self, method: str, path: str, raw: bytes = b"", media: str = "application/json") -> bytes:
         lines = (f"{method} {path} HTTP/1.1", "Host: x", "Accept: application/json", f"Content-Type: {media}")
         head = "\r\n".join((*lines, f"Content-Length: {len(raw)}", "", ""))
         self._writer.write(head.encode() + raw)

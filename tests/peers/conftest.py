@@ -11,3 +11,13 @@ from tests.peers.programs import build
 def manager(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The path of kube-controller-manager."""
     return build(kubernetes.MODULE, tmp_path_factory.mktemp("manager"), "./kube-controller-manager")
+
+
+@pytest.fixture(scope="session")
+def kube_apiserver(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return build(kubernetes.MODULE, tmp_path_factory.mktemp("kube-apiserver"), "./kube-apiserver")
+
+
+@pytest.fixture(scope="session")
+def kube_proxy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return build(kubernetes.MODULE, tmp_path_factory.mktemp("kube-proxy"), "./kube-proxy")

@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 from tests.e2e.running import Plane, kubectl
+from tests.peers.programs import run
 from tests.peers.recorder import Recorded, requests_of
 from tests.waiting import PATIENCE_S, until
 
@@ -98,6 +99,28 @@ def kubeconfig_for(admin: str, out: Path, *, server: str = "", token: str = "") 
         config["users"][0]["user"] = {"token": token}
     out.write_text(yaml.safe_dump(config))
     return str(out)
+
+
+def api_server_flags(folder: Path, etcd: str, address: str, port: int) -> tuple[str, ...]:
+    """Of a kube-apiserver; the administrator's kubeconfig is ``admin.kubeconfig`` in *folder* then."""
+    key = folder / "sa.key"
+    run("openssl", "genrsa", "-out", str(key), "2048")
+    (folder / "tokens.csv").write_text("secret,admin,admin,system:masters\n")
+    authority = folder / "certs" / "apiserver.crt"
+    (folder / "admin.kubeconfig").write_text(yaml.safe_dump({
+        "apiVersion": "v1", "kind": "Config", "current-context": "it",
+        "clusters": [{"name": "it", "cluster":
+            {"server": f"https://{address}:{port}", "certificate-authority": str(authority)}}],
+        "users": [{"name": "it", "user": {"token": "secret"}}],
+        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+    }))  # fmt: skip
+    return (
+        f"--etcd-servers={etcd}", f"--secure-port={port}", f"--bind-address={address}",
+        f"--cert-dir={authority.parent}", f"--token-auth-file={folder / 'tokens.csv'}", "--authorization-mode=RBAC",
+        "--service-cluster-ip-range=10.96.0.0/16", "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
+        "--disable-admission-plugins=ServiceAccount",
+    )  # fmt: skip
 
 
 @contextlib.contextmanager

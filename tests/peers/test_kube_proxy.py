@@ -19,7 +19,7 @@ from tests.e2e.running import Plane, spawn, stop
 from tests.kernel.netns import Host, Net
 from tests.kernel.proxy_process import SERVER
 from tests.peers import kubernetes
-from tests.peers.programs import build, dependency
+from tests.peers.programs import dependency
 
 pytestmark = [pytest.mark.peer, pytest.mark.kernel, pytest.mark.timeout(1200)]
 
@@ -29,11 +29,6 @@ import urllib.request
 for _ in range(16):
     print(urllib.request.urlopen("http://10.96.0.100/", timeout=2).read().decode())
 """
-
-
-@pytest.fixture(scope="module")
-def kube_proxy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return build(kubernetes.MODULE, tmp_path_factory.mktemp("kube-proxy"), "./kube-proxy")
 
 
 def kubectl(node: Host, plane: Plane, *arguments: str, document: Any = None) -> str:

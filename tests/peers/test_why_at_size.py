@@ -23,10 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from tests.e2e.running import ROOT
 from tests.peers import kubernetes
-from tests.peers.programs import build
 from tests.ports import free_port
 from tests.replicated.members import Member, make
 from tests.waiting import until
@@ -190,38 +188,15 @@ def answers(kubeconfig: Path) -> bool:
 
 
 @pytest.fixture(scope="module")
-def kube_apiserver(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return build(kubernetes.MODULE, tmp_path_factory.mktemp("kube-apiserver"), "./kube-apiserver")
-
-
-@pytest.fixture(scope="module")
 def filled(kube_apiserver: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The kubeconfig of a cluster."""
     folder = tmp_path_factory.mktemp("cluster")
-    key = folder / "sa.key"
-    subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
-    (folder / "tokens.csv").write_text("secret,admin,admin,system:masters\n")
     port = free_port()
-    kubeconfig = folder / "kubeconfig"
-    ca = folder / "certs" / "apiserver.crt"
-    kubeconfig.write_text(yaml.safe_dump({
-        "apiVersion": "v1", "kind": "Config", "current-context": "it",
-        "clusters": [{"name": "it", "cluster":
-            {"server": f"https://127.0.0.1:{port}", "certificate-authority": str(ca)}}],
-        "users": [{"name": "it", "user": {"token": "secret"}}],
-        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-    }))  # fmt: skip
     with running_etcd(folder) as etcd:
         put(etcd.url, [*nodes(), *pods()])
-        flags = (
-            f"--etcd-servers={etcd.url}", f"--secure-port={port}", "--bind-address=127.0.0.1",
-            f"--cert-dir={ca.parent}", f"--token-auth-file={folder / 'tokens.csv'}", "--authorization-mode=RBAC",
-            "--service-cluster-ip-range=10.96.0.0/16", "--service-account-issuer=https://kubernetes.default.svc",
-            f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
-            "--disable-admission-plugins=ServiceAccount",
-        )  # fmt: skip
+        flags = kubernetes.api_server_flags(folder, etcd.url, "127.0.0.1", port)
+        kubeconfig = folder / "admin.kubeconfig"
         with kubernetes.started(folder / "kube-apiserver.log", kube_apiserver, *flags):
-            until(ca.exists, within_s=300)
             until(lambda: answers(kubeconfig), within_s=300, ignoring=(Exception,))
             asyncio.run(create_services(kubeconfig))
             made = sliceplane(kubeconfig, "controllers", "--once", "--controllers=endpointslice-controller",

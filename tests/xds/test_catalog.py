@@ -250,3 +250,54 @@ def test_names_have_a_namespace_and_a_topic() -> None:
     names = [(LISTENER, "web.default:80"), (CLUSTER, KEY), (ASSIGNMENT, KEY), (ENDPOINT, member.name), (ENDPOINT, glob)]
     assert {grpc.namespace_of(type_url, name) for type_url, name in names} == {"default"}
     assert grpc.namespace_of(CLUSTER, "x") is None
+
+
+def test_versions_do_not_depend_on_what_was_before_or_on_the_process() -> None:
+    """A restart must not send everything again, as it does where versions are counters."""
+    objects = (service(), slice_of([pod(number) for number in range(5)]))
+    old, new = World(process="p1"), World(*objects, process="p2")
+    for step in range(3):
+        old.put(slice_of([pod(9)], 7 + step), service(session_affinity="ClientIP"), *objects)
+        old.changes()
+    for client in (GRPC, ENVOY):
+        for type_url in (CLUSTER, ASSIGNMENT):
+            first, second = (world.view(client).get(type_url, KEY) for world in (old, new))
+            assert first is not None
+            assert second is not None
+            assert (first.version, first.body) == (second.version, second.body)
+
+
+def test_no_address_is_told_twice_in_either_family() -> None:
+    """gRPC rejects the assignment, additional addresses included."""
+    dual = service(ip_families=("IPv4", "IPv6"))
+    four = slice_of([pod(1), pod(2, address="10.0.0.2"), pod(4)])
+    six = slice_of(
+        [pod(1, address="fd00::1"), pod(3, address="fd00::1"), pod(4, address="fd00::4")],
+        2,
+        name="web-6",
+        family="IPv6",
+    )
+    held = body(World(dual, four, six).view(GRPC))
+    assert [held.count(text) for text in (b"10.0.0.2", b"fd00::1", b"fd00::4")] == [1, 1, 1]
+
+
+def test_an_assignment_is_never_longer_than_a_message_that_grpc_takes() -> None:
+    """Above 4 MiB it drops the stream and comes back, for ever."""
+    endpoints = [pod(number, zone="ab"[number % 3 == 0]) for number in range(90)]
+    world = World(service(), slice_of(endpoints), assignment_max=1_000)
+    view = world.view(GRPC)
+    held = body(view)
+    assert 900 < len(held) < 1_100
+    assert (held.count(b"10.0.0."), held.count(b"\x12\x01a"), held.count(b"\x12\x01b")) == (45, 1, 1)
+    assert world.catalog.too_large() == [KEY]
+    world.put(slice_of(endpoints[:20], 2))
+    world.changes()
+    assert (body(view).count(b"10.0.0."), world.catalog.too_large()) == (20, [])
+
+
+def test_a_view_says_which_endpoints_it_uses_and_that_its_place_is_not_known() -> None:
+    world = World(service(), service("near", internal_traffic_policy="Local"), slice_of([pod(1, for_zones=("a",))]))
+    near, nowhere = world.view(in_zone("a")), world.view(GRPC)
+    assert [str(view.uses(KEY)) for view in (near, nowhere)] == ["zone-a", "ready"]
+    assert str(nowhere.uses("default/near:http")) == "place unknown"
+    assert nowhere.uses("default/none:http") is None

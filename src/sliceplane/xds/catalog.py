@@ -45,11 +45,13 @@ from sliceplane.xds.served import ResourceChange, ServedService
 
 class XdsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``namespaces``: all if empty.  ``collected_from``: endpoints from which on Envoy gets them as members of
-    collections.  ``with_names``: of Pods and nodes, in metadata of endpoints."""
+    collections.  ``assignment_max``: octets of the endpoints of one assignment; gRPC takes messages of 4 MiB.
+    ``with_names``: of Pods and nodes, in metadata of endpoints."""
 
     domains: tuple[str, ...] = ("cluster.local",)
     namespaces: tuple[str, ...] = ()
     collected_from: int = 20
+    assignment_max: int = 4 * 1024 * 1024 - 64 * 1024
     with_names: bool = False
 
 
@@ -71,7 +73,9 @@ class XdsCatalog:
         self.revision = 0
         self._process = process
         self._epochs = 0
-        self.shared: Final = XdsShared(self._next_epoch, config.collected_from, config.with_names)
+        self.shared: Final = XdsShared(
+            self._next_epoch, config.collected_from, config.assignment_max, config.with_names
+        )
         self.services: Final[dict[ServiceKey, ServedService]] = {}
         self._views: dict[XdsClient, XdsView] = {}
         self._dirty: dict[ServiceKey, None] = {}
@@ -86,6 +90,10 @@ class XdsCatalog:
     def left_out(self) -> int:
         """Endpoints of Services that clients ask for, whose address no client could use."""
         return sum(served.left_out for served in self.services.values())
+
+    def too_large(self) -> list[str]:
+        """Keys whose assignment leaves endpoints out because there are too many.  O(Services)."""
+        return sorted(key for served in self.services.values() for key in served.too_large())
 
     def _next_epoch(self) -> str:
         self._epochs += 1
@@ -314,6 +322,14 @@ class XdsView:
     def collection(self, glob: str) -> XdsCollection | None:
         """``None``: there is none of this name, or no longer; the assignment leads to another."""
         return self._catalog.shared.registry.get(glob)
+
+    def uses(self, name: str) -> PoolKey | None:
+        """Which endpoints the assignment *name* has here, for a person; ``None``: there is no such Service or port."""
+        key = parse_key(name)
+        served = None if key is None else self._catalog.services.get(key.service)
+        if key is None or served is None or key.port not in served.settings:
+            return None
+        return served.endpoints(key.port, self.place).select(self.place)
 
     def topic(self, type_url: str, name: str) -> str:
         """By which changes of *name* are told: the name, but ``NAMESPACE/SERVICE`` of listeners for gRPC."""

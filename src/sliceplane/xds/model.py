@@ -74,6 +74,7 @@ class XdsShared:
 
     next_epoch: Callable[[], str]
     collected_from: int
+    assignment_max: int
     with_names: bool
     registry: dict[str, XdsCollection] = field(default_factory=dict)
     regions: dict[str, str] = field(default_factory=dict)
@@ -129,6 +130,11 @@ class PortEndpoints:
     def left_out(self) -> int:
         """Endpoints without an address that means the same host for every client."""
         return len(self._left_out) + sum(merge.left_out for merge in self._merges.values())
+
+    @property
+    def is_too_large(self) -> bool:
+        """Some clients are told a part of the endpoints."""
+        return any(pool.is_too_large for pool in self._pools.values())
 
     def endpoints(self) -> tuple[SeenEndpoint, ...]:
         """All of them, by id.  O(n log n)."""
@@ -266,7 +272,11 @@ class PortEndpoints:
         pool = self._pools.get(key)
         if pool is None:
             pool = self._pools[key] = EndpointList(
-                self._settings.key, key, self._open_collections, self._shared.collected_from
+                self._settings.key,
+                key,
+                self._open_collections,
+                collected_from=self._shared.collected_from,
+                size_max=self._shared.assignment_max,
             )
             pool.load(self._members(key))
         return pool

@@ -120,12 +120,22 @@ class _Zone:
 class EndpointList:
     """One pool.  Owned by its ``model.PortEndpoints``."""
 
-    def __init__(self, key: PortKey, pool: PoolKey, open_collections: Callable[[str], Collections], least: int) -> None:
+    def __init__(
+        self,
+        key: PortKey,
+        pool: PoolKey,
+        open_collections: Callable[[str], Collections],
+        *,
+        collected_from: int,
+        size_max: int,
+    ) -> None:
         self._key = key
         self._pool = pool
         self._open_collections = open_collections
         #: from so many endpoints on they are collected, below half of it no longer
-        self._collected_from = least
+        self._collected_from = collected_from
+        #: octets of all endpoints in an assignment; those beyond are left out
+        self._size_max = size_max
         self._zones: dict[str, _Zone] = {}
         self._size = 0
         self._assignment: XdsResource | None = None
@@ -203,8 +213,22 @@ class EndpointList:
                 LocalityPieces(name, regions.get(name, ""), zone.pieces, zone.size, len(zone.pieces) - len(zone.drains))
                 for name, zone in sorted(self._zones.items())
             ]
+            if self.is_too_large:
+                localities = [self._cut(locality) for locality in localities]
             self._assignment = XdsResource(ASSIGNMENT, str(self._key), assignment(self._key, localities))
         return self._assignment
+
+    @property
+    def is_too_large(self) -> bool:
+        """Endpoints are left out of the assignment, or clients would refuse it."""
+        return sum(zone.size for zone in self._zones.values()) > self._size_max
+
+    def _cut(self, locality: LocalityPieces) -> LocalityPieces:
+        """The first of a zone, as many as its share."""
+        total = sum(zone.size for zone in self._zones.values())
+        pieces = locality.pieces[: max(1, len(locality.pieces) * self._size_max // total)]
+        size = sum(map(len, pieces))
+        return locality._replace(pieces=pieces, size=size, usable=min(locality.usable, len(pieces)))
 
     def collected_assignment(self, regions: Mapping[str, str]) -> XdsResource:
         """As ``assignment``, for who takes collections; the same while there are few endpoints."""

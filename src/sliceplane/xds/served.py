@@ -72,6 +72,10 @@ class ServedService:
         named = (held for held in self._slices.values() if held.address_type not in FAMILIES)
         return sum(len(held.endpoints or ()) for held in named) + sum(port.left_out for port in self._ports.values())
 
+    def too_large(self) -> list[str]:
+        """Ports that have more endpoints than clients are told."""
+        return sorted({str(self.settings[port].key) for (port, _), held in self._ports.items() if held.is_too_large})
+
     # -- changes -----------------------------------------------------------------------------------------
 
     def on_service(self, service: Service | None) -> bool:

@@ -15,6 +15,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from sliceplane.cli.answers import show
 from sliceplane.cli.main import COMMANDS, main
 from sliceplane.cli.version import installed
 
@@ -165,6 +166,11 @@ def test_an_answer_that_cannot_be_printed_is_a_failure() -> None:
             env={**os.environ, "PYTHONPATH": "src"}, timeout=120, check=False,
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (1, "Error: cannot write to stdout: no space left on device\n")
+
+
+def test_what_strangers_wrote_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    show("node \x1b]0;mine\x07 \u202egnp.exe\nzone – 1.00 ×\t✓")
+    assert capsys.readouterr().out == "node \\x1b]0;mine\\x07 \\u202egnp.exe\nzone – 1.00 ×\t✓\n"
 
 
 def test_every_group_of_commands_says_in_a_line_what_each_does() -> None:

@@ -56,12 +56,20 @@ def show(text: str, *, newline: bool = True, exit_code: int = 1) -> None:
     """Print *text*, which the command was run for: if it cannot be printed whole, the command failed.  A reader that
     has read enough (``| head``) ends it without a word, as click does."""
     try:
-        click.echo(text, nl=newline)
+        click.echo(_visible(text), nl=newline)
     except BrokenPipeError:
         raise
     except OSError as error:
         give_up_stdout()
         fail(f"cannot write to stdout: {(error.strerror or str(error)).lower()}", exit_code)
+
+
+def _visible(text: str) -> str:
+    """Names and messages come from strangers: what a terminal would obey, or what turns the direction of reading, is
+    spelled out."""
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode() for one in text)
 
 
 def give_up_stdout() -> None:

@@ -23,6 +23,7 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "controllers": ("sliceplane.cli.controllers", "Run the controllers against any API server, or as a shadow."),
         "proxy": ("sliceplane.cli.proxy", "Run the node proxy: the kernel's rules for Services."),
         "dns": ("sliceplane.cli.dns", "Answer the names of Services and endpoints (DNS)."),
+        "xds": ("sliceplane.cli.xds", "Serve Envoy and proxyless gRPC from Services and slices (xDS)."),
         "agent": ("sliceplane.cli.agent", "Make a process outside of the cluster an endpoint."),
     },
     "Understand a cluster": {

@@ -44,7 +44,7 @@ RETRY_S: Final = 2.0
 ABSENT_S: Final = 60.0
 
 #: consumers without a kernel have no families
-_FAMILY: Final[Family] = "IPv4"
+FAMILY: Final[Family] = "IPv4"
 
 _log = get_logger("progress")
 
@@ -86,7 +86,7 @@ class Consumer:
         *,
         namespace: str = LEASE_NAMESPACE,
     ) -> None:
-        self.progress = Progress(name, (_FAMILY,), kind=kind, namespace=namespace)
+        self.progress = Progress(name, (FAMILY,), kind=kind, namespace=namespace)
         self.reports_wanted = asyncio.Event()
         self.held_more = asyncio.Event()
         self._clock = clock
@@ -115,7 +115,7 @@ class Consumer:
             await informer.wait_synced()
 
     def note_progress(self) -> None:
-        self.progress.on_idle(_FAMILY)
+        self.progress.on_idle(FAMILY)
 
     def catch_up(self, wanted: Mapping[Place, int]) -> None:
         held = self.progress.held

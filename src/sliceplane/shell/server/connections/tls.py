@@ -92,6 +92,16 @@ def server_context(pki: Pki, client_ca_file: Path | None = None, further: tuple[
     """*client_ca_file* and *further* (PEM) hold more authorities for client certificates.
 
     Raises ``StartError`` if a file is missing or damaged.
+    """
+    context = serving_context(pki.server_file, pki.server_key_file, client_ca_file)
+    for authority in further:
+        context.load_verify_locations(cadata=authority)
+    _trust(context, pki.ca_file)
+    return context
+
+
+def serving_context(cert_file: Path, key_file: Path, client_ca_file: Path | None) -> ssl.SSLContext:
+    """Raises ``StartError`` if a file is missing or damaged.
 
     A certificate of a foreign authority fails the handshake; no certificate at all is fine here and left
     to authentication.
@@ -109,13 +119,10 @@ def server_context(pki: Pki, client_ca_file: Path | None = None, further: tuple[
     context.set_alpn_protocols(["http/1.1"])
     if client_ca_file is not None:
         _trust(context, client_ca_file)
-    for authority in further:
-        context.load_verify_locations(cadata=authority)
-    _trust(context, pki.ca_file)
     try:
-        context.load_cert_chain(pki.server_file, pki.server_key_file)
+        context.load_cert_chain(cert_file, key_file)
     except (OSError, ssl.SSLError) as error:
-        raise StartError(f"cannot use the server certificate {pki.server_file}: {error}") from error
+        raise StartError(f"cannot use the server certificate {cert_file}: {error}") from error
     return context
 
 

@@ -1,0 +1,500 @@
+"""A cluster's xDS server as a running thing: informers feed the catalog, streams of clients ask it.
+
+Before every list is complete it answers nothing, and holds what clients ask; from then on it answers whatever becomes
+of the API server.  What changes in one turn of the loop goes out together.
+
+How far clients are is told as a name server tells it (``transport.telling``): a version counts when every client that
+wants something of it has accepted it.  A client that does not answer for long is listed, and holds up no drain: nothing
+can be known of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+from sortedcontainers import SortedDict
+
+from sliceplane.api.core import Node, Service
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Object
+from sliceplane.api.requests import Selection
+from sliceplane.api.scheme import EndpointSlices, Nodes, Services
+from sliceplane.controllers.base import EventNote
+from sliceplane.informer.cache import Change
+from sliceplane.kit.metrics import Metrics
+from sliceplane.kit.rng import Rng
+from sliceplane.proxy.model import ServiceKey
+from sliceplane.proxy.selections import ALL
+from sliceplane.registry.types import User
+from sliceplane.shell.process.log import get_logger
+from sliceplane.shell.process.pages import Page, PageMaker
+from sliceplane.shell.transport.base import Client, Unreachable
+from sliceplane.shell.transport.events import EventRecorder
+from sliceplane.shell.transport.reflect import RunningInformer
+from sliceplane.shell.transport.telling import FAMILY, Consumer, telling
+from sliceplane.shell.xds.admission import AdmissionConfig, NotAdmitted, Sights, cut, place_of
+from sliceplane.shell.xds.connection import Call
+from sliceplane.xds import names
+from sliceplane.xds.catalog import XdsCatalog, XdsChange
+from sliceplane.xds.resource import XdsClient
+from sliceplane.xds.streams.delta import DeltaStream
+from sliceplane.xds.streams.messages import PERMISSION_DENIED, UNAVAILABLE, Encoder, NodeFacts
+from sliceplane.xds.streams.status import ClientReport, TypeReport, clients_page
+from sliceplane.xds.streams.stream import Admit, AdsStream, Applied, Finish, Late, Refusal, Send, Sight
+from sliceplane.xds.streams.whole import WholeStream
+
+_SERVICE: Final = "/envoy.service.discovery.v3.AggregatedDiscoveryService/"
+STREAMS: Final = {
+    f"{_SERVICE}DeltaAggregatedResources": DeltaStream,
+    f"{_SERVICE}StreamAggregatedResources": WholeStream,
+}
+_UNIMPLEMENTED: Final = 12
+#: how often deadlines of streams are looked at
+_TICK_S: Final = 0.5
+#: how often it is asked again what clients may see
+_SIGHTS_S: Final = 10.0
+_TEXT_MAX: Final = 500
+CONVERGENCE_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+_log = get_logger("xds")
+
+
+class _Connected:
+    """A client: its call, its stream, and what it was admitted as."""
+
+    __slots__ = ("asking", "behind", "call", "client", "since", "stream")
+
+    def __init__(self, call: Call, stream: AdsStream, now: float) -> None:
+        self.call = call
+        self.stream = stream
+        self.since = now
+        self.client: XdsClient | None = None
+        self.behind: int | None = None
+        self.asking: asyncio.Task[None] | None = None
+
+
+class XdsServer:
+    """A ``shell.xds.connection.Handler``.  ``follow`` until cancelled."""
+
+    def __init__(self, catalog: XdsCatalog, config: AdmissionConfig, *, clock: Callable[[], float]) -> None:
+        self._catalog = catalog
+        self._config = config
+        self._clock = clock
+        self._encoder = Encoder()
+        self._connected: dict[Call, _Connected] = {}
+        self._informers: list[RunningInformer[Any]] = []
+        self._namespaces: dict[str, int] = {}
+        self._ready = asyncio.Event()
+        self._flush_scheduled = False
+        self._sights: Sights | None = None
+        self._sights_due = asyncio.Event()
+        self._events: EventRecorder | None = None
+        self._services: RunningInformer[Service] | None = None
+        #: how many clients lack a revision, by the first that they lack
+        self._behind: SortedDict = SortedDict()
+        self._teller: _Teller | None = None
+        self.stopping = False
+        self.metrics = self._declared()
+
+    def _declared(self) -> Metrics:
+        metrics = Metrics()
+        metrics.computed(
+            "gauge", "sliceplane_xds_clients", "Clients that are served, by kind.", self._count_clients, "kind"
+        )
+        metrics.computed(
+            "gauge", "sliceplane_xds_clients_behind", "Clients that have not accepted what changed last.",
+            lambda: float(sum(self._behind.values())),
+        )  # fmt: skip
+        metrics.computed(
+            "gauge", "sliceplane_xds_clients_late", "Clients that have not answered for 30 seconds.",
+            lambda: float(sum(item.stream.is_late for item in self._connected.values())),
+        )  # fmt: skip
+        metrics.computed(
+            "gauge", "sliceplane_xds_revision", "Changes of what clients are told, since the start.",
+            lambda: float(self._catalog.revision),
+        )  # fmt: skip
+        self._responses = metrics.counters("sliceplane_xds_responses_total", "Responses that were sent.", "type")
+        self._refusals = metrics.counters("sliceplane_xds_refusals_total", "Resources that clients refused.", "type")
+        self._lates = metrics.counter("sliceplane_xds_late_total", "Responses without an answer for 30 seconds.")
+        self._ended = metrics.counters(
+            "sliceplane_xds_streams_ended_total", "Streams that we ended, by status.", "code"
+        )
+        self._convergence = metrics.histogram(
+            "sliceplane_xds_convergence_seconds", "From a change until a client has accepted it.", CONVERGENCE_BUCKETS
+        )
+        return metrics
+
+    # -- the cluster -------------------------------------------------------------------------------------
+
+    async def follow(self, client: Client, rng: Rng, *, tells: str = "", instance: str = "") -> None:
+        """Until cancelled.  *tells*: a name of its own under which it tells how far clients are; "" for none."""
+        self._sights = Sights(client, self._clock, lambda: self._namespaces)
+        self._events = EventRecorder(client, clock=self._clock, instance=instance)
+        for resource in (Services, EndpointSlices, Nodes):
+            informer = RunningInformer[Any](client, Selection(resource), clock=self._clock, rng=rng.fork())
+            informer.add_handler(self._on_changes, self._on_synced)
+            self._informers.append(informer)
+        self._services = self._informers[0]
+        async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+            if tells:
+                self._teller = _Teller(tells, self._informers[1], self)
+                await stack.enter_async_context(telling(client, self._teller, rng.fork(), self._clock))
+            for informer in self._informers:
+                group.create_task(informer.run(), name=f"informer {informer.resource.key}")
+            group.create_task(self._events.run(), name="events")
+            group.create_task(self._tick(), name="xds: deadlines")
+            group.create_task(self._look_again(), name="xds: what clients may see")
+
+    def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
+        for change in changes:
+            subject = change.object
+            match subject:
+                case EndpointSlice():
+                    self._catalog.on_slice(change.old, change.new)  # type: ignore[arg-type]
+                case Service():
+                    self._catalog.on_service(change.old, change.new)  # type: ignore[arg-type]
+                    self._count_namespace(subject.metadata.namespace, change.old is None, change.new is None)
+                case Node():
+                    self._catalog.on_node(change.old, change.new)  # type: ignore[arg-type]
+        self._flush_soon()
+
+    def _count_namespace(self, namespace: str, is_new: bool, is_gone: bool) -> None:
+        if is_new != is_gone:
+            count = self._namespaces.get(namespace, 0) + (1 if is_new else -1)
+            if not count:
+                self._namespaces.pop(namespace, None)
+                return
+            if namespace not in self._namespaces:
+                self._sights_due.set()
+            self._namespaces[namespace] = count
+
+    def _on_synced(self) -> None:
+        if not self._ready.is_set() and all(item.synced or item.absent for item in self._informers):
+            self._catalog.on_synced()
+            self._ready.set()
+            for item in list(self._connected.values()):
+                if item.stream.node is not None:
+                    self._admit(item, item.stream.node)
+
+    def staleness_s(self) -> float:
+        """Of the oldest cache; 0 where the watch that feeds it is open."""
+        followed = [informer for informer in self._informers if not informer.absent]
+        return max((informer.staleness() for informer in followed), default=math.inf)
+
+    async def wait_ready(self) -> None:
+        await self._ready.wait()
+
+    # -- what changed ------------------------------------------------------------------------------------
+
+    def _flush_soon(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if not self._ready.is_set():
+            return
+        changes = self._catalog.take_changes()
+        if changes:
+            by_view: dict[int, list[XdsChange]] = {}
+            for change in changes:
+                by_view.setdefault(id(change.view), []).append(change)
+            now = self._clock()
+            revision = self._catalog.revision
+            for item in list(self._connected.values()):
+                own = by_view.get(id(item.stream.view))
+                if own is not None:
+                    item.stream.on_changes(own, revision, now)
+                    self._perform(item)
+        self._note_progress()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self._on_synced()  # a kind that the cluster keeps from us is done without
+            now = self._clock()
+            for item in list(self._connected.values()):
+                due = item.stream.next_deadline()
+                if due is not None and due <= now:
+                    item.stream.on_deadline(now)
+                    self._perform(item)
+
+    # -- clients -----------------------------------------------------------------------------------------
+
+    def opened(self, call: Call) -> None:
+        make = STREAMS.get(call.path)
+        if make is None:
+            call.finish(_UNIMPLEMENTED, f"{call.path[:200]}: of xDS there are aggregated streams, and nothing else")
+            return
+        self._connected[call] = _Connected(call, make(self._encoder), self._clock())
+
+    def message(self, call: Call, data: bytes) -> None:
+        item = self._connected.get(call)
+        if item is not None:
+            item.stream.on_request(data, self._clock())
+            self._perform(item)
+
+    def half_closed(self, call: Call) -> None:
+        self.closed(call)
+        call.finish(0)
+
+    def closed(self, call: Call) -> None:
+        item = self._connected.pop(call, None)
+        if item is None:
+            return
+        if item.asking is not None:
+            item.asking.cancel()
+        if item.stream.view is not None:
+            self._catalog.release(item.stream.view)
+        self._count_behind(item, None)
+        self._note_progress()
+
+    def _perform(self, item: _Connected) -> None:
+        for action in item.stream.take_actions():
+            match action:
+                case Send(type_url, message):
+                    self._responses.of(_short(type_url)).value += 1
+                    item.call.send(message)
+                case Applied(_, took_s):
+                    self._convergence.observe(took_s)
+                case Admit(node):
+                    if self._ready.is_set():
+                        self._admit(item, node)
+                case Finish(status, text):
+                    self._end(item, status, text)
+                    return
+                case Refusal():
+                    self._on_refusal(item, action)
+                case Late(type_url):
+                    self._lates.value += 1
+                    _log.warning("a client does not answer", **self._shown(item), type=_short(type_url))
+        before = item.behind
+        self._count_behind(item, None if item.stream.is_late else item.stream.behind_from)
+        if before is not None and before != item.behind:
+            self._note_progress()
+
+    def _count_behind(self, item: _Connected, behind: int | None) -> None:
+        if behind == item.behind:
+            return
+        if item.behind is not None:
+            self._behind[item.behind] -= 1
+            if not self._behind[item.behind]:
+                del self._behind[item.behind]
+        if behind is not None:
+            self._behind[behind] = self._behind.get(behind, 0) + 1
+        item.behind = behind
+
+    def _end(self, item: _Connected, status: int, text: str) -> None:
+        self._ended.of(str(status)).value += 1
+        _log.info("a stream ends", **self._shown(item), status=status, why=text)
+        self.closed(item.call)
+        item.call.finish(status, text)
+
+    def _shown(self, item: _Connected) -> dict[str, str]:
+        node = item.stream.node
+        return {"client": "" if node is None else node.id[:100], "user": item.call.user.name, "peer": item.call.peer}
+
+    # -- who may see what --------------------------------------------------------------------------------
+
+    def _admit(self, item: _Connected, node: NodeFacts) -> None:
+        assert self._sights is not None, "follows"
+        try:
+            item.client = place_of(node, item.call.user, self._config)
+        except NotAdmitted as error:
+            self._end(item, PERMISSION_DENIED, str(error))
+            return
+        sight = self._sights.known(item.call.user)
+        if sight is None:
+            item.asking = asyncio.create_task(self._admit_later(item, node, self._sights, item.call.user))
+        else:
+            self._admitted(item, node, sight)
+
+    async def _admit_later(self, item: _Connected, node: NodeFacts, sights: Sights, user: User) -> None:
+        try:
+            sight = await sights.of(user)
+        except (StatusError, Unreachable) as error:
+            if item.call in self._connected:
+                item.asking = None
+                self._end(item, UNAVAILABLE, f"the API server does not say what {user.name} may see: {error}")
+            return
+        item.asking = None
+        self._admitted(item, node, sight)
+
+    def _admitted(self, item: _Connected, node: NodeFacts, sight: Sight) -> None:
+        if item.call not in self._connected or item.client is None:
+            return
+        view = item.stream.view or self._catalog.view(item.client)
+        sight = cut(sight, node, self._namespaces)
+        item.stream.on_admitted(view, sight, self._catalog.revision, self._clock())
+        self._perform(item)
+
+    async def _look_again(self) -> None:
+        """What clients may see changes rarely; what a new namespace means to them is asked at once."""
+        while True:
+            try:
+                async with asyncio.timeout(_SIGHTS_S):
+                    await self._sights_due.wait()
+            except TimeoutError:
+                pass
+            self._sights_due.clear()
+            assert self._sights is not None, "follows"
+            for item in list(self._connected.values()):
+                node = item.stream.node
+                if node is None or item.stream.view is None or item.stream.finished:
+                    continue
+                try:
+                    sight = cut(await self._sights.of(item.call.user), node, self._namespaces)
+                except (StatusError, Unreachable):
+                    continue
+                if sight != item.stream.sight and item.call in self._connected:
+                    item.stream.on_admitted(item.stream.view, sight, self._catalog.revision, self._clock())
+                    self._perform(item)
+
+    # -- refusals ----------------------------------------------------------------------------------------
+
+    def _on_refusal(self, item: _Connected, refusal: Refusal) -> None:
+        self._refusals.of(_short(refusal.type_url)).value += 1
+        text = refusal.text[:_TEXT_MAX]
+        shown = ", ".join(refusal.names[:5])
+        _log.warning("a client refuses", **self._shown(item), type=_short(refusal.type_url), resources=shown, why=text)
+        view = item.stream.view
+        if self._events is None or self._services is None or view is None:
+            return
+        namespace = item.client.namespace if item.client else ""
+        for key in {service_of(refusal.type_url, name, namespace): None for name in refusal.names[:5]}:
+            service = None if key is None else self._services.cache.get(str(key))
+            if service is not None:
+                note = EventNote(
+                    regarding=service,
+                    regarding_resource=Services,
+                    type="Warning",
+                    reason="XdsRefused",
+                    note=f"{item.client.kind if item.client else 'A client'} refuses what xDS makes of this: {text}",
+                    component="sliceplane-xds",
+                    action="Configure",
+                )
+                self._events.record(note)
+
+    # -- how far clients are -----------------------------------------------------------------------------
+
+    def first_behind(self) -> int | None:
+        """The first revision that some client lacks; ``None``: none lacks any."""
+        return next(iter(self._behind), None)
+
+    @property
+    def revision(self) -> int | None:
+        """Up to which clients were told; ``None``: changes are about to be told."""
+        return None if self._flush_scheduled else self._catalog.revision
+
+    def _note_progress(self) -> None:
+        if self._teller is not None and not self._flush_scheduled:
+            self._teller.on_applied()
+
+    def _count_clients(self) -> Iterable[tuple[tuple[str, ...], float]]:
+        counts: dict[str, int] = {}
+        for item in self._connected.values():
+            if item.client is not None:
+                counts[item.client.kind] = counts.get(item.client.kind, 0) + 1
+        return [((kind,), float(count)) for kind, count in sorted(counts.items())]
+
+    def reports(self) -> list[ClientReport]:
+        """In the order in which clients came."""
+        now = self._clock()
+        return [self._report(item, now) for item in self._connected.values()]
+
+    def _report(self, item: _Connected, now: float) -> ClientReport:
+        node = item.stream.node or NodeFacts()
+        client = item.client or XdsClient(kind="grpc")
+        return ClientReport(
+            id=node.id,
+            kind=client.kind if item.client else "",
+            agent=f"{node.agent} {'.'.join(map(str, node.version)) if any(node.version) else ''}".strip(),
+            user=item.call.user.name,
+            peer=item.call.peer,
+            node=client.node,
+            zone=client.zone,
+            namespace=client.namespace,
+            leds=client.leds,
+            listeners=client.listeners,
+            connected_seconds=round(now - item.since, 3),
+            behind=item.stream.behind_from is not None,
+            types=tuple(TypeReport.of(status, now, _short(status.type_url)) for status in item.stream.status()),
+        )
+
+    # -- pages -------------------------------------------------------------------------------------------
+
+    def pages(self) -> dict[str, PageMaker]:
+        """It stays ready while the API server is away: what it knows is better than nothing."""
+
+        def live() -> Page:
+            return Page(b"ok\n")
+
+        def ready() -> Page:
+            if self.stopping:
+                return Page(b"it stops\n", healthy=False)
+            return Page(b"ok\n") if self._ready.is_set() else Page(b"no list of Services yet\n", healthy=False)
+
+        def clients() -> Page:
+            body = clients_page(self._catalog.revision, self.reports())
+            return Page(body, content_type="application/json")
+
+        return {"/healthz": live, "/livez": live, "/readyz": ready, "/xds/clients": clients}
+
+
+class _Teller(Consumer):
+    """Tells what clients have accepted, where other consumers tell what they have read."""
+
+    def __init__(self, name: str, slices: RunningInformer[Any], server: XdsServer) -> None:
+        self._server = server
+        #: the last revision of the catalog that what is carried leads to
+        self._carried: int | None = None
+        super().__init__("xds", name, {ALL: slices}, server._clock)
+
+    def on_applied(self) -> None:
+        self.note_progress()
+        self.held_more.set()
+        if self.progress.asked:
+            self.reports_wanted.set()
+
+    def note_progress(self) -> None:
+        behind = self._server.first_behind()
+        revision = self._server.revision
+        if revision is None:
+            return
+        if behind is None:
+            self._carried = None
+            super().note_progress()
+            return
+        if self._carried is not None and behind > self._carried:
+            self.progress.on_written(FAMILY)
+            self._carried = None
+        if self._carried is None:
+            self.progress.on_taken(FAMILY)
+            self._carried = revision
+
+
+def _short(type_url: str) -> str:
+    return SHORT.get(type_url, "other")
+
+
+SHORT: Final = {
+    names.LISTENER: "LDS",
+    names.ROUTES: "RDS",
+    names.CLUSTER: "CDS",
+    names.ASSIGNMENT: "EDS",
+    names.ENDPOINT: "LEDS",
+}
+
+
+def service_of(type_url: str, name: str, namespace: str) -> ServiceKey | None:
+    """The Service that a resource is of; *namespace*: the client's."""
+    if type_url == names.ENDPOINT:
+        return names.service_of_collection(names.collection_of(name))
+    key = names.parse_key(name) or names.parse_target(name, namespace, ("cluster.local",))
+    return None if key is None else key.service

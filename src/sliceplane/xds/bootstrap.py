@@ -1,0 +1,161 @@
+"""What a client must be told to come to us: Envoy's bootstrap, and that of every gRPC library (gRFC A27, A65, A97).
+
+As short as they work; what is left out are defaults that do no harm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Final
+
+from sliceplane.api.meta import Document
+
+#: of the cluster through which Envoy reaches us; no Service can have it
+CLUSTER: Final = "sliceplane-xds"
+_TYPES: Final = "type.googleapis.com/envoy.extensions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootstrapWish:
+    """Paths are those of the client's machine; "" where there is none."""
+
+    host: str
+    port: int
+    #: without TLS, for a server on the same machine
+    insecure: bool = False
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    token_file: str = ""
+    node_id: str = "client"
+    cluster: str = "sliceplane"
+    zone: str = ""
+    #: ``node_name``, ``namespace``, ``listeners``, ``namespaces``
+    metadata: dict[str, str] = field(default_factory=dict)
+    admin_port: int = 0
+
+
+def _node(wish: BootstrapWish) -> Document:
+    node: Document = {"id": wish.node_id, "cluster": wish.cluster}
+    if wish.zone:
+        node["locality"] = {"zone": wish.zone}
+    if wish.metadata:
+        node["metadata"] = dict(wish.metadata)
+    return node
+
+
+def grpc_bootstrap(wish: BootstrapWish) -> Document:
+    """For a file that ``GRPC_XDS_BOOTSTRAP`` names."""
+    credentials: Document = {"type": "insecure"}
+    if not wish.insecure:
+        files = (
+            ("ca_certificate_file", wish.ca_file),
+            ("certificate_file", wish.cert_file),
+            ("private_key_file", wish.key_file),
+        )
+        config = {name: path for name, path in files if path}
+        credentials = {"type": "tls", "config": {**config, "refresh_interval": "600s"}}
+    host = f"[{wish.host}]" if ":" in wish.host else wish.host
+    server: Document = {
+        "server_uri": f"{host}:{wish.port}",
+        "channel_creds": [credentials],
+        "server_features": ["xds_v3"],
+    }
+    if wish.token_file:
+        server["call_creds"] = [{"type": "jwt_token_file", "config": {"jwt_token_file": wish.token_file}}]
+    return {"xds_servers": [server], "node": _node(wish)}
+
+
+def envoy_bootstrap(wish: BootstrapWish) -> Document:
+    """For ``envoy -c``."""
+    source = {"resource_api_version": "V3", "ads": {}}
+    ads = {
+        "api_type": "DELTA_GRPC",
+        "transport_api_version": "V3",
+        "set_node_on_first_message_only": True,
+        "grpc_services": [{"envoy_grpc": {"cluster_name": CLUSTER}}],
+    }
+    document: Document = {
+        "node": _node(wish),
+        "dynamic_resources": {"ads_config": ads, "cds_config": source, "lds_config": source},
+        "static_resources": {"clusters": [_cluster(wish)]},
+    }
+    if wish.token_file:
+        folder = wish.token_file.rpartition("/")[0] or "/"
+        secret = {"filename": wish.token_file, "watched_directory": {"path": folder}}
+        document["static_resources"]["secrets"] = [{"name": "token", "generic_secret": {"secret": secret}}]
+    if wish.admin_port:
+        document["admin"] = {"address": _address("127.0.0.1", wish.admin_port)}
+    return document
+
+
+def _cluster(wish: BootstrapWish) -> Document:
+    protocol: Document = {
+        "@type": f"{_TYPES}.upstreams.http.v3.HttpProtocolOptions",
+        "explicit_http_config": {
+            "http2_protocol_options": {"connection_keepalive": {"interval": "30s", "timeout": "5s"}}
+        },
+    }
+    if wish.token_file:
+        protocol["http_filters"] = _token_filters()
+    endpoint = {"endpoint": {"address": _address(wish.host, wish.port)}}
+    cluster: Document = {
+        "name": CLUSTER,
+        "type": "STATIC" if _is_address(wish.host) else "STRICT_DNS",
+        "connect_timeout": "5s",
+        "load_assignment": {"cluster_name": CLUSTER, "endpoints": [{"lb_endpoints": [endpoint]}]},
+        "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": protocol},
+    }
+    if not wish.insecure:
+        cluster["transport_socket"] = _tls(wish)
+    return cluster
+
+
+def _tls(wish: BootstrapWish) -> Document:
+    kind = "IP_ADDRESS" if _is_address(wish.host) else "DNS"
+    names = [{"san_type": kind, "matcher": {"exact": wish.host}}]
+    common: Document = {
+        "validation_context": {"trusted_ca": {"filename": wish.ca_file}, "match_typed_subject_alt_names": names}
+    }
+    if wish.cert_file:
+        chain, key = {"filename": wish.cert_file}, {"filename": wish.key_file}
+        common["tls_certificates"] = [{"certificate_chain": chain, "private_key": key}]
+    config: Document = {
+        "@type": f"{_TYPES}.transport_sockets.tls.v3.UpstreamTlsContext",
+        "common_tls_context": common,
+    }
+    if kind == "DNS":
+        config["sni"] = wish.host
+    return {"name": "envoy.transport_sockets.tls", "typed_config": config}
+
+
+def _token_filters() -> list[Document]:
+    """A ServiceAccount's token, which Envoy reads again when it is renewed."""
+    generic = {
+        "@type": f"{_TYPES}.http.injected_credentials.generic.v3.Generic",
+        "credential": {"name": "token"},
+        "header_value_prefix": "Bearer ",
+    }
+    injector = {
+        "@type": f"{_TYPES}.filters.http.credential_injector.v3.CredentialInjector",
+        "overwrite": True,
+        "credential": {"name": "envoy.http.injected_credentials.generic", "typed_config": generic},
+    }
+    codec = {"@type": f"{_TYPES}.filters.http.upstream_codec.v3.UpstreamCodec"}
+    return [
+        {"name": "envoy.filters.http.credential_injector", "typed_config": injector},
+        {"name": "envoy.filters.http.upstream_codec", "typed_config": codec},
+    ]
+
+
+def _address(host: str, port: int) -> Document:
+    return {"socket_address": {"address": host, "port_value": port}}
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,112 @@
+"""One type on one stream: what the client wants, what it holds, what it is owed, and the one response under way.
+
+Each name is owed at most once, however often it changes meanwhile: a client that is slow costs what it holds, and never
+a queue.  A refusal (NACK) takes nothing back: what was refused counts as sent, and is sent again when it changes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: version of what a client was told not to exist
+ABSENT: Final = ""
+
+
+class Channel:
+    """Owned by one stream."""
+
+    __slots__ = (
+        "ack", "acked_revision", "again", "began", "flight", "flight_at", "flight_from", "forced", "is_legacy", "late",
+        "must_answer", "names", "nonce", "owed", "owed_at", "owed_from", "refused", "sent", "sent_revision",
+        "type_url", "wildcard",
+    )  # fmt: skip
+
+    def __init__(self, type_url: str) -> None:
+        self.type_url: Final = type_url
+        #: subscribed names, globs among them, in the order in which they came
+        self.names: dict[str, None] = {}
+        self.wildcard = False
+        #: everything is wanted because no name was ever given
+        self.is_legacy = False
+        #: what the client holds, by name; ``ABSENT``: it was told that there is none
+        self.sent: dict[str, str] = {}
+        #: names that are to be looked at before the next response; and those that are sent whatever the client holds
+        self.owed: dict[str, None] = {}
+        self.forced: dict[str, None] = {}
+        #: since which revision, and when, something is owed; ``None``: nothing that changed is
+        self.owed_from: int | None = None
+        self.owed_at = 0.0
+        #: the client waits for an answer, be it empty
+        self.must_answer = False
+        #: parts of a message that the client refused: each in a message of its own
+        self.again: list[tuple[str, ...]] = []
+        #: the last response, and the bytes of the answer that accepts it and says nothing else
+        self.nonce = ""
+        self.ack = b""
+        #: names of the response that the client has not answered; ``None``: there is none
+        self.flight: tuple[str, ...] | None = None
+        self.flight_from: int | None = None
+        self.flight_at = 0.0
+        self.began = 0.0
+        self.late = False
+        self.sent_revision = 0
+        self.acked_revision = 0
+        #: what the client said of a resource that it does not take, by name, the last one last
+        self.refused: dict[str, str] = {}
+
+    def owe(self, name: str, revision: int | None, now: float) -> None:
+        """*revision*: of the change; ``None``: the client asked."""
+        self.owed[name] = None
+        if revision is not None and self.owed_from is None:
+            self.owed_from = revision
+            self.owed_at = now
+
+    def force(self, name: str) -> None:
+        self.owed[name] = None
+        self.forced[name] = None
+
+    def settle(self, name: str) -> None:
+        """It is in the response that is being made, or needs not be in any."""
+        self.owed.pop(name, None)
+        self.forced.pop(name, None)
+
+    def forget(self, name: str) -> None:
+        self.settle(name)
+        self.sent.pop(name, None)
+        self.refused.pop(name, None)
+
+    def rest(self) -> None:
+        """Everything that is owed was looked at."""
+        if not self.owed and not self.again:
+            self.owed_from = None
+
+    def launch(self, nonce: str, names: tuple[str, ...], ack: bytes, revision: int, now: float) -> None:
+        self.nonce = nonce
+        self.ack = ack
+        self.flight = names
+        self.flight_from = self.owed_from
+        self.flight_at = self.owed_at
+        self.began = now
+        self.late = False
+        self.sent_revision = revision
+        self.rest()
+
+    def land(self, *, accepted: bool) -> tuple[str, ...]:
+        """The client has answered; the names of the response."""
+        assert self.flight is not None, "there was no response under way"
+        names = self.flight
+        self.flight = None
+        self.flight_from = None
+        self.late = False
+        if accepted:
+            self.acked_revision = self.sent_revision
+            for name in names if self.refused else ():
+                self.refused.pop(name, None)
+        return names
+
+    @property
+    def behind_from(self) -> int | None:
+        """The first revision that the client may not have; ``None``: it has everything."""
+        if self.flight_from is None:
+            return self.owed_from
+        return self.flight_from if self.owed_from is None else min(self.flight_from, self.owed_from)

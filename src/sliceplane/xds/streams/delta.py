@@ -1,0 +1,209 @@
+"""An incremental stream (``DeltaAggregatedResources``), as Envoy uses it: what differs is sent, and nothing else.
+
+Every name that a client subscribes to is answered, whatever the server thinks that it holds; only the version that the
+client itself says it has saves the resource.  Assignments are never removed from a client that holds them, for Envoy
+passes that over: it gets one without endpoints.  A cluster that is sent is followed by its assignment, or Envoy waits
+for it for 15 s.
+
+A refused message of several resources is sent again in halves, until it is known which of them the client does not
+take: the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from sliceplane.xds import names
+from sliceplane.xds.resource import XdsResource
+from sliceplane.xds.streams.channel import ABSENT, Channel
+from sliceplane.xds.streams.messages import (
+    MESSAGE_BYTES_MAX,
+    PERMISSION_DENIED,
+    DeltaRequest,
+    Encoder,
+    ResourceError,
+    WholeRequest,
+    delta_ack,
+    read_delta,
+)
+from sliceplane.xds.streams.nothing import empty_assignment
+from sliceplane.xds.streams.stream import WILDCARD_TYPES, AdsStream
+
+EVERYTHING: Final = "*"
+#: of an encoded name, version and frame, beside the resource itself
+_OVERHEAD: Final = 64
+
+
+class DeltaStream(AdsStream):
+    """See ``AdsStream``."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__(encoder)
+        #: clusters that were sent, and to whose assignments the client has not subscribed yet
+        self._promised: dict[str, None] = {}
+
+    def _read(self, message: bytes) -> DeltaRequest:
+        return read_delta(message)
+
+    def _is_plain_ack(self, message: bytes, now: float) -> bool:
+        for channel in self._channels.values():
+            if channel.flight is not None and channel.ack == message:
+                self._landed(channel, now, accepted=True)
+                self._flush(now)
+                return True
+        return False
+
+    def _on_read(self, request: WholeRequest | DeltaRequest, now: float) -> None:
+        assert isinstance(request, DeltaRequest), "read by this stream"
+        first = request.type_url not in self._channels
+        channel = self._channel(request.type_url)
+        if channel is None:
+            return
+        # A stale nonce makes no request void: what it subscribes to counts.
+        answers = channel.flight is not None and request.nonce == channel.nonce
+        if answers:
+            self._on_answer(channel, request.error, now)
+        subscribe = request.subscribe
+        if first and not subscribe and request.type_url in WILDCARD_TYPES:
+            subscribe = (EVERYTHING,)
+        for name in request.unsubscribe:
+            self._unsubscribe(channel, name)
+        if first:
+            # What the client holds; of what it wants versions say nothing.
+            wanted = request.initial if EVERYTHING in subscribe else subscribe
+            channel.sent.update({name: request.initial[name] for name in wanted if name in request.initial})
+        for name in subscribe:
+            self._subscribe(channel, name, request.initial if first else {})
+        self._may_ask(channel, answers, now)
+
+    def _on_answer(self, channel: Channel, error: str | None, now: float) -> None:
+        sent = self._landed(channel, now, accepted=error is None)
+        if error is not None and len(sent) > 1:
+            middle = len(sent) // 2
+            channel.again[:0] = [sent[:middle], sent[middle:]]
+        elif error is not None:
+            self._note_refusal(channel, sent, error)
+
+    def _subscribe(self, channel: Channel, name: str, versions: Mapping[str, str]) -> None:
+        if name == EVERYTHING:
+            if channel.type_url in WILDCARD_TYPES:
+                channel.wildcard = True
+                for wanted in self._of_interest(channel):
+                    channel.owe(wanted, None, 0.0)
+                channel.must_answer = not versions
+            return
+        channel.names[name] = None
+        if channel.type_url == names.ENDPOINT:
+            self._subscribe_collection(channel, name)
+        elif name in versions and not (channel.type_url == names.ASSIGNMENT and name in self._promised):
+            channel.owe(name, None, 0.0)
+        else:
+            channel.force(name)
+            self._promised.pop(name, None)
+
+    def _subscribe_collection(self, channel: Channel, glob: str) -> None:
+        """Envoy keeps members over a reconnect, and does not say which: all are sent, and what ever went is removed."""
+        assert self._view is not None, "admitted"
+        collection = self._view.collection(glob)
+        if collection is None or not collection.members:
+            channel.force(glob)
+        if collection is not None:
+            for name in (*collection.removed, *[member.name for member in collection.members]):
+                channel.force(name)
+
+    def _unsubscribe(self, channel: Channel, name: str) -> None:
+        if name == EVERYTHING:
+            channel.wildcard = False
+            for held in [held for held in channel.sent if held not in channel.names]:
+                channel.forget(held)
+        elif name in channel.names:
+            del channel.names[name]
+            channel.forget(name)
+            if channel.wildcard:
+                channel.force(name)
+            elif channel.type_url == names.ENDPOINT:
+                for member in [member for member in channel.owed if names.collection_of(member) == name]:
+                    channel.settle(member)
+
+    def _respond(self, channel: Channel, now: float) -> None:
+        if channel.again:
+            group = channel.again.pop(0)
+            for name in group:
+                if self._wants(channel, name):
+                    channel.force(name)
+            candidates = group
+        elif channel.owed or channel.must_answer:
+            candidates = tuple(channel.owed)
+        else:
+            return
+        new_waits = self._waits_for_clusters(channel, now)
+        gone_waits = channel.type_url == names.CLUSTER and self._listeners_go()
+        resources: list[XdsResource] = []
+        removed: list[str] = []
+        errors: list[ResourceError] = []
+        size = 0
+        for name in candidates:
+            if size > MESSAGE_BYTES_MAX:
+                break
+            resource, changed = self._difference(channel, name)
+            if not changed:
+                channel.settle(name)
+            elif resource is None:
+                if gone_waits:
+                    continue
+                removed.append(name)
+                errors += self._errors(channel, name)
+                size += len(name) + _OVERHEAD
+                self._note_sent(channel, name, ABSENT)
+            elif not new_waits:
+                size += len(resource.body) + len(name) + _OVERHEAD
+                if size > MESSAGE_BYTES_MAX and resources:
+                    break
+                resources.append(resource)
+                self._note_sent(channel, name, resource.version)
+        if resources or removed or channel.must_answer:
+            channel.must_answer = False
+            nonce = self._next_nonce()
+            message = self._encoder.delta(channel.type_url, nonce, resources, removed, errors)
+            sent = tuple([resource.name for resource in resources])
+            channel.launch(nonce, sent, delta_ack(channel.type_url, nonce), self._revision, now)
+            self._send(channel.type_url, message)
+            if channel.type_url == names.CLUSTER:
+                self._owe_assignments(sent, removed)
+
+    def _difference(self, channel: Channel, name: str) -> tuple[XdsResource | None, bool]:
+        """What is to be sent of *name* (``None``: that there is none), and whether anything is."""
+        forced = name in channel.forced
+        resource = self._get(channel, name)
+        if channel.type_url == names.ENDPOINT:
+            return resource, self._wants(channel, name)
+        held = channel.sent.get(name)
+        if resource is None and channel.type_url == names.ASSIGNMENT and held:
+            resource = empty_assignment(name)
+        if resource is not None:
+            return resource, forced or held != resource.version
+        return None, forced or bool(held)
+
+    def _note_sent(self, channel: Channel, name: str, version: str) -> None:
+        channel.settle(name)
+        if channel.type_url != names.ENDPOINT:
+            if version or name in channel.names:
+                channel.sent[name] = version
+            else:
+                channel.sent.pop(name, None)
+
+    def _errors(self, channel: Channel, name: str) -> list[ResourceError]:
+        if not self._is_forbidden(channel, name):
+            return []
+        return [ResourceError(name, PERMISSION_DENIED, f"{name}: this client may not see its namespace")]
+
+    def _owe_assignments(self, sent: Iterable[str], removed: Iterable[str]) -> None:
+        assignments = self._channels.get(names.ASSIGNMENT)
+        for name in sent:
+            if assignments is not None and name in assignments.names:
+                assignments.force(name)
+            else:
+                self._promised[name] = None
+        for name in removed:
+            self._promised.pop(name, None)

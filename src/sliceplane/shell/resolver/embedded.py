@@ -7,10 +7,7 @@ and a slice with the address at which the process listens: so whoever runs a nod
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import ipaddress
-import sys
 from collections.abc import Sequence
 from typing import Final
 
@@ -24,6 +21,7 @@ from sliceplane.shell.process.interfaces import addresses
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.transport.base import Client
+from sliceplane.shell.transport.child import ChildService
 from sliceplane.shell.transport.service import ServiceContext
 
 NAMESPACE: Final = "kube-system"
@@ -32,89 +30,23 @@ SERVICE: Final = "kube-dns"
 NUMBER: Final = 10
 _PORTS: Final = (("dns", "UDP"), ("dns-tcp", "TCP"))
 _LABELS: Final = {"k8s-app": "kube-dns", "kubernetes.io/name": "CoreDNS"}
-_START_S: Final = 60.0
-_AGAIN_S: Final = (0.5, 30.0)
 
 _log = get_logger("dns")
 
 
-class DnsService:
-    """A ``shell.transport.service.PlaneService``.  *flags*: more of ``sliceplane dns``."""
-
-    name = "dns"
+class DnsService(ChildService):
+    """``sliceplane dns``; *flags*: more of it."""
 
     def __init__(self, listen: tuple[str, int], service_cidrs: Sequence[str], flags: Sequence[str] = ()) -> None:
-        self._listen = listen
+        super().__init__("dns", "--listen", listen)
         self._cidrs = tuple(service_cidrs)
         self._flags = tuple(flags)
-        self._process: asyncio.subprocess.Process | None = None
-        self._keeping: asyncio.Task[None] | None = None
-        #: where it listens
-        self.address: tuple[str, int] = listen
 
-    async def start(self, context: ServiceContext) -> None:
-        """Raises ``StartError`` where the process does not come to answer."""
-        self._command = (
-            sys.executable, "-m", "sliceplane", "dns", "--progress-lease=true", "--kubeconfig", str(context.kubeconfig),
-            *(f"--reverse-cidrs={cidr}" for cidr in self._cidrs), *self._flags,
-        )  # fmt: skip
-        self.address = await self._begin(self._listen)
-        context.add_check("dns", lambda: "" if self._is_running() else "the name server's process has ended")
+    def flags(self, context: ServiceContext) -> tuple[str, ...]:
+        return (*(f"--reverse-cidrs={cidr}" for cidr in self._cidrs), *self._flags)
+
+    async def started(self, context: ServiceContext) -> None:
         await write_service(context.client("system:admin", "sliceplane-dns"), self._cidrs, self.address)
-        self._keeping = asyncio.create_task(self._keep(), name="name server's process")
-
-    async def _begin(self, listen: tuple[str, int]) -> tuple[str, int]:
-        host, port = listen
-        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command, f"--listen={shown}", stdout=asyncio.subprocess.PIPE
-        )
-        assert self._process.stdout is not None, "asked for"
-        line = b""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_START_S):
-                line = await self._process.stdout.readline()
-        if not line.startswith(b"ready "):
-            await self._end()
-            raise StartError(f"--dns: no name server at {shown}; its own words are above")
-        return host, int(line.split()[1].rpartition(b":")[2])
-
-    def _is_running(self) -> bool:
-        return self._process is not None and self._process.returncode is None
-
-    async def _keep(self) -> None:
-        pause_s = _AGAIN_S[0]
-        while True:
-            assert self._process is not None, "it was started"
-            code = await self._process.wait()
-            _log.error("the name server's process has ended, and is started again", exit_code=code)
-            await asyncio.sleep(pause_s)
-            try:
-                await self._begin(self.address)
-                pause_s = _AGAIN_S[0]
-            except StartError as error:
-                _log.error("the name server does not start", error=str(error))
-                pause_s = min(2 * pause_s, _AGAIN_S[1])
-
-    async def _end(self) -> None:
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()
-            try:
-                async with asyncio.timeout(5.0):
-                    await self._process.wait()
-            except TimeoutError:
-                self._process.kill()
-                await self._process.wait()
-
-    async def drain(self) -> None:
-        """Clients have names to the end."""
-
-    async def stop(self) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
-        await self._end()
 
 
 def service_address(cidrs: Sequence[str]) -> str:

@@ -29,7 +29,9 @@ class ServiceContext:
     clock: Callable[[], float]
     #: with which a process of this machine reaches the server
     kubeconfig: Path
-    #: PEM of the authority that signed the server's certificate
+    #: folder of the server's certificate, its key, and the authority that signed it
+    pki: Path
+    #: PEM of that authority
     authority: str
     #: a named check of ``/healthz``, ``/livez`` and ``/readyz``
     add_check: Callable[[str, Check], None]

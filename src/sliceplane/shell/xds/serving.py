@@ -14,11 +14,28 @@ from sliceplane.kit.rng import Rng
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.connections.tls import serving_context
 from sliceplane.shell.transport.base import Client
+from sliceplane.shell.transport.child import ChildService
+from sliceplane.shell.transport.service import ServiceContext
 from sliceplane.shell.xds.authentication import ReviewedTokens, Unsecured
 from sliceplane.shell.xds.connection import Handler
 from sliceplane.shell.xds.transport import GrpcListener
 
 _BACKLOG = 1024
+
+
+class XdsService(ChildService):
+    """The xDS server of an embedded plane (``sliceplane up --xds``), with the plane's certificate and authority."""
+
+    def __init__(self, listen: tuple[str, int]) -> None:
+        super().__init__("xds", "--bind-address", listen)
+
+    def flags(self, context: ServiceContext) -> tuple[str, ...]:
+        pki = context.pki
+        return (
+            f"--tls-cert-file={pki / 'apiserver.crt'}",
+            f"--tls-private-key-file={pki / 'apiserver.key'}",
+            f"--client-ca-file={pki / 'ca.crt'}",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

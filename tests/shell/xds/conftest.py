@@ -1,0 +1,171 @@
+"""A plane, its xDS server on a plain port in the test's loop, and programs that know of both by their bootstraps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from tests.shell.server.serving import Server, run_plane
+
+from sliceplane.api import codec
+from sliceplane.client import EndpointSlices, HttpClient, Namespaces, Services, StatusError, connect
+from sliceplane.kit.rng import Rng
+from sliceplane.shell.process.interfaces import addresses
+from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.shell.transport.reflect import loop_clock
+from sliceplane.shell.xds.admission import AdmissionConfig
+from sliceplane.shell.xds.server import XdsServer
+from sliceplane.shell.xds.serving import Doors, XdsDoors
+from sliceplane.xds.bootstrap import BootstrapWish, grpc_bootstrap
+from sliceplane.xds.catalog import XdsCatalog, XdsConfig
+
+PROGRAM = Path(__file__).with_name("grpc_program.py")
+_numbers = count()
+
+
+@pytest.fixture(scope="session")
+def live() -> Iterator[Server]:
+    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0))
+    yield Server(plane)
+    end()
+
+
+@pytest_asyncio.fixture
+async def client(live: Server) -> AsyncIterator[HttpClient]:
+    async with connect(live.plane.kubeconfig) as made:
+        yield made
+
+
+def host_address() -> str:
+    """Endpoints are never on loopback; so where this machine is reached."""
+    found = [address for address in addresses(ipv6=False) if not address.startswith("127.")]
+    assert found, "this machine has no address but those of loopback"
+    return found[0]
+
+
+class Shop:
+    """A namespace of a test's own, with Services whose slices a test writes."""
+
+    def __init__(self, client: HttpClient, namespace: str) -> None:
+        self.client = client
+        self.namespace = namespace
+
+    async def put(self, resource: Any, name: str, body: dict[str, Any]) -> None:
+        body["metadata"] = {"name": name, "namespace": self.namespace, **body.get("metadata", {})}
+        try:
+            await self.client.create(resource, self.namespace, codec.encode(body))
+        except StatusError as error:
+            if error.reason != "AlreadyExists":
+                raise
+            patch = {name: value for name, value in body.items() if name != "apiVersion"}
+            await self.client.patch(resource, self.namespace, name, codec.encode(patch), patch_type="merge")
+
+    async def service(self, name: str = "web", *, annotations: dict[str, str] | None = None, **spec: Any) -> None:
+        ports = [{"name": "http", "port": 80, "targetPort": 9000}]
+        metadata = {"annotations": annotations or {}}
+        await self.put(Services, name, {"metadata": metadata, "spec": {"ports": ports, **spec}})
+
+    async def slice(self, name: str, port: int, *endpoints: dict[str, Any], service: str = "web") -> None:
+        body = {
+            "metadata": {"labels": {"kubernetes.io/service-name": service}},
+            "addressType": "IPv4",
+            "ports": [{"name": "http", "port": port, "protocol": "TCP"}],
+            "endpoints": list(endpoints),
+        }
+        await self.put(EndpointSlices, name, body)
+
+    async def delete(self, resource: Any, name: str) -> None:
+        await self.client.delete(resource, self.namespace, name)
+
+
+def endpoint(address: str, **members: Any) -> dict[str, Any]:
+    return {"addresses": [address], "conditions": {"ready": True}, **members}
+
+
+@pytest_asyncio.fixture
+async def shop(client: HttpClient) -> Shop:
+    namespace = f"shop-{os.getpid()}-{next(_numbers)}"
+    await client.create(Namespaces, "", codec.encode({"metadata": {"name": namespace}}))
+    return Shop(client, namespace)
+
+
+class Served:
+    def __init__(self, server: XdsServer, port: int) -> None:
+        self.server = server
+        self.port = port
+
+    def wish(self, **members: Any) -> BootstrapWish:
+        return BootstrapWish(host="127.0.0.1", port=self.port, insecure=True, **members)
+
+
+@asynccontextmanager
+async def xds_server(
+    client: HttpClient, *, port: int = 0, config: XdsConfig | None = None, tells: str = "", spread_s: float = 0.0
+) -> AsyncIterator[Served]:
+    clock = loop_clock(time.time())
+    catalog = XdsCatalog(config or XdsConfig(), os.urandom(4).hex())
+    server = XdsServer(catalog, AdmissionConfig(), clock=clock)
+    doors = XdsDoors(Doors(plain=("127.0.0.1", port)), server, client, Rng(1), clock)
+    ((_, listening),) = await doors.open()
+    following = asyncio.create_task(server.follow(client, Rng(2), tells=tells))
+    try:
+        await asyncio.wait({following, asyncio.create_task(server.wait_ready())}, return_when="FIRST_COMPLETED")
+        yield Served(server, listening)
+    finally:
+        await doors.close(spread_s)
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following
+
+
+@pytest_asyncio.fixture
+async def served(client: HttpClient) -> AsyncIterator[Served]:
+    async with xds_server(client) as made:
+        yield made
+
+
+class GrpcProgram:
+    """``grpc_program`` with a bootstrap."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def ask(self, *words: object) -> Any:
+        assert self._process.stdin is not None, "asked for"
+        assert self._process.stdout is not None, "asked for"
+        self._process.stdin.write(" ".join(map(str, words)).encode() + b"\n")
+        line = await self._process.stdout.readline()
+        assert line, "the program has ended"
+        return json.loads(line)
+
+    async def answered(self, target: str, calls: int = 8) -> set[int]:
+        """The ports of the backends that answered; empty where a call failed."""
+        told = await self.ask("call", target, calls)
+        return set() if told["failed"] else {int(port) for port in told["answered"]}
+
+
+@asynccontextmanager
+async def grpc_program(folder: Path, wish: BootstrapWish) -> AsyncIterator[GrpcProgram]:
+    bootstrap = folder / f"{wish.node_id}.json"
+    bootstrap.write_text(json.dumps(grpc_bootstrap(wish)))
+    environment = {**os.environ, "GRPC_XDS_BOOTSTRAP": str(bootstrap)}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(PROGRAM), env=environment,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield GrpcProgram(process)
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

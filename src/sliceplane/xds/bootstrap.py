@@ -69,7 +69,7 @@ def grpc_bootstrap(wish: BootstrapWish) -> Document:
 
 def envoy_bootstrap(wish: BootstrapWish) -> Document:
     """For ``envoy -c``."""
-    source = {"resource_api_version": "V3", "ads": {}}
+    source: Document = {"resource_api_version": "V3", "ads": {}}
     ads = {
         "api_type": "DELTA_GRPC",
         "transport_api_version": "V3",
@@ -78,7 +78,7 @@ def envoy_bootstrap(wish: BootstrapWish) -> Document:
     }
     document: Document = {
         "node": _node(wish),
-        "dynamic_resources": {"ads_config": ads, "cds_config": source, "lds_config": source},
+        "dynamic_resources": {"ads_config": ads, "cds_config": source, "lds_config": {**source, "ads": {}}},
         "static_resources": {"clusters": [_cluster(wish)]},
     }
     if wish.token_file:

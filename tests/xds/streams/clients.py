@@ -17,11 +17,15 @@ from sliceplane.xds import names, wire
 from sliceplane.xds.names import ASSIGNMENT, CLUSTER, ENDPOINT, LISTENER
 from sliceplane.xds.resource import XdsResource
 from sliceplane.xds.streams.delta import DeltaStream
-from sliceplane.xds.streams.messages import Encoder, RequestError, WholeRequest, read_delta, read_whole
-from sliceplane.xds.streams.stream import Action, Admit, Finish, Refusal, Send, Sight
+from sliceplane.xds.streams.messages import RequestError, ResponseEncoder, WholeRequest, read_delta, read_whole
+from sliceplane.xds.streams.stream import Action, XdsAdmit, XdsFinish, XdsRefusal, XdsSend, XdsSight
 from sliceplane.xds.streams.whole import WholeStream
 
 GLOB = names.collection(names.PortKey(names.ServiceKey("default", "web"), "http"), "all", "a", "1")
+
+
+WEB = "default/web:http"
+API = "default/api:http"
 
 
 class Changed(NamedTuple):
@@ -79,6 +83,10 @@ class FakeView:
     def take_changes(self) -> list[Changed]:
         changes, self.changes = self.changes, []
         return sorted(changes, key=lambda change: names.TYPES.index(change.type_url))
+
+
+def scaled(view: FakeView, key: str = WEB, body: str = "b") -> None:
+    view.put(ASSIGNMENT, key, f"{key}={body}")
 
 
 class Response(NamedTuple):
@@ -178,8 +186,8 @@ class Recorded:
     responses: list[Response] = field(default_factory=list)
     #: by type: nonces that the client has not answered
     open: dict[str, str] = field(default_factory=dict)
-    refusals: list[Refusal] = field(default_factory=list)
-    finished: Finish | None = None
+    refusals: list[XdsRefusal] = field(default_factory=list)
+    finished: XdsFinish | None = None
 
     def sent(self, response: Response, *, names_wanted: Callable[[str, str], bool]) -> None:
         assert not response.doubled, "NoDuplicate: a name twice in a response"
@@ -200,10 +208,10 @@ class Client:
 
     delta: bool
 
-    def __init__(self, view: FakeView, encoder: Encoder | None = None, sight: Sight | None = None) -> None:
+    def __init__(self, view: FakeView, encoder: ResponseEncoder | None = None, sight: XdsSight | None = None) -> None:
         self.view = view
-        self.encoder = encoder or Encoder()
-        self.sight = sight or Sight()
+        self.encoder = encoder or ResponseEncoder()
+        self.sight = sight or XdsSight()
         self.now = 100.0
         self.stream: DeltaStream | WholeStream | None = None
         self.recorded = Recorded()
@@ -267,17 +275,17 @@ class Client:
     def perform(self, action: Action) -> None:
         assert self.stream is not None, "open"
         match action:
-            case Admit() if self.admits:
+            case XdsAdmit() if self.admits:
                 self.stream.on_admitted(self.view, self.sight, self.view.revision, self.now)  # type: ignore[arg-type]
                 for more in self.stream.take_actions():
                     self.perform(more)
-            case Send():
+            case XdsSend():
                 response = read_response(action.message, delta=self.delta)
                 self.recorded.sent(response, names_wanted=self.wants)
                 self.unanswered.append(response)
-            case Finish():
+            case XdsFinish():
                 self.recorded.finished = action
-            case Refusal():
+            case XdsRefusal():
                 self.recorded.refusals.append(action)
 
     def note_asked(self, message: bytes) -> None:

@@ -9,7 +9,7 @@ from tests.effort import effort
 from tests.xds.streams.clients import GLOB, Client, Envoy, FakeView, Grpc
 
 from sliceplane.xds.names import ASSIGNMENT, CLUSTER, ENDPOINT, LISTENER
-from sliceplane.xds.streams.nothing import absent_listener, empty_assignment
+from sliceplane.xds.streams.messages import absent_listener, empty_assignment
 
 SERVICES = ("a", "b", "c")
 _DIRECTORY = GLOB.removesuffix("*")

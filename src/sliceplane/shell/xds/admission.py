@@ -22,8 +22,8 @@ from sliceplane.registry.types import User
 from sliceplane.shell.transport.base import Client, Unreachable
 from sliceplane.shell.xds.authentication import UNSECURED
 from sliceplane.xds.resource import LISTENER_MODES, ListenerMode, XdsClient
-from sliceplane.xds.streams.messages import NodeFacts
-from sliceplane.xds.streams.stream import Sight
+from sliceplane.xds.streams.messages import ClientFacts
+from sliceplane.xds.streams.stream import XdsSight
 
 Trust = Literal["none", "zone", "node"]
 TRUSTS: Final[tuple[Trust, ...]] = ("none", "zone", "node")
@@ -52,7 +52,7 @@ class AdmissionConfig:
     leds: bool = True
 
 
-def place_of(node: NodeFacts, user: User, config: AdmissionConfig) -> XdsClient:
+def place_of(node: ClientFacts, user: User, config: AdmissionConfig) -> XdsClient:
     """Raises ``NotAdmitted``."""
     claimed_node = node.metadata.get("node_name", "")
     claimed_namespace = node.metadata.get("namespace", "")
@@ -85,12 +85,12 @@ def _bound_node(user: User) -> str:
     return next((values[0] for name, values in user.extra if name == _NODE_NAME and values), "")
 
 
-def cut(sight: Sight, node: NodeFacts, known: Iterable[str]) -> Sight:
+def cut(sight: XdsSight, node: ClientFacts, known: Iterable[str]) -> XdsSight:
     """*sight* of those namespaces alone that the client wants."""
     wanted = frozenset(filter(None, map(str.strip, node.metadata.get("namespaces", "").split(","))))
     if not wanted:
         return sight
-    return Sight(False, frozenset(name for name in known if name in wanted and sight.sees(name)))
+    return XdsSight(False, frozenset(name for name in known if name in wanted and sight.sees(name)))
 
 
 class Sights:
@@ -102,19 +102,19 @@ class Sights:
         self._namespaces = namespaces
         self._limit = asyncio.Semaphore(ASKED_AT_ONCE)
         #: by what makes a user another one: until when it counts, for which namespaces it was asked, and what it is
-        self._kept: dict[object, tuple[float, frozenset[str], Sight]] = {}
+        self._kept: dict[object, tuple[float, frozenset[str], XdsSight]] = {}
 
-    def known(self, user: User) -> Sight | None:
+    def known(self, user: User) -> XdsSight | None:
         """What is to be had at once."""
         if user is UNSECURED:
-            return Sight()
+            return XdsSight()
         kept = self._kept.get(_key(user))
         return kept[2] if kept is not None and self._clock() < kept[0] else None
 
-    async def of(self, user: User) -> Sight:
+    async def of(self, user: User) -> XdsSight:
         """Raises ``StatusError`` and ``Unreachable`` where nothing was ever said."""
         if user is UNSECURED:
-            return Sight()
+            return XdsSight()
         kept = self._kept.get(_key(user))
         namespaces = frozenset(self._namespaces())
         if kept is not None and self._clock() < kept[0] and (kept[2].everything or namespaces <= kept[1]):
@@ -131,12 +131,12 @@ class Sights:
         self._kept[_key(user)] = (self._clock() + KEPT_S, namespaces, sight)
         return sight
 
-    async def _asked(self, user: User, namespaces: frozenset[str]) -> Sight:
+    async def _asked(self, user: User, namespaces: frozenset[str]) -> XdsSight:
         if await self._may(user, ""):
-            return Sight()
+            return XdsSight()
         names = sorted(namespaces)
         answers = await asyncio.gather(*[self._may(user, name) for name in names])
-        return Sight(False, frozenset(name for name, may in zip(names, answers, strict=True) if may))
+        return XdsSight(False, frozenset(name for name, may in zip(names, answers, strict=True) if may))
 
     async def _may(self, user: User, namespace: str) -> bool:
         attributes = {"group": "discovery.k8s.io", "resource": "endpointslices", "verb": "get", "namespace": namespace}

@@ -43,9 +43,18 @@ from sliceplane.xds import names
 from sliceplane.xds.catalog import XdsCatalog, XdsChange
 from sliceplane.xds.resource import XdsClient
 from sliceplane.xds.streams.delta import DeltaStream
-from sliceplane.xds.streams.messages import PERMISSION_DENIED, UNAVAILABLE, Encoder, NodeFacts
+from sliceplane.xds.streams.messages import PERMISSION_DENIED, UNAVAILABLE, ClientFacts, ResponseEncoder
 from sliceplane.xds.streams.status import ClientReport, TypeReport, clients_page
-from sliceplane.xds.streams.stream import Admit, AdsStream, Applied, Finish, Late, Refusal, Send, Sight
+from sliceplane.xds.streams.stream import (
+    AdsStream,
+    XdsAdmit,
+    XdsApplied,
+    XdsFinish,
+    XdsLate,
+    XdsRefusal,
+    XdsSend,
+    XdsSight,
+)
 from sliceplane.xds.streams.whole import WholeStream
 
 _SERVICE: Final = "/envoy.service.discovery.v3.AggregatedDiscoveryService/"
@@ -85,7 +94,7 @@ class XdsServer:
         self._catalog = catalog
         self._config = config
         self._clock = clock
-        self._encoder = Encoder()
+        self._encoder = ResponseEncoder()
         self._connected: dict[Call, _Connected] = {}
         self._informers: list[RunningInformer[Any]] = []
         self._namespaces: dict[str, int] = {}
@@ -258,20 +267,20 @@ class XdsServer:
     def _perform(self, item: _Connected) -> None:
         for action in item.stream.take_actions():
             match action:
-                case Send(type_url, message):
+                case XdsSend(type_url, message):
                     self._responses.of(_short(type_url)).value += 1
                     item.call.send(message)
-                case Applied(_, took_s):
+                case XdsApplied(_, took_s):
                     self._convergence.observe(took_s)
-                case Admit(node):
+                case XdsAdmit(node):
                     if self._ready.is_set():
                         self._admit(item, node)
-                case Finish(status, text):
+                case XdsFinish(status, text):
                     self._end(item, status, text)
                     return
-                case Refusal():
+                case XdsRefusal():
                     self._on_refusal(item, action)
-                case Late(type_url):
+                case XdsLate(type_url):
                     self._lates.value += 1
                     _log.warning("a client does not answer", **self._shown(item), type=_short(type_url))
         before = item.behind
@@ -302,7 +311,7 @@ class XdsServer:
 
     # -- who may see what --------------------------------------------------------------------------------
 
-    def _admit(self, item: _Connected, node: NodeFacts) -> None:
+    def _admit(self, item: _Connected, node: ClientFacts) -> None:
         assert self._sights is not None, "follows"
         try:
             item.client = place_of(node, item.call.user, self._config)
@@ -315,7 +324,7 @@ class XdsServer:
         else:
             self._admitted(item, node, sight)
 
-    async def _admit_later(self, item: _Connected, node: NodeFacts, sights: Sights, user: User) -> None:
+    async def _admit_later(self, item: _Connected, node: ClientFacts, sights: Sights, user: User) -> None:
         try:
             sight = await sights.of(user)
         except (StatusError, Unreachable) as error:
@@ -326,7 +335,7 @@ class XdsServer:
         item.asking = None
         self._admitted(item, node, sight)
 
-    def _admitted(self, item: _Connected, node: NodeFacts, sight: Sight) -> None:
+    def _admitted(self, item: _Connected, node: ClientFacts, sight: XdsSight) -> None:
         if item.call not in self._connected or item.client is None:
             return
         view = item.stream.view or self._catalog.view(item.client)
@@ -358,7 +367,7 @@ class XdsServer:
 
     # -- refusals ----------------------------------------------------------------------------------------
 
-    def _on_refusal(self, item: _Connected, refusal: Refusal) -> None:
+    def _on_refusal(self, item: _Connected, refusal: XdsRefusal) -> None:
         self._refusals.of(_short(refusal.type_url)).value += 1
         text = refusal.text[:_TEXT_MAX]
         shown = ", ".join(refusal.names[:5])
@@ -409,7 +418,7 @@ class XdsServer:
         return [self._report(item, now) for item in self._connected.values()]
 
     def _report(self, item: _Connected, now: float) -> ClientReport:
-        node = item.stream.node or NodeFacts()
+        node = item.stream.node or ClientFacts()
         client = item.client or XdsClient(kind="grpc")
         return ClientReport(
             id=node.id,

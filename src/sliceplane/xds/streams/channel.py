@@ -12,7 +12,7 @@ from typing import Final
 ABSENT: Final = ""
 
 
-class Channel:
+class XdsChannel:
     """Owned by one stream."""
 
     __slots__ = (

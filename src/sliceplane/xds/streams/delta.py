@@ -16,18 +16,18 @@ from typing import Final
 
 from sliceplane.xds import names
 from sliceplane.xds.resource import XdsResource
-from sliceplane.xds.streams.channel import ABSENT, Channel
+from sliceplane.xds.streams.channel import ABSENT, XdsChannel
 from sliceplane.xds.streams.messages import (
     MESSAGE_BYTES_MAX,
     PERMISSION_DENIED,
     DeltaRequest,
-    Encoder,
     ResourceError,
+    ResponseEncoder,
     WholeRequest,
     delta_ack,
+    empty_assignment,
     read_delta,
 )
-from sliceplane.xds.streams.nothing import empty_assignment
 from sliceplane.xds.streams.stream import WILDCARD_TYPES, AdsStream
 
 EVERYTHING: Final = "*"
@@ -38,7 +38,7 @@ _OVERHEAD: Final = 64
 class DeltaStream(AdsStream):
     """See ``AdsStream``."""
 
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, encoder: ResponseEncoder) -> None:
         super().__init__(encoder)
         #: clusters that were sent, and to whose assignments the client has not subscribed yet
         self._promised: dict[str, None] = {}
@@ -77,7 +77,7 @@ class DeltaStream(AdsStream):
             self._subscribe(channel, name, request.initial if first else {})
         self._may_ask(channel, answers, now)
 
-    def _on_answer(self, channel: Channel, error: str | None, now: float) -> None:
+    def _on_answer(self, channel: XdsChannel, error: str | None, now: float) -> None:
         sent = self._landed(channel, now, accepted=error is None)
         if error is not None and len(sent) > 1:
             middle = len(sent) // 2
@@ -85,7 +85,7 @@ class DeltaStream(AdsStream):
         elif error is not None:
             self._note_refusal(channel, sent, error)
 
-    def _subscribe(self, channel: Channel, name: str, versions: Mapping[str, str]) -> None:
+    def _subscribe(self, channel: XdsChannel, name: str, versions: Mapping[str, str]) -> None:
         if name == EVERYTHING:
             if channel.type_url in WILDCARD_TYPES:
                 channel.wildcard = True
@@ -102,7 +102,7 @@ class DeltaStream(AdsStream):
             channel.force(name)
             self._promised.pop(name, None)
 
-    def _subscribe_collection(self, channel: Channel, glob: str) -> None:
+    def _subscribe_collection(self, channel: XdsChannel, glob: str) -> None:
         """Envoy keeps members over a reconnect, and does not say which: all are sent, and what ever went is removed."""
         assert self._view is not None, "admitted"
         collection = self._view.collection(glob)
@@ -112,7 +112,7 @@ class DeltaStream(AdsStream):
             for name in (*collection.removed, *[member.name for member in collection.members]):
                 channel.force(name)
 
-    def _unsubscribe(self, channel: Channel, name: str) -> None:
+    def _unsubscribe(self, channel: XdsChannel, name: str) -> None:
         if name == EVERYTHING:
             channel.wildcard = False
             for held in [held for held in channel.sent if held not in channel.names]:
@@ -126,7 +126,7 @@ class DeltaStream(AdsStream):
                 for member in [member for member in channel.owed if names.collection_of(member) == name]:
                     channel.settle(member)
 
-    def _respond(self, channel: Channel, now: float) -> None:
+    def _respond(self, channel: XdsChannel, now: float) -> None:
         if channel.again:
             group = channel.again.pop(0)
             for name in group:
@@ -172,7 +172,7 @@ class DeltaStream(AdsStream):
             if channel.type_url == names.CLUSTER:
                 self._owe_assignments(sent, removed)
 
-    def _difference(self, channel: Channel, name: str) -> tuple[XdsResource | None, bool]:
+    def _difference(self, channel: XdsChannel, name: str) -> tuple[XdsResource | None, bool]:
         """What is to be sent of *name* (``None``: that there is none), and whether anything is."""
         forced = name in channel.forced
         resource = self._get(channel, name)
@@ -185,7 +185,7 @@ class DeltaStream(AdsStream):
             return resource, forced or held != resource.version
         return None, forced or bool(held)
 
-    def _note_sent(self, channel: Channel, name: str, version: str) -> None:
+    def _note_sent(self, channel: XdsChannel, name: str, version: str) -> None:
         channel.settle(name)
         if channel.type_url != names.ENDPOINT:
             if version or name in channel.names:
@@ -193,7 +193,7 @@ class DeltaStream(AdsStream):
             else:
                 channel.sent.pop(name, None)
 
-    def _errors(self, channel: Channel, name: str) -> list[ResourceError]:
+    def _errors(self, channel: XdsChannel, name: str) -> list[ResourceError]:
         if not self._is_forbidden(channel, name):
             return []
         return [ResourceError(name, PERMISSION_DENIED, f"{name}: this client may not see its namespace")]

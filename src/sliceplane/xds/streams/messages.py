@@ -13,6 +13,8 @@ from typing import Final
 
 from sliceplane.kit.protobuf import MalformedProtobuf
 from sliceplane.xds import wire
+from sliceplane.xds.listeners import grpc_listener
+from sliceplane.xds.names import ASSIGNMENT, LISTENER
 from sliceplane.xds.resource import XdsResource
 
 #: google.rpc.Code
@@ -33,7 +35,7 @@ class RequestError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class ClientFacts:
     """What a client says of itself."""
 
     id: str = ""
@@ -53,7 +55,7 @@ class WholeRequest:
     """``DiscoveryRequest``: of the state of the world."""
 
     type_url: str
-    node: NodeFacts | None
+    node: ClientFacts | None
     version: str
     names: tuple[str, ...]
     nonce: str
@@ -66,7 +68,7 @@ class DeltaRequest:
     """``DeltaDiscoveryRequest``."""
 
     type_url: str
-    node: NodeFacts | None
+    node: ClientFacts | None
     subscribe: tuple[str, ...]
     unsubscribe: tuple[str, ...]
     initial: Mapping[str, str]
@@ -145,13 +147,13 @@ class _Values:
     def status(self, number: int) -> str | None:
         return self.message(number).text(2)[:TEXT_MAX] if number in self._fields else None
 
-    def node(self, number: int) -> NodeFacts | None:
+    def node(self, number: int) -> ClientFacts | None:
         if number not in self._fields:
             return None
         node = self.message(number)
         locality = node.message(4)
         build = node.message(8).message(1)
-        return NodeFacts(
+        return ClientFacts(
             id=node.text(1)[:TEXT_MAX],
             cluster=node.text(2)[:TEXT_MAX],
             region=locality.text(1)[:TEXT_MAX],
@@ -182,7 +184,7 @@ class ResourceError:
         return wire.message(1, wire.text(1, self.name)) + wire.message(2, status)
 
 
-class Encoder:
+class ResponseEncoder:
     """Owned by one server; remembers the last frame of each kind."""
 
     def __init__(self) -> None:
@@ -224,6 +226,17 @@ class Encoder:
         frame = make()
         self._last[variant, type_url] = (key, frame)
         return frame
+
+
+def empty_assignment(name: str) -> XdsResource:
+    """Envoy does not hear of an assignment that it is gone; that it is empty it does."""
+    return XdsResource(ASSIGNMENT, name, wire.text(1, name))
+
+
+def absent_listener(name: str) -> XdsResource:
+    """What a gRPC client gets of a name that leads nowhere, so that a call fails at once and not after 15 s: no answer
+    can say to every client that there is none; a listener whose routes have no virtual host is understood by all."""
+    return XdsResource(LISTENER, name, grpc_listener(name, None))
 
 
 def delta_ack(type_url: str, nonce: str) -> bytes:

@@ -21,15 +21,15 @@ from typing import Final
 from sliceplane.xds import names
 from sliceplane.xds.catalog import XdsChange, XdsView
 from sliceplane.xds.resource import XdsResource
-from sliceplane.xds.streams.channel import Channel
+from sliceplane.xds.streams.channel import XdsChannel
 from sliceplane.xds.streams.messages import (
     INVALID_ARGUMENT,
     RESOURCE_EXHAUSTED,
     UNAVAILABLE,
+    ClientFacts,
     DeltaRequest,
-    Encoder,
-    NodeFacts,
     RequestError,
+    ResponseEncoder,
     WholeRequest,
 )
 
@@ -54,7 +54,7 @@ REQUESTS_PER_S: Final = 100.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class XdsSight:
     """What a client may see."""
 
     everything: bool = True
@@ -65,20 +65,20 @@ class Sight:
 
 
 @dataclass(frozen=True, slots=True)
-class Admit:
+class XdsAdmit:
     """The server is to say what this client sees, by ``on_admitted``, or to end the stream."""
 
-    node: NodeFacts
+    node: ClientFacts
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class XdsSend:
     type_url: str
     message: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class XdsFinish:
     """The stream ends with this status of gRPC."""
 
     status: int
@@ -86,7 +86,7 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class XdsRefusal:
     """The client refuses (NACK) one of these resources, by what it says."""
 
     type_url: str
@@ -95,21 +95,21 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class XdsLate:
     """The client has not answered for ``LATE_S``."""
 
     type_url: str
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class XdsApplied:
     """The client has what changed first of a response, *took_s* after that changed."""
 
     type_url: str
     took_s: float
 
 
-Action = Admit | Send | Finish | Refusal | Late | Applied
+Action = XdsAdmit | XdsSend | XdsFinish | XdsRefusal | XdsLate | XdsApplied
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +134,12 @@ class AdsStream(ABC):
     #: whether its client takes silence for an answer
     impatient = False
 
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, encoder: ResponseEncoder) -> None:
         self._encoder = encoder
-        self.node: NodeFacts | None = None
+        self.node: ClientFacts | None = None
         self._view: XdsView | None = None
-        self._sight = Sight(everything=False)
-        self._channels: dict[str, Channel] = {}
+        self._sight = XdsSight(everything=False)
+        self._channels: dict[str, XdsChannel] = {}
         #: by which changes of a listener are told
         self._topics: dict[str, str] = {}
         self._held: list[bytes] = []
@@ -171,7 +171,7 @@ class AdsStream(ABC):
                 return
             self.node = request.node
             self._opened = self._tokens_at = now
-            self._actions.append(Admit(request.node))
+            self._actions.append(XdsAdmit(request.node))
         if self._view is None:
             self._held.append(message)
             if len(self._held) > HELD_REQUESTS_MAX:
@@ -180,7 +180,7 @@ class AdsStream(ABC):
         self._on_read(request, now)
         self._flush(now)
 
-    def on_admitted(self, view: XdsView, sight: Sight, revision: int, now: float) -> None:
+    def on_admitted(self, view: XdsView, sight: XdsSight, revision: int, now: float) -> None:
         """*view* and *sight* are the client's from now on: at the first call what it asked before is answered."""
         first = self._view is None
         self._view, self._sight, self._revision = view, sight, revision
@@ -219,7 +219,7 @@ class AdsStream(ABC):
         for channel in self._channels.values():
             if channel.flight is not None and not channel.late and now >= channel.began + LATE_S:
                 channel.late = True
-                self._actions.append(Late(channel.type_url))
+                self._actions.append(XdsLate(channel.type_url))
         if self._gate_since is not None and now >= self._gate_since + GATE_S:
             self._gate_since = None
             self._gate_is_open = True
@@ -252,7 +252,7 @@ class AdsStream(ABC):
         return self._view
 
     @property
-    def sight(self) -> Sight:
+    def sight(self) -> XdsSight:
         return self._sight
 
     @property
@@ -291,7 +291,7 @@ class AdsStream(ABC):
     def _on_read(self, request: WholeRequest | DeltaRequest, now: float) -> None: ...
 
     @abstractmethod
-    def _respond(self, channel: Channel, now: float) -> None:
+    def _respond(self, channel: XdsChannel, now: float) -> None:
         """Sends what *channel* owes as far as it may go now."""
 
     def _is_plain_ack(self, message: bytes, now: float) -> bool:
@@ -303,19 +303,19 @@ class AdsStream(ABC):
     def _finish(self, status: int, text: str) -> None:
         self.finished = True
         self._held.clear()
-        self._actions.append(Finish(status, text))
+        self._actions.append(XdsFinish(status, text))
 
-    def _channel(self, type_url: str) -> Channel | None:
+    def _channel(self, type_url: str) -> XdsChannel | None:
         """``None``: the client asks for too much, and the stream is finished."""
         channel = self._channels.get(type_url)
         if channel is None:
             if len(self._channels) >= TYPES_MAX:
                 self._finish(RESOURCE_EXHAUSTED, f"more than {TYPES_MAX} types of resources on a stream")
                 return None
-            channel = self._channels[type_url] = Channel(type_url)
+            channel = self._channels[type_url] = XdsChannel(type_url)
         return channel
 
-    def _may_ask(self, channel: Channel, answers: bool, now: float) -> bool:
+    def _may_ask(self, channel: XdsChannel, answers: bool, now: float) -> bool:
         """Whether the limits allow one more request; else the stream is finished."""
         if not answers:
             self._tokens = min(REQUESTS_BURST, self._tokens + (now - self._tokens_at) * REQUESTS_PER_S) - 1.0
@@ -327,28 +327,28 @@ class AdsStream(ABC):
         return not self.finished
 
     def _send(self, type_url: str, message: bytes) -> None:
-        self._actions.append(Send(type_url, message))
+        self._actions.append(XdsSend(type_url, message))
 
-    def _landed(self, channel: Channel, now: float, *, accepted: bool) -> tuple[str, ...]:
+    def _landed(self, channel: XdsChannel, now: float, *, accepted: bool) -> tuple[str, ...]:
         """The names that the response carried."""
         if accepted and channel.flight_from is not None:
-            self._actions.append(Applied(channel.type_url, now - channel.flight_at))
+            self._actions.append(XdsApplied(channel.type_url, now - channel.flight_at))
         if channel.type_url == names.CLUSTER:
             self._gate_since = None
         return channel.land(accepted=accepted)
 
-    def _note_refusal(self, channel: Channel, refused: tuple[str, ...], text: str) -> None:
+    def _note_refusal(self, channel: XdsChannel, refused: tuple[str, ...], text: str) -> None:
         for name in refused:
             channel.refused.pop(name, None)
             channel.refused[name] = text
-        self._actions.append(Refusal(channel.type_url, refused, text))
+        self._actions.append(XdsRefusal(channel.type_url, refused, text))
 
-    def _wants(self, channel: Channel, name: str) -> bool:
+    def _wants(self, channel: XdsChannel, name: str) -> bool:
         if channel.wildcard or name in channel.names:
             return True
         return channel.type_url == names.ENDPOINT and names.collection_of(name) in channel.names
 
-    def _wanted(self, channel: Channel, topic: str) -> Sequence[str]:
+    def _wanted(self, channel: XdsChannel, topic: str) -> Sequence[str]:
         """The names of which a change of *topic* tells."""
         if self._wants(channel, topic):
             return (topic,)
@@ -363,7 +363,7 @@ class AdsStream(ABC):
             topic = self._topics[listener] = self._view.topic(names.LISTENER, listener)
         return topic
 
-    def _of_interest(self, channel: Channel) -> list[str]:
+    def _of_interest(self, channel: XdsChannel) -> list[str]:
         """Every name whose resource the client holds or should hold."""
         assert self._view is not None, "admitted"
         wanted = dict.fromkeys(channel.sent)
@@ -372,7 +372,7 @@ class AdsStream(ABC):
             wanted.update(dict.fromkeys(resource.name for resource in self._view.all(channel.type_url)))
         return list(wanted)
 
-    def _get(self, channel: Channel, name: str) -> XdsResource | None:
+    def _get(self, channel: XdsChannel, name: str) -> XdsResource | None:
         """What the client may see of that name."""
         assert self._view is not None, "admitted"
         resource = self._view.get(channel.type_url, name)
@@ -380,7 +380,7 @@ class AdsStream(ABC):
             return resource
         return resource if self._sight.sees(self._view.namespace_of(channel.type_url, name)) else None
 
-    def _is_forbidden(self, channel: Channel, name: str) -> bool:
+    def _is_forbidden(self, channel: XdsChannel, name: str) -> bool:
         assert self._view is not None, "admitted"
         if self._sight.everything or self._view.get(channel.type_url, name) is None:
             return False
@@ -402,7 +402,7 @@ class AdsStream(ABC):
                 self._respond(channel, now)
                 channel.rest()
 
-    def _waits_for_clusters(self, channel: Channel, now: float) -> bool:
+    def _waits_for_clusters(self, channel: XdsChannel, now: float) -> bool:
         """Whether new listeners and routes wait for clusters that the client has not accepted."""
         clusters = self._channels.get(names.CLUSTER)
         if self._gate_is_open or channel.type_url not in _LATER or clusters is None or not clusters.flight:

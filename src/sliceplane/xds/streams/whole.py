@@ -15,7 +15,7 @@ from typing import Final
 
 from sliceplane.xds import names
 from sliceplane.xds.resource import XdsResource
-from sliceplane.xds.streams.channel import Channel
+from sliceplane.xds.streams.channel import XdsChannel
 from sliceplane.xds.streams.messages import (
     MESSAGE_BYTES_MAX,
     NOT_FOUND,
@@ -24,9 +24,10 @@ from sliceplane.xds.streams.messages import (
     DeltaRequest,
     ResourceError,
     WholeRequest,
+    absent_listener,
+    empty_assignment,
     read_whole,
 )
-from sliceplane.xds.streams.nothing import absent_listener, empty_assignment
 from sliceplane.xds.streams.stream import ORDER, WILDCARD_TYPES, AdsStream
 
 EVERYTHING: Final = "*"
@@ -65,13 +66,13 @@ class WholeStream(AdsStream):
                 channel.force(name)
         self._may_ask(channel, answers, now)
 
-    def _on_answer(self, channel: Channel, error: str | None, now: float) -> None:
+    def _on_answer(self, channel: XdsChannel, error: str | None, now: float) -> None:
         sent = self._landed(channel, now, accepted=error is None)
         if error is not None:
             # The client takes the others of a response (gRFC A46), and names those that it does not.
             self._note_refusal(channel, tuple([name for name in sent if name in error]) or sent, error)
 
-    def _respond(self, channel: Channel, now: float) -> None:
+    def _respond(self, channel: XdsChannel, now: float) -> None:
         if channel.type_url not in ORDER or not (channel.owed or channel.must_answer):
             return
         if self._waits_for_clusters(channel, now):
@@ -81,7 +82,7 @@ class WholeStream(AdsStream):
         else:
             self._respond_with_changed(channel, now)
 
-    def _respond_with_all(self, channel: Channel, now: float) -> None:
+    def _respond_with_all(self, channel: XdsChannel, now: float) -> None:
         assert self._view is not None, "admitted"
         wanted = dict.fromkeys(channel.names)
         if channel.wildcard:
@@ -113,7 +114,7 @@ class WholeStream(AdsStream):
         channel.sent = versions
         self._launch(channel, resources, errors, now)
 
-    def _respond_with_changed(self, channel: Channel, now: float) -> None:
+    def _respond_with_changed(self, channel: XdsChannel, now: float) -> None:
         resources: list[XdsResource] = []
         size = 0
         for name in tuple(channel.owed):
@@ -136,14 +137,16 @@ class WholeStream(AdsStream):
         if resources:
             self._launch(channel, resources, [], now)
 
-    def _launch(self, channel: Channel, resources: list[XdsResource], errors: list[ResourceError], now: float) -> None:
+    def _launch(
+        self, channel: XdsChannel, resources: list[XdsResource], errors: list[ResourceError], now: float
+    ) -> None:
         channel.must_answer = False
         nonce = self._next_nonce()
         message = self._encoder.whole(channel.type_url, nonce, resources, errors)
         channel.launch(nonce, tuple([resource.name for resource in resources]), b"", self._revision, now)
         self._send(channel.type_url, message)
 
-    def _error(self, channel: Channel, name: str) -> ResourceError:
+    def _error(self, channel: XdsChannel, name: str) -> ResourceError:
         if self._is_forbidden(channel, name):
             return ResourceError(name, PERMISSION_DENIED, f"{name}: this client may not see its namespace")
         return ResourceError(name, NOT_FOUND, f"{name}: there is no such Service or port")

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
-from sortedcontainers import SortedDict
-
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
@@ -29,22 +27,22 @@ from sliceplane.informer.cache import Change
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
 from sliceplane.proxy.model import ServiceKey
-from sliceplane.proxy.selections import ALL
 from sliceplane.registry.types import User
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.pages import Page, PageMaker
 from sliceplane.shell.transport.base import Client, Unreachable
 from sliceplane.shell.transport.events import EventRecorder
 from sliceplane.shell.transport.reflect import RunningInformer
-from sliceplane.shell.transport.telling import FAMILY, Consumer, telling
+from sliceplane.shell.transport.telling import telling
 from sliceplane.shell.xds.admission import AdmissionConfig, NotAdmitted, Sights, cut, place_of
 from sliceplane.shell.xds.connection import Call
+from sliceplane.shell.xds.progress import AckTeller, BehindCounts
 from sliceplane.xds import names
 from sliceplane.xds.catalog import XdsCatalog, XdsChange
 from sliceplane.xds.resource import XdsClient
 from sliceplane.xds.streams.delta import DeltaStream
 from sliceplane.xds.streams.messages import PERMISSION_DENIED, UNAVAILABLE, ClientFacts, ResponseEncoder
-from sliceplane.xds.streams.status import ClientReport, TypeReport, clients_page
+from sliceplane.xds.streams.status import ClientReport, TypeReport, clients_page, short
 from sliceplane.xds.streams.stream import (
     AdsStream,
     XdsAdmit,
@@ -104,9 +102,8 @@ class XdsServer:
         self._sights_due = asyncio.Event()
         self._events: EventRecorder | None = None
         self._services: RunningInformer[Service] | None = None
-        #: how many clients lack a revision, by the first that they lack
-        self._behind: SortedDict = SortedDict()
-        self._teller: _Teller | None = None
+        self._behind: Final = BehindCounts()
+        self._teller: AckTeller | None = None
         self.stopping = False
         self.metrics = self._declared()
 
@@ -117,7 +114,7 @@ class XdsServer:
         )
         metrics.computed(
             "gauge", "sliceplane_xds_clients_behind", "Clients that have not accepted what changed last.",
-            lambda: float(sum(self._behind.values())),
+            lambda: float(self._behind.clients),
         )  # fmt: skip
         metrics.computed(
             "gauge", "sliceplane_xds_clients_late", "Clients that have not answered for 30 seconds.",
@@ -151,7 +148,7 @@ class XdsServer:
         self._services = self._informers[0]
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             if tells:
-                self._teller = _Teller(tells, self._informers[1], self)
+                self._teller = AckTeller(tells, self._informers[1], self._clock, self._applied)
                 await stack.enter_async_context(telling(client, self._teller, rng.fork(), self._clock))
             for informer in self._informers:
                 group.create_task(informer.run(), name=f"informer {informer.resource.key}")
@@ -268,7 +265,7 @@ class XdsServer:
         for action in item.stream.take_actions():
             match action:
                 case XdsSend(type_url, message):
-                    self._responses.of(_short(type_url)).value += 1
+                    self._responses.of(short(type_url)).value += 1
                     item.call.send(message)
                 case XdsApplied(_, took_s):
                     self._convergence.observe(took_s)
@@ -282,21 +279,14 @@ class XdsServer:
                     self._on_refusal(item, action)
                 case XdsLate(type_url):
                     self._lates.value += 1
-                    _log.warning("a client does not answer", **self._shown(item), type=_short(type_url))
+                    _log.warning("a client does not answer", **self._shown(item), type=short(type_url))
         before = item.behind
         self._count_behind(item, None if item.stream.is_late else item.stream.behind_from)
         if before is not None and before != item.behind:
             self._note_progress()
 
     def _count_behind(self, item: _Connected, behind: int | None) -> None:
-        if behind == item.behind:
-            return
-        if item.behind is not None:
-            self._behind[item.behind] -= 1
-            if not self._behind[item.behind]:
-                del self._behind[item.behind]
-        if behind is not None:
-            self._behind[behind] = self._behind.get(behind, 0) + 1
+        self._behind.move(item.behind, behind)
         item.behind = behind
 
     def _end(self, item: _Connected, status: int, text: str) -> None:
@@ -368,10 +358,10 @@ class XdsServer:
     # -- refusals ----------------------------------------------------------------------------------------
 
     def _on_refusal(self, item: _Connected, refusal: XdsRefusal) -> None:
-        self._refusals.of(_short(refusal.type_url)).value += 1
+        self._refusals.of(short(refusal.type_url)).value += 1
         text = refusal.text[:_TEXT_MAX]
         shown = ", ".join(refusal.names[:5])
-        _log.warning("a client refuses", **self._shown(item), type=_short(refusal.type_url), resources=shown, why=text)
+        _log.warning("a client refuses", **self._shown(item), type=short(refusal.type_url), resources=shown, why=text)
         view = item.stream.view
         if self._events is None or self._services is None or view is None:
             return
@@ -392,18 +382,12 @@ class XdsServer:
 
     # -- how far clients are -----------------------------------------------------------------------------
 
-    def first_behind(self) -> int | None:
-        """The first revision that some client lacks; ``None``: none lacks any."""
-        return next(iter(self._behind), None)
-
-    @property
-    def revision(self) -> int | None:
-        """Up to which clients were told; ``None``: changes are about to be told."""
-        return None if self._flush_scheduled else self._catalog.revision
-
     def _note_progress(self) -> None:
         if self._teller is not None and not self._flush_scheduled:
             self._teller.on_applied()
+
+    def _applied(self) -> tuple[int | None, int] | None:
+        return None if self._flush_scheduled else (self._behind.first, self._catalog.revision)
 
     def _count_clients(self) -> Iterable[tuple[tuple[str, ...], float]]:
         counts: dict[str, int] = {}
@@ -433,7 +417,7 @@ class XdsServer:
             listeners=client.listeners,
             connected_seconds=round(now - item.since, 3),
             behind=item.stream.behind_from is not None,
-            types=tuple(TypeReport.of(status, now, _short(status.type_url)) for status in item.stream.status()),
+            types=tuple(TypeReport.of(status, now, short(status.type_url)) for status in item.stream.status()),
         )
 
     # -- pages -------------------------------------------------------------------------------------------
@@ -454,51 +438,6 @@ class XdsServer:
             return Page(body, content_type="application/json")
 
         return {"/healthz": live, "/livez": live, "/readyz": ready, "/xds/clients": clients}
-
-
-class _Teller(Consumer):
-    """Tells what clients have accepted, where other consumers tell what they have read."""
-
-    def __init__(self, name: str, slices: RunningInformer[Any], server: XdsServer) -> None:
-        self._server = server
-        #: the last revision of the catalog that what is carried leads to
-        self._carried: int | None = None
-        super().__init__("xds", name, {ALL: slices}, server._clock)
-
-    def on_applied(self) -> None:
-        self.note_progress()
-        self.held_more.set()
-        if self.progress.asked:
-            self.reports_wanted.set()
-
-    def note_progress(self) -> None:
-        behind = self._server.first_behind()
-        revision = self._server.revision
-        if revision is None:
-            return
-        if behind is None:
-            self._carried = None
-            super().note_progress()
-            return
-        if self._carried is not None and behind > self._carried:
-            self.progress.on_written(FAMILY)
-            self._carried = None
-        if self._carried is None:
-            self.progress.on_taken(FAMILY)
-            self._carried = revision
-
-
-def _short(type_url: str) -> str:
-    return SHORT.get(type_url, "other")
-
-
-SHORT: Final = {
-    names.LISTENER: "LDS",
-    names.ROUTES: "RDS",
-    names.CLUSTER: "CDS",
-    names.ASSIGNMENT: "EDS",
-    names.ENDPOINT: "LEDS",
-}
 
 
 def service_of(type_url: str, name: str, namespace: str) -> ServiceKey | None:

@@ -8,11 +8,24 @@ from typing import Final
 import msgspec
 
 from sliceplane.kit.columns import table
+from sliceplane.xds import names
 from sliceplane.xds.streams.stream import ChannelStatus
 
+_SHORT: Final = {
+    names.LISTENER: "LDS",
+    names.ROUTES: "RDS",
+    names.CLUSTER: "CDS",
+    names.ASSIGNMENT: "EDS",
+    names.ENDPOINT: "LEDS",
+}
 _HEADS: Final = ("CLIENT", "KIND", "NODE", "ZONE", "TYPE", "HELD", "SENT", "ACKED", "STATE")
 #: of a refusal's text in the table
 _TEXT_MAX: Final = 160
+
+
+def short(type_url: str) -> str:
+    """The name by which people call a type."""
+    return _SHORT.get(type_url, "other")
 
 
 class TypeReport(msgspec.Struct, frozen=True, rename="camel"):

@@ -88,8 +88,10 @@ class Shop:
         await self.client.delete(resource, self.namespace, name)
 
 
-def endpoint(address: str, **members: Any) -> dict[str, Any]:
-    return {"addresses": [address], "conditions": {"ready": True}, **members}
+def endpoint(address: str, pod: str, **members: Any) -> dict[str, Any]:
+    """Of a Pod of that name, for several may be at the one address that the machine has."""
+    target = {"kind": "Pod", "name": pod, "uid": pod}
+    return {"addresses": [address], "conditions": {"ready": True}, "targetRef": target, **members}
 
 
 @pytest_asyncio.fixture

@@ -25,15 +25,15 @@ async def test_a_program_sees_endpoints_come_and_go_and_an_unknown_name_fails_an
         assert told["s"] < 10.0, "a name that leads nowhere is not waited for: gRPC would do so for 15 s"
 
         await shop.service()
-        await shop.slice("web-1", first, endpoint(at))
+        await shop.slice("web-1", first, endpoint(at, "one"))
         await eventually(lambda: program.answered(target), lambda ports: ports == {first})
-        await shop.slice("web-2", second, endpoint(at))
+        await shop.slice("web-2", second, endpoint(at, "two"))
         await eventually(lambda: program.answered(target), lambda ports: ports == {first, second})
         await shop.delete(EndpointSlices, "web-1")
         await eventually(lambda: program.answered(target), lambda ports: ports == {second})
         # The last one terminates, and serves still.
         going = {"ready": False, "serving": True, "terminating": True}
-        await shop.slice("web-2", second, {"addresses": [at], "conditions": going})
+        await shop.slice("web-2", second, endpoint(at, "two", conditions=going))
         assert await program.answered(target) == {second}
         await shop.delete(Services, "web")
         await eventually(lambda: program.ask("call", target, 1), lambda told: not told["answered"])

@@ -17,6 +17,8 @@ from benchmarks.tools.process import child_environment
 
 COLUMNS = {"name", "size", "value", "unit", "peer", "peer_value", "ratio", "budget", "met"}
 NEEDS_KERNEL = {"first_packet", "node_proxy", "ready_to_packet"}
+#: they wait for a server that is away, and compute little
+SLOW = {"name_server_outage"}
 ROOT = Path(__file__).parents[2]
 
 
@@ -42,7 +44,11 @@ def test_module_imports_without_running(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.kernel if name in NEEDS_KERNEL else ()) for name in benchmarks()]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.kernel] * (name in NEEDS_KERNEL) + [pytest.mark.slow] * (name in SLOW))
+        for name in benchmarks()
+    ],
 )
 def test_smallest_size_runs(name: str) -> None:
     if name in NEEDS_KERNEL and os.geteuid() != 0:

@@ -99,6 +99,16 @@ def test_a_cluster_that_changes_comes_with_its_assignment() -> None:
     assert body(view, CLUSTER) != before[1]
 
 
+def test_a_port_that_is_renamed_keeps_its_endpoints_until_listeners_lead_elsewhere() -> None:
+    world = World(service(), slice_of([pod(1)]))
+    view = world.view(GRPC)
+    world.put(service(ports=[ServicePort(name="web", port=80)]))
+    renamed = "default/web:web"
+    told = [(CLUSTER, renamed), (ASSIGNMENT, renamed), (LISTENER, "default/web"), (CLUSTER, KEY)]
+    assert [(change.type_url, change.topic) for change in world.changes()] == told
+    assert renamed.encode() in body(view, LISTENER, "web:80")
+
+
 def test_a_service_whose_metadata_alone_changes_is_not_told() -> None:
     world = World(service())
     view = world.view(ENVOY)

@@ -42,16 +42,19 @@ from sliceplane.xds.pools import PoolKey
 from sliceplane.xds.resource import XdsClient, XdsResource
 from sliceplane.xds.served import ResourceChange, ServedService
 
+#: octets of the endpoints of one assignment: gRPC takes no message of more than 4 MiB
+ASSIGNMENT_BYTES_MAX: Final = 4032 * 1024
+
 
 class XdsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``namespaces``: all if empty.  ``collected_from``: endpoints from which on Envoy gets them as members of
-    collections.  ``assignment_max``: octets of the endpoints of one assignment; gRPC takes messages of 4 MiB.
+    collections.  ``assignment_max``: octets of the endpoints of one assignment.
     ``with_names``: of Pods and nodes, in metadata of endpoints."""
 
     domains: tuple[str, ...] = ("cluster.local",)
     namespaces: tuple[str, ...] = ()
     collected_from: int = 20
-    assignment_max: int = 4 * 1024 * 1024 - 64 * 1024
+    assignment_max: int = ASSIGNMENT_BYTES_MAX
     with_names: bool = False
 
 

@@ -122,11 +122,6 @@ class PortEndpoints:
         self._state = self._decides()
 
     @property
-    def problem(self) -> str:
-        """Why slices that have endpoints give none."""
-        return next((merge.problem for merge in self._merges.values() if merge.problem), "")
-
-    @property
     def left_out(self) -> int:
         """Endpoints without an address that means the same host for every client."""
         return len(self._left_out) + sum(merge.left_out for merge in self._merges.values())

@@ -160,8 +160,10 @@ class ServedService:
     def _resettled_for(self, port: str, client: XdsClient) -> Iterator[ResourceChange]:
         key = f"{self.key}:{port}"
         yield ResourceChange(CHANGED[CLUSTER] if port in self.settings else GONE_CLUSTER, CLUSTER, key)
-        # Also of one that is the same: a Cluster that changed waits for its assignment.
-        yield ResourceChange(CHANGED[ASSIGNMENT], ASSIGNMENT, key)
+        # Also of one that is the same: a Cluster that changed waits for its assignment.  A port that went from a
+        # Service keeps its endpoints until listeners lead elsewhere; a Service that went loses them first.
+        if port in self.settings or not self.exists:
+            yield ResourceChange(CHANGED[ASSIGNMENT], ASSIGNMENT, key)
         if client.kind == "envoy":
             if client.listeners != "none":
                 yield ResourceChange(CHANGED[LISTENER], LISTENER, key)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tests.e2e.running import ROOT, kubectl_path, spawn, stop
+from tests.kernel.cluster import CLIENT
 from tests.kernel.netns import Host, Net, run
 
 #: a server that answers with its name; at SIGTERM it serves who has come, and ends when no one comes any more
@@ -127,8 +127,6 @@ class Machine:
 class Ground(Protocol):
     """What agents stand on: an API server, a judge and a node proxy, on one machine."""
 
-    #: of the proxy's rules
-    table: str
     kubeconfig: Path
 
     def start(self) -> None: ...
@@ -138,8 +136,6 @@ class Ground(Protocol):
 
 class OurPlane:
     """``sliceplane up --proxy``."""
-
-    table = "sliceplane"
 
     def __init__(self, node: Host, folder: Path) -> None:
         self._node = node
@@ -189,9 +185,8 @@ class AgentTown:
         return {endpoint["hostname"] for endpoint in endpoints if endpoint["conditions"]["ready"]}
 
     def led_to(self) -> set[str]:
-        """Machines that the rules of the node lead to."""
-        rules = self.node.exec(["nft", "list", "table", "ip", self.ground.table]).stdout
-        return {machine.name for machine in self.machines if re.search(rf"\b{machine.host.ip4}\b", rules)}
+        """Who answers a client on the node; errors begin with "!"."""
+        return set(json.loads(self.node.converse(CLIENT, json.dumps(["tcp", VIP, 80, 16, 20.0]))))
 
 
 def _clock_of(folder: Path) -> dict[str, str]:

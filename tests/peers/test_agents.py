@@ -47,8 +47,6 @@ CIDR = "10.79.1.0/24"
 class ForeignCluster:
     """etcd, kube-apiserver and kube-proxy on one machine, and our judge as ``sliceplane controllers``."""
 
-    table = "kube-proxy"
-
     def __init__(self, api_server: str, kube_proxy: str, node: Host, folder: Path) -> None:
         self._api_server = api_server
         self._kube_proxy = kube_proxy

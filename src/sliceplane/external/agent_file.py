@@ -24,7 +24,7 @@ from sliceplane.external.registration import AgentPort
 from sliceplane.kit.times import parse_duration
 
 _DEPTH_MAX: Final = 16
-_KINDS: Final = (*PROBED, "ttl")
+_KINDS: Final[tuple[Kind, ...]] = (*PROBED, "ttl")
 _TOP: Final = frozenset({"name", "address", "zone", "nodeName", "services"})
 _SERVICE: Final = frozenset({"service", "namespace", "ports", "checks"})
 _CHECK: Final = frozenset({*_KINDS, "port", "period", "timeout", "initialDelay", "rise", "fall"})
@@ -102,7 +102,7 @@ def _service(entry: Any, where: str) -> ServiceEntry:
 
 def _check(entry: Any, where: str) -> CheckSpec:
     fields = _mapping(entry, where, _CHECK)
-    kinds: list[Kind] = [kind for kind in (*PROBED, "ttl") if kind in fields]
+    kinds = [kind for kind in _KINDS if kind in fields]
     if len(kinds) != 1:
         raise AgentFileError(f"{where}: exactly one of {', '.join(_KINDS)} is needed")
     kind = kinds[0]

@@ -35,12 +35,14 @@ import sliceplane
 #: in the environment of a start: a new interpreter, please
 FRESH: Final = "SLICEPLANE_TEST_FRESH_PROCESS"
 ROOT: Final = Path(__file__).parents[1]
-MODULES: Final = ("sliceplane", "sliceplane.shell.server.heavy.worker")
+#: whose modules the template runs
+PACKAGES: Final = ("sliceplane", "benchmarks")
+WORKER: Final = "sliceplane.shell.server.heavy.worker"
 #: not loaded before it is asked for: other packages' threads and settings, the program itself
 _LATER: Final = (
     *(f"sliceplane.shell.server.storage.{name}" for name in ("etcd", "replicated", "shared")),
     "sliceplane.pytest_plugin",
-    MODULES[1],
+    WORKER,
 )
 _SERVE: Final = "from tests.template_process import serve; serve()"
 _CLONE_PARENT: Final = 0x8000
@@ -162,7 +164,7 @@ def _start(asked: dict[str, Any]) -> Start | None:
         if (Path("/etc/netns") / namespace).exists():
             return None
         words = words[4:]
-    if words[:2] != [sys.executable, "-m"] or words[2] not in MODULES:
+    if words[:2] != [sys.executable, "-m"] or words[2].partition(".")[0] not in PACKAGES:
         return None
     environment = dict(os.environ if asked["env"] is None else asked["env"])
     if FRESH in environment or _of_interpreter(environment) != _interpreter:

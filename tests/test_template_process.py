@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from demo.net import Net
 from tests import template_process
-from tests.template_process import FRESH, Start, Template
+from tests.template_process import FRESH, WORKER, Start, Template
 
 VERSION = (sys.executable, "-m", "sliceplane", "version")
 
@@ -65,7 +65,7 @@ def test_it_has_the_streams_the_folder_and_the_environment_that_it_was_given(tmp
 
 
 async def test_it_is_our_child_and_takes_signals(made: list[int]) -> None:
-    worker = (sys.executable, "-m", template_process.MODULES[1])
+    worker = (sys.executable, "-m", WORKER)
     process = await asyncio.create_subprocess_exec(*worker, stdin=asyncio.subprocess.PIPE, start_new_session=True)
     assert made == [process.pid]
     assert os.getsid(process.pid) == process.pid
@@ -78,7 +78,7 @@ def test_it_is_inside_of_a_namespace(made: list[int]) -> None:
     with Net("tpl") as net:
         host = net.add_host("one", ("10.1.0.1/16",))
         worker = subprocess.Popen(
-            host.command(sys.executable, "-m", template_process.MODULES[1]),
+            host.command(sys.executable, "-m", WORKER),
             stdin=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )

@@ -14,14 +14,14 @@ import pytest
 from tests.e2e.running import ROOT
 from tests.whatif.asked import cart_snapshot
 
-from sliceplane.cli import entry
+from sliceplane.shell.process.extras import EXTRA_OF, requirement
 
 #: runs the program as if the modules of all extras were missing
 PLAIN = f"""
 import sys
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {sorted(entry.EXTRA_OF)!r}:
+        if name.partition(".")[0] in {sorted(EXTRA_OF)!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Missing())
 from sliceplane.cli.entry import main
@@ -103,12 +103,12 @@ def test_the_line_to_paste_names_where_the_package_came_from(
             return None if origin is None else json.dumps(origin)
 
     monkeypatch.setattr(metadata, "distribution", lambda name: Installed())
-    assert entry.requirement("server") == told
+    assert requirement("server") == told
 
 
 def test_every_extra_that_is_named_exists() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert set(entry.EXTRA_OF.values()) | {"proxy"} == set(project["optional-dependencies"])
+    assert set(EXTRA_OF.values()) | {"proxy"} == set(project["optional-dependencies"])
 
 
 def test_uvicorn_still_has_what_the_connection_extends() -> None:

@@ -18,7 +18,7 @@ from tests.waiting import eventually
 #: how many were answered
 CLIENT = """
 import asyncio, collections, json, sys, time
-address, port, rate, patience_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), 20.0
+address, port, rate, patience_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), 60.0
 answers, errors, slowest, running = collections.Counter(), [], 0.0, set()
 async def one(number):
     global slowest
@@ -150,7 +150,7 @@ class Load:
     def _end(self) -> Tally:
         assert self._child.stdin is not None, "serve makes pipes"
         self._child.stdin.close()
-        self._reader.join(60)
+        self._reader.join(120)
         return Tally(**json.loads(self._last))
 
     async def tally(self) -> Tally:

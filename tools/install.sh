@@ -59,8 +59,10 @@ if [ ! -e "$stamp" ] || [ $lock -nt "$stamp" ] || [ $build -nt "$stamp" ] || [ p
     say "install: packages of $lock"
     # Whatever is fetched has a hash.  What builds ours comes first, so that of a package in both the other lock decides;
     # without isolation pip fetches nothing for the build.
-    pip install -q --require-hashes -r $build
-    pip install -q --require-hashes -r $lock
+    pip install -q --no-compile --require-hashes -r $build
+    pip install -q --no-compile --require-hashes -r $lock
+    # On every processor, which pip does not; what packages bring for other versions of Python cannot be compiled.
+    $venv/bin/python -m compileall -q -j 0 $venv/lib >/dev/null 2>&1 || true
     pip install -q --no-index --no-deps --no-build-isolation -e .
     touch "$stamp"
 fi

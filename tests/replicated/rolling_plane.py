@@ -25,7 +25,8 @@ from sliceplane.shell.transport import kubeconfig
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.shell.transport.replies import Retries
 
-DELAY_SECONDS = 2.0
+#: a balancer that is held up all that time sends a client to a server that is gone
+DELAY_SECONDS = 4.0
 STOP_SECONDS_MAX = 60.0
 MAX_ENDPOINTS = 5
 #: short ones, so that the Lease of a leader that was killed ends soon

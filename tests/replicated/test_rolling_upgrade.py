@@ -44,7 +44,7 @@ from sliceplane.slices import oracle
 FLIPPED, STEADY, GROUP = 8, 4, 3
 HANDOVER_SECONDS_MAX = 5.0
 #: who gives its Lease back is followed long before that; who is killed, after it
-LEASE_SECONDS = 20.0
+LEASE_SECONDS = 60.0
 LEASE_SECONDS_OF_KILLED = 3.0
 SETTLE_SECONDS_MAX = 60.0
 GRACEFUL = signal.SIGTERM

@@ -73,17 +73,12 @@ def _cells(config_map: Document, now: float) -> tuple[Cell, ...]:
     )
 
 
-CONFIG_MAP: Final = kind.Kind(
+CONFIG_MAP: Final = kind.stored_as_sent(
     resource=ConfigMaps,
     defaults=kind.no_defaults,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=_validate_update,
     warnings=kind.no_warnings,
-    status=kind.NO_STATUS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
     quota=kind.counted_as(ConfigMaps.plural),
     granted=kind.edited(),
     columns=Printer((NAME, Column(name="Data", description="How many entries there are."), AGE), _cells),

@@ -142,17 +142,12 @@ def _host_ports(subsets: list[Document]) -> Iterator[str]:
                 yield f"{host}:{number(port, 'port')}"
 
 
-ENDPOINTS: Final = kind.Kind(
+ENDPOINTS: Final = kind.stored_as_sent(
     resource=EndpointsObjects,
     defaults=_default,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=_validate_update,
     warnings=_warnings,
-    status=kind.NO_STATUS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
     quota=kind.COUNTED,
     granted=kind.viewed(),
     columns=Printer((NAME, Column(name="Endpoints", description="Ready addresses with their ports."), AGE), _cells),

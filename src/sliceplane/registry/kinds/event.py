@@ -176,33 +176,23 @@ _PRINTER: Final = Printer(
     _cells,
 )
 #: Events come and go by themselves, and no quota holds them
-EVENT: Final = kind.Kind(
+EVENT: Final = kind.stored_as_sent(
     resource=Events,
     defaults=_default,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=kind.as_new(_validate),
     warnings=kind.no_warnings,
-    status=kind.NO_STATUS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
     quota=kind.UNCOUNTED,
     granted=kind.edited(),
     columns=_PRINTER,
 )
 #: a body has its defaults in the stored form, which is the other kind's
-EVENT_V1: Final = kind.Kind(
+EVENT_V1: Final = kind.stored_as_sent(
     resource=EventsV1,
     defaults=kind.no_defaults,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
     validate=_validate_v1,
     validate_update=_validate_v1_update,
     warnings=kind.no_warnings,
-    status=kind.NO_STATUS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
     quota=kind.UNCOUNTED,
     granted=kind.NOT_GRANTED,
     columns=_PRINTER,

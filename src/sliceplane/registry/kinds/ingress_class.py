@@ -97,17 +97,12 @@ def _cells(ingress_class: Document, now: float) -> tuple[Cell, ...]:
     )
 
 
-INGRESS_CLASS: Final = kind.Kind(
+INGRESS_CLASS: Final = kind.stored_as_sent(
     resource=IngressClasses,
     defaults=_default,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=_validate_update,
     warnings=kind.no_warnings,
-    status=kind.NO_STATUS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
     quota=kind.UNCOUNTED,
     granted=kind.NOT_GRANTED,
     columns=Printer(

@@ -2,7 +2,7 @@
 
 The verbs (``registry.create``, ``update``, ``delete`` ...) are the same for all kinds and ask the record where kinds
 differ.  No member has a default value: a kind that forgets one is a type error, and one that has nothing to say says so
-by name (``no_defaults``, ``NO_STATUS``, ``ADMITTED``, ``AT_ONCE``, ``COUNTED``, ``PLAIN`` ...).
+by name (``no_defaults``, ``NO_STATUS``, ``ADMITTED``, ``AT_ONCE``, ``COUNTED``; ``stored_as_sent`` for many at once).
 
 In what order the verbs ask:
 
@@ -239,19 +239,43 @@ def keep(new: Document, old: Document, member: str) -> None:
         new.pop(member, None)
 
 
-def bare_kind(resource: Resource, columns: Printer) -> Kind:
-    """A kind whose objects no client writes, or that is asked and never stored."""
+def stored_as_sent(
+    *,
+    resource: Resource,
+    defaults: Callable[[Document], None],
+    validate: Validate,
+    validate_update: ValidateUpdate,
+    warnings: Callable[[Document, Document | None], Iterable[str]],
+    quota: Quota,
+    granted: Granted,
+    columns: Printer,
+) -> Kind:
+    """A kind that is what clients wrote: no status, nothing that the server sets, admits or holds back by itself."""
     return Kind(
         resource=resource,
-        defaults=no_defaults,
+        defaults=defaults,
         prepare_create=created_as_sent,
         prepare_update=updated_as_sent,
-        validate=no_rules,
-        validate_update=no_update_rules,
-        warnings=no_warnings,
+        validate=validate,
+        validate_update=validate_update,
+        warnings=warnings,
         status=NO_STATUS,
         admission=ADMITTED,
         deletion=AT_ONCE,
+        quota=quota,
+        granted=granted,
+        columns=columns,
+    )
+
+
+def bare_kind(resource: Resource, columns: Printer) -> Kind:
+    """A kind whose objects no client writes, or that is asked and never stored."""
+    return stored_as_sent(
+        resource=resource,
+        defaults=no_defaults,
+        validate=no_rules,
+        validate_update=no_update_rules,
+        warnings=no_warnings,
         quota=UNCOUNTED,
         granted=NOT_GRANTED,
         columns=columns,

@@ -31,17 +31,12 @@ def _cells(lease: Document, now: float) -> tuple[Cell, ...]:
     return name_of(lease), text(lease, "spec", "holderIdentity"), age(lease, now)
 
 
-LEASE: Final = kind.Kind(
+LEASE: Final = kind.stored_as_sent(
     resource=Leases,
     defaults=_default,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=kind.as_new(_validate),
     warnings=kind.no_warnings,
-    status=kind.NO_STATUS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
     quota=kind.COUNTED,
     granted=kind.EDITED_UNSEEN,
     columns=Printer((NAME, Column(name="Holder", description="Who holds the lease."), AGE), _cells),

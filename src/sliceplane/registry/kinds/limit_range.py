@@ -113,17 +113,12 @@ def _resource(path: str, name: str) -> list[FieldError]:
     return errors
 
 
-LIMIT_RANGE: Final = kind.Kind(
+LIMIT_RANGE: Final = kind.stored_as_sent(
     resource=LimitRanges,
     defaults=_default,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=kind.as_new(_validate),
     warnings=kind.no_warnings,
-    status=kind.NO_STATUS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
     quota=kind.COUNTED,
     granted=kind.NOT_GRANTED,
     columns=PLAIN,

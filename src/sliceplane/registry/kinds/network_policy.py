@@ -137,17 +137,12 @@ def _cells(policy: Document, now: float) -> tuple[Cell, ...]:
     return name_of(policy), selector_text(mapping(policy, "spec", "podSelector")), age(policy, now)
 
 
-NETWORK_POLICY: Final = kind.Kind(
+NETWORK_POLICY: Final = kind.stored_as_sent(
     resource=NetworkPolicies,
     defaults=_default,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
     validate=lambda document: _rules(document["spec"], ()),
     validate_update=_validate_update,
     warnings=_warnings,
-    status=kind.NO_STATUS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
     quota=kind.COUNTED,
     granted=kind.edited(),
     columns=Printer((NAME, Column(name="Pod-Selector", description="Labels of the Pods that are meant."), AGE), _cells),

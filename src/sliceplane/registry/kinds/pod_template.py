@@ -24,17 +24,12 @@ def _cells(pod_template: Document, _now: float) -> tuple[Cell, ...]:
     return name_of(pod_template), names, images, labels_text(mapping(pod_template, "template", "metadata", "labels"))
 
 
-POD_TEMPLATE: Final = kind.Kind(
+POD_TEMPLATE: Final = kind.stored_as_sent(
     resource=PodTemplates,
     defaults=default_template,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=kind.as_new(_validate),
     warnings=kind.no_warnings,
-    status=kind.NO_STATUS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
     quota=kind.COUNTED,
     granted=kind.NOT_GRANTED,
     columns=Printer(

@@ -68,17 +68,12 @@ def _cells(priority_class: Document, now: float) -> tuple[Cell, ...]:
     )
 
 
-PRIORITY_CLASS: Final = kind.Kind(
+PRIORITY_CLASS: Final = kind.stored_as_sent(
     resource=PriorityClasses,
     defaults=_default,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=_validate_update,
     warnings=kind.no_warnings,
-    status=kind.NO_STATUS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
     quota=kind.UNCOUNTED,
     granted=kind.NOT_GRANTED,
     columns=Printer(

@@ -190,17 +190,12 @@ _COLUMNS: Final = Printer(
     ),
     _cells,
 )
-ROLE: Final = kind.Kind(
+ROLE: Final = kind.stored_as_sent(
     resource=Roles,
     defaults=kind.no_defaults,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
     validate=_validate_role,
     validate_update=kind.as_new(_validate_role),
     warnings=kind.no_warnings,
-    status=kind.NO_STATUS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
     quota=kind.COUNTED,
     granted=kind.ADMINISTERED,
     columns=PLAIN,
@@ -220,32 +215,22 @@ CLUSTER_ROLE: Final = kind.Kind(
     granted=kind.NOT_GRANTED,
     columns=PLAIN,
 )
-ROLE_BINDING: Final = kind.Kind(
+ROLE_BINDING: Final = kind.stored_as_sent(
     resource=RoleBindings,
     defaults=_default_binding,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
     validate=_validate_role_binding,
     validate_update=_validate_role_binding_update,
     warnings=kind.no_warnings,
-    status=kind.NO_STATUS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
     quota=kind.COUNTED,
     granted=kind.ADMINISTERED,
     columns=_COLUMNS,
 )
-CLUSTER_ROLE_BINDING: Final = kind.Kind(
+CLUSTER_ROLE_BINDING: Final = kind.stored_as_sent(
     resource=ClusterRoleBindings,
     defaults=_default_binding,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
     validate=_validate_cluster_role_binding,
     validate_update=_validate_cluster_role_binding_update,
     warnings=kind.no_warnings,
-    status=kind.NO_STATUS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
     quota=kind.UNCOUNTED,
     granted=kind.NOT_GRANTED,
     columns=_COLUMNS,

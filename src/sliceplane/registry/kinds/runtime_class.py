@@ -68,17 +68,12 @@ def _cells(runtime_class: Document, now: float) -> tuple[Cell, ...]:
     return name_of(runtime_class), text(runtime_class, "handler"), age(runtime_class, now)
 
 
-RUNTIME_CLASS: Final = kind.Kind(
+RUNTIME_CLASS: Final = kind.stored_as_sent(
     resource=RuntimeClasses,
     defaults=kind.no_defaults,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=_validate_update,
     warnings=kind.no_warnings,
-    status=kind.NO_STATUS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
     quota=kind.UNCOUNTED,
     granted=kind.NOT_GRANTED,
     columns=Printer((NAME, Column(name="Handler", description="What the container runtime calls it."), AGE), _cells),

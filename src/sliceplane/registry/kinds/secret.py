@@ -90,17 +90,12 @@ def _cells(secret: Document, now: float) -> tuple[Cell, ...]:
     return name_of(secret), text(secret, "type"), len(mapping(secret, "data")), age(secret, now)
 
 
-SECRET: Final = kind.Kind(
+SECRET: Final = kind.stored_as_sent(
     resource=Secrets,
     defaults=_default,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=_validate_update,
     warnings=kind.no_warnings,
-    status=kind.NO_STATUS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
     quota=kind.counted_as(Secrets.plural),
     granted=kind.EDITED_UNSEEN,
     columns=Printer(

@@ -14,17 +14,12 @@ def _cells(account: Document, now: float) -> tuple[Cell, ...]:
     return name_of(account), age(account, now)
 
 
-SERVICE_ACCOUNT: Final = kind.Kind(
+SERVICE_ACCOUNT: Final = kind.stored_as_sent(
     resource=ServiceAccounts,
     defaults=kind.no_defaults,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
     validate=kind.no_rules,
     validate_update=kind.no_update_rules,
     warnings=kind.no_warnings,
-    status=kind.NO_STATUS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
     quota=kind.COUNTED,
     granted=kind.edited(),
     columns=Printer((NAME, AGE), _cells),

@@ -133,17 +133,12 @@ SERVICE_CIDR: Final = kind.Kind(
         (NAME, Column(name="CIDRs", description="Ranges that cluster IPs are taken from."), AGE), _service_cidr_cells
     ),
 )
-IP_ADDRESS: Final = kind.Kind(
+IP_ADDRESS: Final = kind.stored_as_sent(
     resource=IPAddresses,
     defaults=_default,
-    prepare_create=kind.created_as_sent,
-    prepare_update=kind.updated_as_sent,
     validate=_validate_ip_address,
     validate_update=_validate_ip_address_update,
     warnings=kind.no_warnings,
-    status=kind.NO_STATUS,
-    admission=kind.ADMITTED,
-    deletion=kind.AT_ONCE,
     quota=kind.UNCOUNTED,
     granted=kind.NOT_GRANTED,
     columns=Printer(

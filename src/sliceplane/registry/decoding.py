@@ -123,6 +123,21 @@ def decoded(resource: Resource, document: Document, *, fresh: bool = False) -> D
     return document if resource.hub is None else conversion.to_hub(document)
 
 
+def decoded_as(version: str, name: str, document: Document) -> Document:
+    """What is no resource, but asked of one (a Scale, a TokenRequest): a normalised and type-checked copy.  Raises the
+    400 ``StatusError``."""
+    if document.get("kind", name) != name:
+        raise bad_request(f"expected input object type to be {name}, but {document['kind']}")
+    shape = schema.shape_of(version, name)
+    mismatch = schema.first_mismatch(shape, document)
+    if mismatch is not None:
+        raise schema.type_error(shape, str(mismatch))
+    try:
+        return normalised(document)
+    except ValueError as error:
+        raise schema.type_error(shape, str(error)) from error
+
+
 def _fits(resource: Resource, document: Document) -> bool:
     """Whether there is nothing to take out of *document*.  Raises ``UndecodableBody`` for a member of a wrong type.
 

@@ -26,7 +26,7 @@ from sliceplane.kit.times import format_time
 from sliceplane.registry import managed_fields, metadata
 from sliceplane.registry.apply import check_configuration, check_type, conflict_error, decode_configuration
 from sliceplane.registry.core import Core
-from sliceplane.registry.decoding import decoded
+from sliceplane.registry.decoding import decoded, decoded_as
 from sliceplane.registry.documents import document_of, normalised
 from sliceplane.registry.types import Body, Context, Outcome, PatchType, Target, WriteOptions
 from sliceplane.registry.update import apply_patch, check_version, replace
@@ -34,6 +34,7 @@ from sliceplane.store.types import Key, Record
 
 _TOPOLOGY_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
 _GROUP: Final = "autoscaling"
+_VERSION: Final = f"{_GROUP}/v1"
 _KIND: Final = "Scale"
 
 
@@ -110,7 +111,7 @@ def scale_of(document: Document) -> Document:
     replicas = spec.get("replicas", 0)
     return {
         "kind": _KIND,
-        "apiVersion": f"{_GROUP}/v1",
+        "apiVersion": _VERSION,
         "metadata": {name: head[name] for name in shown if name in head},
         "spec": {"replicas": replicas} if replicas else {},
         "status": scale_status,
@@ -125,7 +126,7 @@ def get_scale(record: Record) -> Record:
 def update_scale(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
     """PUT of a Scale.  Raises StatusError: 400, 404, 409, 422."""
     record = core.latest(target)
-    return _set_replicas(core, ctx, target, record, _readable(body.document), options=options)
+    return _set_replicas(core, ctx, target, record, decoded_as(_VERSION, _KIND, body.document), options=options)
 
 
 def patch_scale(
@@ -137,27 +138,7 @@ def patch_scale(
         return _apply_scale(core, ctx, target, record, body, options=options)
     how: PatchType = "merge" if patch_type == "strategic" else patch_type
     patched = apply_patch(target.resource, how, scale_of(document_of(record)), body)
-    return _set_replicas(core, ctx, target, record, _readable(patched.document), options=options)
-
-
-def _readable(scale: Document) -> Document:
-    """The Scale if it decodes as one; a 400 StatusError if not."""
-    if scale.get("kind", _KIND) != _KIND:
-        raise bad_request(f"expected input object type to be Scale, but {scale['kind']}")
-    shape = _shape()
-    mismatch = schema.first_mismatch(shape, scale)
-    if mismatch is not None:
-        raise schema.type_error(shape, str(mismatch))
-    try:
-        return normalised(scale)
-    except ValueError as error:
-        raise schema.type_error(shape, str(error)) from error
-
-
-def _shape() -> schema.Struct:
-    shape = schema.lookup_kind(f"{_GROUP}/v1", _KIND)
-    assert shape is not None, "the schema has no Scale"
-    return shape
+    return _set_replicas(core, ctx, target, record, decoded_as(_VERSION, _KIND, patched.document), options=options)
 
 
 def _set_replicas(
@@ -180,8 +161,8 @@ def _apply_scale(
 ) -> Outcome:
     """Server-side apply of a Scale: of the one field of the object that it stands for."""
     config, warnings = decode_configuration(body, options)
-    check_type(config, f"{_GROUP}/v1", _KIND)
-    check_configuration(_shape(), config)
+    check_type(config, _VERSION, _KIND)
+    check_configuration(schema.shape_of(_VERSION, _KIND), config)
     head = config.get("metadata", {})
     metadata.match_name(target, {"name": target.name, **head})
     metadata.match_namespace(target, dict(head))
@@ -193,7 +174,7 @@ def _apply_scale(
     try:
         new = managed_fields.on_apply(ctx, target, document_of(record), wanted, options, force=options.force)
     except fields.Conflicts as refused:
-        raise conflict_error(refused.conflicts, f"{_GROUP}/v1") from refused
+        raise conflict_error(refused.conflicts, _VERSION) from refused
     _check_replicas(target, new["spec"].get("replicas", 0))
     return _replaced(core, ctx, target, decoded(resource, new), record, options=options, warnings=warnings)
 

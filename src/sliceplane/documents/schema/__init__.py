@@ -13,7 +13,16 @@ from __future__ import annotations
 
 from sliceplane.documents.schema.check import PROBLEMS_MAX, TypeMismatch, first_mismatch, fit_in, type_error, unknown_in
 from sliceplane.documents.schema.fast import accepts
-from sliceplane.documents.schema.model import SchemaField, Struct, Type, kubernetes_version, lookup, lookup_kind, struct
+from sliceplane.documents.schema.model import (
+    SchemaField,
+    Struct,
+    Type,
+    kubernetes_version,
+    lookup,
+    lookup_kind,
+    shape_of,
+    struct,
+)
 from sliceplane.documents.schema.walks import drop_nulls
 
 __all__ = [
@@ -30,6 +39,7 @@ __all__ = [
     "kubernetes_version",
     "lookup",
     "lookup_kind",
+    "shape_of",
     "struct",
     "type_error",
     "unknown_fields",

@@ -156,15 +156,20 @@ def lookup(resource_key: str) -> Struct:
     """The schema of a resource, by ``Resource.schema_key``; a key that is not in the scheme is a programmer's fault."""
     resource = scheme.by_key(resource_key)
     assert resource is not None, f"no resource {resource_key!r} in the scheme"
-    schema = lookup_kind(resource.api_version, resource.kind)
-    assert schema is not None, f"no schema for {resource_key!r}: run tools/make_schema.py"
-    return schema
+    return shape_of(resource.api_version, resource.kind)
 
 
 def lookup_kind(api_version: str, kind: str) -> Struct | None:
     """The schema of a kind, served or not, or ``None``.  DeleteOptions and Status are of ``meta.k8s.io/v1``."""
     name = _data().kinds.get(f"{api_version} {kind}")
     return None if name is None else struct(name)
+
+
+def shape_of(api_version: str, kind: str) -> Struct:
+    """The schema of a kind that is known."""
+    shape = lookup_kind(api_version, kind)
+    assert shape is not None, f"no schema for {kind} of {api_version}: run tools/make_schema.py"
+    return shape
 
 
 @cache

@@ -11,11 +11,11 @@ from sliceplane.api import codec
 from sliceplane.api.errors import bad_request, conflict, invalid, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Nodes, Pods, Resource, Secrets
-from sliceplane.documents import schema
 from sliceplane.kit.times import format_time
 from sliceplane.registry.authentication.bearer import PRIVATE_CLAIM, USER_PREFIX
 from sliceplane.registry.core import Core
-from sliceplane.registry.documents import document_of, normalised
+from sliceplane.registry.decoding import decoded_as
+from sliceplane.registry.documents import document_of
 from sliceplane.registry.types import Body, Context, Outcome, Target, WriteOptions
 from sliceplane.store.types import Key
 
@@ -29,7 +29,7 @@ _BINDABLE: dict[str, Resource] = {"Node": Nodes, "Pod": Pods, "Secret": Secrets}
 
 def grant(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
     """201 with the TokenRequest, its ``status.token`` filled.  Raises StatusError: 400, 404, 409, 422."""
-    wanted = _readable(body.document)
+    wanted = decoded_as(f"{GROUP}/v1", KIND, body.document)
     head = wanted.get("metadata", {})
     spec = wanted.get("spec", {})
     _match(target, head)
@@ -66,21 +66,6 @@ def grant(core: Core, ctx: Context, target: Target, body: Body, options: WriteOp
         }
         answer["status"]["token"] = core.tokens.sign(claims)
     return Outcome(code=201, body=codec.encode(answer))
-
-
-def _readable(document: Document) -> Document:
-    """The request if it decodes as one; a 400 StatusError if not."""
-    if document.get("kind", KIND) != KIND:
-        raise bad_request(f"expected input object type to be {KIND}, but {document['kind']}")
-    shape = schema.lookup_kind(f"{GROUP}/v1", KIND)
-    assert shape is not None, f"the schema has no {KIND}"
-    mismatch = schema.first_mismatch(shape, document)
-    if mismatch is not None:
-        raise schema.type_error(shape, str(mismatch))
-    try:
-        return normalised(document)
-    except ValueError as error:
-        raise schema.type_error(shape, str(error)) from error
 
 
 def _match(target: Target, head: Document) -> None:

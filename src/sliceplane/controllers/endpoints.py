@@ -104,7 +104,7 @@ class EndpointsController(SyncController):
             self.add((self._engine.on_service(service),), 0.0, now)
 
     def add(self, keys: Iterable[str], delay_s: float, now: float) -> None:
-        if not self._began:
+        if not self._synced:
             keys = tuple(keys)
             self._unvisited.update(keys)
         super().add(keys, delay_s, now)
@@ -167,4 +167,4 @@ class EndpointsController(SyncController):
     def check(self) -> None:
         super().check()
         self._engine.check()
-        assert self._first_sync.over or not self._began or self._unvisited, "the first sync is over and was not told"
+        assert self._first_sync.over or not self._synced or self._unvisited, "the first sync is over and was not told"

@@ -214,7 +214,7 @@ class EndpointSliceController(SyncController):
     # -- work -------------------------------------------------------------------------------------------
 
     def take_work(self, now: float, max_jobs: int) -> Work:
-        unsettled = self._engine.take_unsettled() if self._began else ()
+        unsettled = self._engine.take_unsettled() if self._synced else ()
         if unsettled:
             self.add(unsettled, 0.0, now)
         work = super().take_work(now, max_jobs)

@@ -170,7 +170,7 @@ class EndpointSliceMirroringController(SyncController):
     # -- work -------------------------------------------------------------------------------------------
 
     def take_work(self, now: float, max_jobs: int) -> Work:
-        if self._began:
+        if self._synced:
             self._looked = now
             self._started = self._started or self._first_sync.over or now >= self._patience
         return super().take_work(now, max_jobs) if self._started else Work()
@@ -203,7 +203,7 @@ class EndpointSliceMirroringController(SyncController):
         self.end(key, failed=failed, deadline=self._engine.deadline(key), now=now)
 
     def next_deadline(self) -> float | None:
-        if self._began and not self._started:
+        if self._synced and not self._started:
             return self._looked + FIRST_SYNC_LOOK_S
         return super().next_deadline()
 

@@ -45,11 +45,26 @@ def is_steady(change: Change[Object]) -> bool:
 class QueueController(ABC):
     """One queue, and what every controller does with its own.  ``job`` is a subclass's, and what comes of it."""
 
-    def __init__(self, info: ControllerInfo, *, backoff: Backoff = RETRY_BACKOFF) -> None:
+    def __init__(
+        self,
+        info: ControllerInfo,
+        *,
+        backoff: Backoff = RETRY_BACKOFF,
+        at_once: int | None = None,
+        plans_per_turn: int | None = None,
+    ) -> None:
+        """*at_once*: keys that are under way at a time.  *plans_per_turn*: keys that are looked at before others in the
+        process get their turn.  ``None``: as many as there are."""
         self.info: Final = info
         self._queue: WorkQueue[str] = WorkQueue(backoff=backoff)
+        #: the caches are filled
         self._synced = False
         self._notes: list[EventNote] = []
+        self._at_once = at_once
+        self._plans_per_turn = plans_per_turn
+        #: when turns were given last, and whether more were due then
+        self._turn = 0.0
+        self._more = False
 
     @abstractmethod
     def on_change(self, change: Change[Object], now: float) -> None: ...
@@ -77,22 +92,35 @@ class QueueController(ABC):
         if not self._synced:
             return Work()
         jobs: list[Job] = []
-        while len(jobs) < max_jobs:
-            key = self._queue.get(now)
-            if key is None:
-                break
+        queue, at_once = self._queue, self._at_once
+        self._turn = now
+        plans = 0
+        while (
+            len(jobs) < max_jobs
+            and (at_once is None or queue.in_progress < at_once)
+            and plans != self._plans_per_turn
+            and (key := queue.get(now)) is not None
+        ):
+            plans += 1
             job = self.job(key, now)
             if job is not None:
                 jobs.append(job)
             else:
-                self._queue.forget(key)
-                self._queue.done(key, now)
+                self.end_idle(key, now)
+        self._more = plans == self._plans_per_turn
         notes = tuple(self._notes)
         self._notes = []
         return Work(jobs=tuple(jobs), notes=notes)
 
+    def end_idle(self, key: str, now: float) -> None:
+        """The turn of *key* ends without a job."""
+        self._queue.forget(key)
+        self._queue.done(key, now)
+
     def next_deadline(self) -> float | None:
-        return self._queue.next_deadline() if self._synced else None
+        if not self._synced:
+            return None
+        return self._turn if self._more else self._queue.next_deadline()
 
     def samples(self, now: float) -> tuple[Family, ...]:
         name = self.info.queue or self.info.name.removesuffix("-controller").replace("-", "_")

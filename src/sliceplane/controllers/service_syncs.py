@@ -10,7 +10,6 @@ runs, the other does without.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
 from typing import Final
 
@@ -18,12 +17,12 @@ from sliceplane.api.errors import StatusError, is_namespace_terminating
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.own_writes import PlannedWrite
 from sliceplane.api.scheme import Resource
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Work, Write
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Write
+from sliceplane.controllers.keyed import QueueController
 from sliceplane.kit.delays import Backoff
-from sliceplane.kit.metrics import Family
 from sliceplane.registry.kinds.event import NOTE_MAX
 from sliceplane.slices.pod_routes import Touched
-from sliceplane.workqueue.queue import RETRY_BACKOFF, WorkQueue, queue_families
+from sliceplane.workqueue.queue import RETRY_BACKOFF
 
 
 class FirstSync:
@@ -78,11 +77,11 @@ MAX_RETRIES: Final = 15
 PLANS_PER_TURN: Final = 256
 
 
-class SyncController(ABC):
-    """A ``controllers.base.Controller`` whose keys are ``namespace/name`` of Services.
+class SyncController(QueueController):
+    """A controller whose keys are ``namespace/name`` of Services.
 
-    A subclass says in ``on_change`` which keys to look at when, and in ``job`` what a turn does.  Times are seconds
-    since the epoch, delays are seconds.
+    A subclass says in ``on_change`` which keys to look at when, and in ``job`` what a turn does: it gives the job that
+    the turn ends with, or calls ``end``.  Times are seconds since the epoch, delays are seconds.
     """
 
     def __init__(
@@ -93,27 +92,12 @@ class SyncController(ABC):
         backoff: Backoff = RETRY_BACKOFF,
         plans_per_turn: int | None = PLANS_PER_TURN,
     ) -> None:
-        """*at_once*: syncs under way at a time.  *plans_per_turn*: see ``PLANS_PER_TURN``; ``None``: as many as there
-        are."""
-        self.info: Final = info
-        self._queue: WorkQueue[str] = WorkQueue(backoff=backoff)
-        self._notes: list[EventNote] = []
-        self._at_once = at_once
-        self._plans_per_turn = plans_per_turn
-        #: when turns were given last, and whether more were due then
-        self._turn = 0.0
-        self._more = False
-        #: the caches are filled
-        self._began = False
-
-    @abstractmethod
-    def job(self, key: str, now: float) -> Job | None:
-        """The job of a key whose turn it is, with which the turn ends; ``None``, once ``end`` was called."""
+        super().__init__(info, backoff=backoff, at_once=at_once, plans_per_turn=plans_per_turn)
 
     def add(self, keys: Iterable[str], delay_s: float, now: float) -> None:
         """Before the caches are filled there is nothing to wait for: every key will be synced once."""
         for key in keys:
-            self._queue.add_after(key, delay_s if self._began else 0.0, now)
+            self._queue.add_after(key, delay_s if self._synced else 0.0, now)
 
     def add_touched(self, touched: Touched, batch_period_s: float, now: float) -> None:
         """What traffic must leave is not waited with; the batch so far goes with it."""
@@ -122,27 +106,8 @@ class SyncController(ABC):
         if touched.later:
             self.add(touched.later, batch_period_s, now)
 
-    def on_synced(self, now: float) -> None:
-        self._began = True
-
-    def take_work(self, now: float, max_jobs: int) -> Work:
-        if not self._began:
-            return Work()
-        jobs: list[Job] = []
-        self._turn = now
-        plans = 0
-        while len(jobs) < max_jobs and self._queue.in_progress < self._at_once and plans != self._plans_per_turn:
-            key = self._queue.get(now)
-            if key is None:
-                break
-            plans += 1
-            job = self.job(key, now)
-            if job is not None:
-                jobs.append(job)
-        self._more = plans == self._plans_per_turn
-        notes = tuple(self._notes)
-        self._notes = []
-        return Work(jobs=tuple(jobs), notes=notes)
+    def end_idle(self, key: str, now: float) -> None:
+        """``job`` has ended it."""
 
     def end(self, key: str, *, failed: bool, deadline: float | None, now: float) -> None:
         """A sync is over.  After 15 failures in a row the next event starts afresh.
@@ -157,17 +122,6 @@ class SyncController(ABC):
         self._queue.done(key, now)
         if deadline is not None and deadline > now:
             self._queue.add_after(key, deadline - now, now)
-
-    def next_deadline(self) -> float | None:
-        if not self._began:
-            return None
-        return self._turn if self._more else self._queue.next_deadline()
-
-    def samples(self, now: float) -> tuple[Family, ...]:
-        return queue_families(self.info.queue, self._queue, now)
-
-    def check(self) -> None:
-        self._queue.check()
 
 
 def to_write(resource: Resource, planned: PlannedWrite, parts: Collection[bytes] = ()) -> Write:

@@ -57,12 +57,12 @@ class Pushing:
 
 async def ours(first: bytes, pki: Pki | None) -> tuple[int, Callable[[bytes], None]]:
     handler = Pushing(first)
-    listener = GrpcListener(handler, Unsecured(), Rng(1), calls_per_user_max=10_000)
+    listener = GrpcListener(handler, Rng(1))
     sock = socket.create_server(("127.0.0.1", 0), backlog=4096)
     if pki is None:
-        await listener.start_plain(sock)
+        await listener.start_plain(sock, Unsecured())
     else:
-        listener.start(sock, server_context(pki))
+        listener.start(sock, server_context(pki), Unsecured())
     return sock.getsockname()[1], handler.push
 
 

@@ -55,6 +55,8 @@ resource_options = with_options(
     help="Authorities (PEM) whose client certificates are trusted; others come with a token.")  # fmt: skip
 @click.option("--insecure-bind-address", type=ListenType(), default=None, metavar="ADDRESS:PORT",
     help="Serve without TLS there, on loopback.  [default: 127.0.0.1:18000 without --bind-address]")  # fmt: skip
+@click.option("--streams-per-user", type=click.IntRange(min=1), default=200, show_default=True,
+    help="Refuse more at a time to one user over TLS; to a token that is bound to a Pod, to that Pod.")  # fmt: skip
 @resource_options
 @click.option("--shutdown-delay", type=DurationType(), default="0s", show_default=True,
     help="Send clients away one after the other within so long.")  # fmt: skip
@@ -99,6 +101,7 @@ def _doors(flags: dict[str, Any]) -> Doors:
         key_file=flags["tls_private_key_file"],
         client_ca_file=flags["client_ca_file"],
         plain=_PLAIN if plain is None and tls is None else plain,
+        calls_per_user_max=flags["streams_per_user"],
     )
 
 
@@ -137,10 +140,11 @@ async def _serve(connection: Connection, doors: Doors, flags: dict[str, Any]) ->
         client = await stack.enter_async_context(HttpClient(connection))
         opened = XdsDoors(doors, server, client, rng.fork(), clock)
         listening = await opened.open()
-        sources = [server.metrics.families, *[listener.metrics.families for listener in opened.listeners[:1]]]
+        sources = [server.metrics.families, opened.listener.metrics.families]
         await _serve_pages(stack, flags, server.pages(), sources, server.staleness_s)
         tells = socket.gethostname().lower() if flags["progress_lease"] else ""
         following = asyncio.create_task(server.follow(client, rng, tells=tells))
+        renewing = asyncio.create_task(opened.follow())
         stopping = asyncio.create_task(stop.wait())
         telling = asyncio.create_task(_say_ready(server.wait_ready(), listening))
         try:
@@ -150,9 +154,9 @@ async def _serve(connection: Connection, doors: Doors, flags: dict[str, Any]) ->
             server.stopping = True
         finally:
             await opened.close(flags["shutdown_delay"])
-            for task in (following, stopping, telling):
+            for task in (following, renewing, stopping, telling):
                 task.cancel()
-            await asyncio.gather(following, stopping, telling, return_exceptions=True)
+            await asyncio.gather(following, renewing, stopping, telling, return_exceptions=True)
 
 
 async def _serve_pages(stack: AsyncExitStack, flags: dict[str, Any], pages: Any, sources: Any, stale: Any) -> None:

@@ -41,8 +41,8 @@ class FieldReader:
         except OversizedHeaderListError:
             text = f"a header list of more than {DECODED_BYTES_MAX} bytes"
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, text, "header-list") from None
-        except HPACKError as error:
-            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, f"HPACK: {error}") from None
+        except HPACKError:  # its text names addresses in memory
+            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, "HPACK cannot read a header block") from None
         size = sum(len(name) + len(value) + FIELD_BYTES for name, value in fields)
         if size > LIST_BYTES_MAX:
             text = f"a header list of {size} bytes; {LIST_BYTES_MAX} are taken"

@@ -65,8 +65,8 @@ class Echo:
 async def plain(echo: Echo, authenticator: Authenticator | None = None) -> AsyncIterator[tuple[GrpcListener, int]]:
     """Listening on loopback without TLS; its port."""
     sock = socket.create_server(("127.0.0.1", 0))
-    listener = GrpcListener(echo, authenticator or Unsecured(), Rng(1))
-    await listener.start_plain(sock)
+    listener = GrpcListener(echo, Rng(1))
+    await listener.start_plain(sock, authenticator or Unsecured())
     try:
         yield listener, sock.getsockname()[1]
     finally:
@@ -80,8 +80,8 @@ async def secure(
     """The same with TLS and a certificate authority of its own in *folder*."""
     pki, _ = await asyncio.to_thread(ensure, folder, ("localhost",), time.time())
     sock = socket.create_server(("127.0.0.1", 0))
-    listener = GrpcListener(echo, authenticator, Rng(1))
-    listener.start(sock, server_context(pki))
+    listener = GrpcListener(echo, Rng(1))
+    listener.start(sock, server_context(pki), authenticator)
     try:
         yield listener, sock.getsockname()[1], pki
     finally:

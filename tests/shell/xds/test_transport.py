@@ -268,7 +268,7 @@ async def test_who_asks_is_asked_again_and_calls_have_an_age(monkeypatch: pytest
 
 async def test_a_user_has_so_many_calls() -> None:
     echo = Echo()
-    async with plain(echo) as (listener, port):
+    async with plain(echo, Answering()) as (listener, port):
         listener._calls_per_user_max = 2
         client = Client()
         await client.connect(port)

@@ -99,7 +99,7 @@ class Tls:
         self._number += 1
 
     def _look(self) -> tuple[object, ...]:
-        return tuple(_stamp(pem.path) for pem in (self._authority, self._certificate, self._key))
+        return tuple(stamp(pem.path) for pem in (self._authority, self._certificate, self._key))
 
     def _make(self) -> ssl.SSLContext:
         authority = self._authority.read()
@@ -128,7 +128,7 @@ def _load(context: ssl.SSLContext, pem: bytes) -> None:
         context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
 
 
-def _stamp(path: Path | None) -> object:
+def stamp(path: Path | None) -> object:
     """Changes with the file, also behind symbolic links (as the kubelet swaps them); ``None``: there is none."""
     if path is None:
         return None

@@ -29,6 +29,7 @@ from sliceplane.shell.server.connections.newcomers import OPEN_BYTES
 from sliceplane.shell.server.connections.tls import certificate_of
 
 if TYPE_CHECKING:
+    from sliceplane.shell.xds.authentication import Authenticator
     from sliceplane.shell.xds.transport import GrpcListener
 
 #: of one call, that its client does not take
@@ -94,8 +95,10 @@ class Call:
 class GrpcProtocol(asyncio.Protocol):
     """See the module docstring."""
 
-    def __init__(self, listener: GrpcListener) -> None:
+    def __init__(self, listener: GrpcListener, authenticator: Authenticator) -> None:
         self._listener = listener
+        #: says who asks at this door
+        self.authenticator: Final = authenticator
         self._loop = asyncio.get_running_loop()
         self.grpc = GrpcConnection(self._loop.time())
         self.calls: dict[int, Call] = {}

@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Final
 
 from sliceplane.kit.rng import Rng
+from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.connections.tls import serving_context
 from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.child import ChildService
 from sliceplane.shell.transport.service import ServiceContext
+from sliceplane.shell.transport.tls import LOOK_S, stamp
 from sliceplane.shell.xds.authentication import ReviewedTokens, Unsecured
 from sliceplane.shell.xds.connection import Handler
-from sliceplane.shell.xds.transport import GrpcListener
+from sliceplane.shell.xds.transport import CALLS_PER_USER_MAX, GrpcListener
 
 _BACKLOG = 1024
+_log = get_logger("xds")
 
 
 class XdsService(ChildService):
@@ -47,42 +52,66 @@ class Doors:
     key_file: Path | None = None
     client_ca_file: Path | None = None
     plain: tuple[str, int] | None = None
+    calls_per_user_max: int = CALLS_PER_USER_MAX
+
+    def context(self) -> ssl.SSLContext:
+        """Of the files as they are.  Raises ``StartError``."""
+        assert self.cert_file is not None, "TLS has a certificate"
+        assert self.key_file is not None, "and its key"
+        return serving_context(self.cert_file, self.key_file, self.client_ca_file)
+
+    def stamps(self) -> tuple[object, ...]:
+        """They change with the files; that of the authorities is the last."""
+        return tuple(map(stamp, (self.cert_file, self.key_file, self.client_ca_file)))
 
 
 class XdsDoors:
-    """``open`` once, then ``close``."""
+    """``open`` once, then ``follow`` until cancelled, then ``close``."""
 
     def __init__(self, doors: Doors, handler: Handler, client: Client, rng: Rng, clock: Callable[[], float]) -> None:
         self._doors = doors
-        self.listeners: list[GrpcListener] = []
-        if doors.tls is not None:
-            self._secured = GrpcListener(handler, ReviewedTokens(client, clock), rng.fork())
-            self.listeners.append(self._secured)
-        if doors.plain is not None:
-            self._unsecured = GrpcListener(handler, Unsecured(), rng.fork())
-            self.listeners.append(self._unsecured)
+        self._client = client
+        self._clock = clock
+        self.listener: Final = GrpcListener(handler, rng, calls_per_user_max=doors.calls_per_user_max)
 
     async def open(self) -> tuple[tuple[str, int], ...]:
         """Where it listens: TLS first.  Raises ``StartError``."""
         doors = self._doors
         listening = []
         if doors.tls is not None:
-            assert doors.cert_file is not None, "TLS has a certificate"
-            assert doors.key_file is not None, "and its key"
-            context = serving_context(doors.cert_file, doors.key_file, doors.client_ca_file)
+            context = doors.context()
             sock = _bound(*doors.tls)
             listening.append(sock.getsockname()[:2])
-            self._secured.start(sock, context)
+            self.listener.start(sock, context, ReviewedTokens(self._client, self._clock))
         if doors.plain is not None:
             if not ip_address(doors.plain[0]).is_loopback:
                 raise StartError(f"without TLS only this machine may come: {doors.plain[0]} is no loopback address")
             sock = _bound(*doors.plain)
             listening.append(sock.getsockname()[:2])
-            await self._unsecured.start_plain(sock)
+            await self.listener.start_plain(sock, Unsecured())
         return tuple(listening)
 
+    async def follow(self, period_s: float = LOOK_S) -> None:
+        """Certificates are what the files hold now: they are renewed while we run.  An authority in a file that changed
+        may be one that is gone, so clients by certificate come anew then."""
+        doors = self._doors
+        seen = doors.stamps()
+        while doors.tls is not None:
+            await asyncio.sleep(period_s)
+            found = doors.stamps()
+            if found == seen:
+                continue
+            try:
+                context = doors.context()
+            except StartError as error:  # they are being replaced
+                _log.warning("the certificates stay those of before", problem=str(error))
+                continue
+            self.listener.use(context, distrusting=found[-1] != seen[-1])
+            seen = found
+            _log.info("certificates were read anew")
+
     async def close(self, spread_s: float) -> None:
-        await asyncio.gather(*[listener.stop(spread_s) for listener in self.listeners])
+        await self.listener.stop(spread_s)
 
 
 def _bound(host: str, port: int) -> socket.socket:

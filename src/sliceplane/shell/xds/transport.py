@@ -23,11 +23,11 @@ from sliceplane.registry.types import User
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.server.connections.newcomers import ConnectionTiming, Newcomers
 from sliceplane.shell.server.connections.tls import TlsAcceptor
-from sliceplane.shell.xds.authentication import Authenticator, CallRefused
+from sliceplane.shell.xds.authentication import UNSECURED, Authenticator, CallRefused
 from sliceplane.shell.xds.connection import Call, GrpcProtocol, Handler
 
 CONNECTIONS_MAX: Final = 10_000
-#: of one user; of a token that is bound to a Pod, of that Pod
+#: of one user; of a token that is bound to a Pod, of that Pod; the plain port's has as many as there are connections
 CALLS_PER_USER_MAX: Final = 200
 #: how often it is asked who has an open call
 RECHECK_S: Final = 60.0
@@ -45,12 +45,11 @@ Then = Callable[[GrpcProtocol, Call, "User | CallRefused"], None]
 
 
 class GrpcListener:
-    """Used from one task: ``start`` or ``start_plain``, once, then ``stop``."""
+    """Used from one task: ``start``, ``start_plain`` or both, once each, then ``stop``."""
 
     def __init__(
         self,
         handler: Handler,
-        authenticator: Authenticator,
         rng: Rng,
         *,
         connections_max: int = CONNECTIONS_MAX,
@@ -60,7 +59,6 @@ class GrpcListener:
     ) -> None:
         """*newcomers*: those of the API server in this process; it has metrics of its own then."""
         self._handler = handler
-        self._authenticator = authenticator
         self._rng = rng
         self._connections_max = connections_max
         self._calls_per_user_max = calls_per_user_max
@@ -90,22 +88,23 @@ class GrpcListener:
             "sliceplane_xds_unauthenticated_calls_total", "Calls that were refused for who asked.", "code"
         )
 
-    def start(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+    def start(self, sock: socket.socket, context: ssl.SSLContext, authenticator: Authenticator) -> None:
         """Serve TLS on *sock*, which is bound, and the listener's from here on."""
         context.set_alpn_protocols([PROTOCOL])
         self._acceptor = TlsAcceptor(
             sock,
             context,
-            partial(GrpcProtocol, self),
+            partial(GrpcProtocol, self, authenticator),
             room=lambda: self._connections_max - len(self._connections),
             newcomers=self.newcomers,
             timing=self._timing,
         )
         self._acceptor.start()
 
-    async def start_plain(self, sock: socket.socket) -> None:
+    async def start_plain(self, sock: socket.socket, authenticator: Authenticator) -> None:
         """Without TLS; the caller sees to it that *sock* is bound to loopback."""
-        self._server = await asyncio.get_running_loop().create_server(partial(GrpcProtocol, self), sock=sock)
+        make = partial(GrpcProtocol, self, authenticator)
+        self._server = await asyncio.get_running_loop().create_server(make, sock=sock)
 
     def use(self, context: ssl.SSLContext, *, distrusting: bool) -> None:
         """Connections from now on get *context*; *distrusting*: those by certificate must come anew."""
@@ -214,7 +213,7 @@ class GrpcListener:
 
     def _ask(self, connection: GrpcProtocol, call: Call, then: Then) -> None:
         try:
-            user = self._authenticator.user(connection.certificate, call.headers.get("authorization", ""))
+            user = connection.authenticator.user(connection.certificate, call.headers.get("authorization", ""))
         except CallRefused as error:
             then(connection, call, error)
             return
@@ -244,7 +243,7 @@ class GrpcListener:
             self._refuse(connection, call, user)
             return
         key = _identity(user)
-        if self._calls_of.get(key, 0) >= self._calls_per_user_max:
+        if self._calls_of.get(key, 0) >= self._calls_per_user_max and user is not UNSECURED:
             self.met("calls-of-user")
             text = f"{user.name} has {self._calls_per_user_max} calls open, and may have no more"
             connection.end(call, GrpcStatus.RESOURCE_EXHAUSTED, text)

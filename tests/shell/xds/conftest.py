@@ -96,6 +96,10 @@ def endpoint(address: str, pod: str, **members: Any) -> dict[str, Any]:
 
 @pytest_asyncio.fixture
 async def shop(client: HttpClient) -> Shop:
+    return await new_shop(client)
+
+
+async def new_shop(client: HttpClient) -> Shop:
     namespace = f"shop-{os.getpid()}-{next(_numbers)}"
     await client.create(Namespaces, "", codec.encode({"metadata": {"name": namespace}}))
     return Shop(client, namespace)
@@ -112,19 +116,25 @@ class Served:
 
 @asynccontextmanager
 async def xds_server(
-    client: HttpClient, *, port: int = 0, config: XdsConfig | None = None, tells: str = "", spread_s: float = 0.0
+    client: HttpClient,
+    *,
+    port: int = 0,
+    config: XdsConfig | None = None,
+    tells: str = "",
+    spread_s: float = 0.0,
+    doors: Doors | None = None,
 ) -> AsyncIterator[Served]:
     clock = loop_clock(time.time())
     catalog = XdsCatalog(config or XdsConfig(), os.urandom(4).hex())
     server = XdsServer(catalog, AdmissionConfig(), clock=clock)
-    doors = XdsDoors(Doors(plain=("127.0.0.1", port)), server, client, Rng(1), clock)
-    ((_, listening),) = await doors.open()
+    opened = XdsDoors(doors or Doors(plain=("127.0.0.1", port)), server, client, Rng(1), clock)
+    ((_, listening),) = await opened.open()
     following = asyncio.create_task(server.follow(client, Rng(2), tells=tells))
     try:
         await asyncio.wait({following, asyncio.create_task(server.wait_ready())}, return_when="FIRST_COMPLETED")
         yield Served(server, listening)
     finally:
-        await doors.close(spread_s)
+        await opened.close(spread_s)
         following.cancel()
         with suppress(asyncio.CancelledError):
             await following

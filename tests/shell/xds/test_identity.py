@@ -155,7 +155,7 @@ async def test_a_client_sees_the_namespaces_that_it_may_read(
     monkeypatch.setattr(server, "_SIGHTS_S", 0.01)
     for where in (shop, other):
         await where.service("web", clusterIP="None")
-        await where.slice("web-1", 9000, endpoint("10.1.2.3"))
+        await where.slice("web-1", 9000, endpoint("10.1.2.3", "pod"))
     own, forbidden = (f"{where.namespace}/web:http" for where in (shop, other))
     reader = Client(live, secured.port, token=await account(shop))
     await permit(shop, shop)

@@ -19,7 +19,7 @@ from sliceplane.conformance.consumers.view import ViewConsumer
 from sliceplane.conformance.model import Belief, State
 from sliceplane.conformance.stage import run
 from sliceplane.conformance.story import CHECK, EXPIRE, Case
-from sliceplane.conformance.verdict import CaseVerdict, ConsumerReport
+from sliceplane.conformance.verdict import CaseVerdict, ConsumerReport, sort_of
 from sliceplane.testing.faults import Faults
 
 pytestmark = pytest.mark.timeout(300)
@@ -119,6 +119,12 @@ async def test_a_name_server_that_does_not_start_is_no_consumer() -> None:
     consumer = NameServerConsumer(f"{sys.executable} -c 'raise SystemExit(3)' {{port}}", patience_s=1.0)
     with pytest.raises(ChildProcessError, match="exit code 3"):
         await judged(consumer, CASES[0].name)
+
+
+def test_a_shorter_history_must_fail_in_the_same_way() -> None:
+    one = "after 20 s it still has 10.1.0.4:8080, 10.1.0.5:8080"
+    assert sort_of(one) == sort_of("after 20 s it still has [fd10::4]:8080 and 12 more")
+    assert sort_of(one) != sort_of("after 20 s it lacks 10.1.0.4:8080")
 
 
 def test_reports_are_for_people_and_programs() -> None:

@@ -44,25 +44,23 @@ def authorities(slices: Iterable[dict[str, Any]]) -> list[str]:
 
 
 class Held:
-    """Slices by name, as events say."""
+    """Slices by name, as events say; a router that only watches begins with none."""
 
     def __init__(self) -> None:
         self.slices: dict[str, dict[str, Any]] = {}
-        self.known = False
 
     def event(self, kind: str, document: dict[str, Any]) -> None:
-        self.known = True
         name = document["metadata"]["name"]
         if kind == "DELETED":
             self.slices.pop(name, None)
         elif kind in ("ADDED", "MODIFIED"):
             self.slices[name] = document
 
-    def held(self) -> list[dict[str, Any]] | None:
-        return list(self.slices.copy().values()) if self.known else None
+    def held(self) -> list[dict[str, Any]]:
+        return list(self.slices.copy().values())
 
 
-def official_informer() -> Callable[[], list[dict[str, Any]] | None]:
+def official_informer() -> Callable[[], list[dict[str, Any]]]:
     """Its cache, which is asked all the time."""
     from kubernetes import client, config
     from kubernetes.informer import SharedInformer
@@ -73,13 +71,13 @@ def official_informer() -> Callable[[], list[dict[str, Any]] | None]:
     informer.start()
     plain = client.ApiClient().sanitize_for_serialization
 
-    def held() -> list[dict[str, Any]] | None:
+    def held() -> list[dict[str, Any]]:
         return [plain(item) for item in informer.cache.list()]
 
     return held
 
 
-def official_watch() -> Callable[[], list[dict[str, Any]] | None]:
+def official_watch() -> Callable[[], list[dict[str, Any]]]:
     """The loop of most routers: watch for ever, and again after an error."""
     from kubernetes import client, config, watch
 
@@ -103,7 +101,7 @@ def official_watch() -> Callable[[], list[dict[str, Any]] | None]:
     return held.held
 
 
-def lightkube_loop() -> Callable[[], list[dict[str, Any]] | None]:
+def lightkube_loop() -> Callable[[], list[dict[str, Any]]]:
     """List, watch from the list's version, retry; and from the start after an error that is not retried."""
     from lightkube import Client, KubeConfig
     from lightkube.resources.discovery_v1 import EndpointSlice
@@ -122,7 +120,6 @@ def lightkube_loop() -> Callable[[], list[dict[str, Any]] | None]:
                 slices = client.list(EndpointSlice, labels=labels)
                 for item in slices:
                     held.event("ADDED", item.to_dict())
-                held.known = True
                 version = slices.resourceVersion
                 for kind, item in client.watch(EndpointSlice, labels=labels, resource_version=version, on_error=retry):
                     held.event(kind, item.to_dict())
@@ -134,7 +131,7 @@ def lightkube_loop() -> Callable[[], list[dict[str, Any]] | None]:
     return held.held
 
 
-def kr8s_watch() -> Callable[[], list[dict[str, Any]] | None]:
+def kr8s_watch() -> Callable[[], list[dict[str, Any]]]:
     held = Held()
 
     async def loop() -> None:

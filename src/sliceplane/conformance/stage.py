@@ -33,7 +33,7 @@ from sliceplane.conformance.story import (
     Silence,
     Step,
 )
-from sliceplane.conformance.verdict import CaseVerdict, difference, history, missing_meanwhile
+from sliceplane.conformance.verdict import CaseVerdict, difference, history, missing_meanwhile, sort_of
 from sliceplane.testing.faults import Fault
 from sliceplane.testing.plane import Plane
 
@@ -63,27 +63,30 @@ class Stage:
         seconds = time.monotonic() - began
         if not fault:
             return CaseVerdict(case, "passed", seconds=seconds)
-        short = await self._shortened(case) if shrink else case
+        short = await self._shortened(case, fault) if shrink else case
         if short is not case:
             fault = await self._fault(short) or fault
         steps = (*short.given, *short.story)
         return CaseVerdict(case, "failed", fault, history(steps), seconds)
 
-    async def _shortened(self, case: Case) -> Case:
-        """Leave out half of the steps, a quarter, ... a single one, as long as the rest fails still."""
+    async def _shortened(self, case: Case, fault: str) -> Case:
+        """Leave out half of the steps, a quarter, ... a single one, as long as the rest fails in the same way."""
         runs = 0
-        size = len(case.story) // 2
+        sort = sort_of(fault)
+        size = max(1, len(case.story) // 2)
         while size:
             at = 0
+            before = case
             while at < len(case.story) - 1 and runs < SHRINK_RUNS:
                 end = min(at + size, len(case.story) - 1)  # the last checkpoint stays
                 shorter = replace(case, story=case.story[:at] + case.story[end:])
                 runs += 1
-                if _legal(shorter) and await self._fault(shorter):
+                if _legal(shorter) and sort_of(await self._fault(shorter)) == sort:
                     case = shorter
                 else:
                     at += size
-            size //= 2
+            if size > 1 or case is before:
+                size //= 2
         return case
 
     async def _fault(self, case: Case) -> str:
@@ -140,7 +143,7 @@ class Stage:
             else:
                 stays = 0.0
                 if now > ends:
-                    return f"after {self._consumer.patience_s:g} s it {difference(believed, right)}"
+                    return f"after {self._consumer.patience_s:g} s {difference(believed, right)}"
             if follower.ended:
                 return f"it ended: {follower.ended}"
             await asyncio.sleep(LOOK_S)

@@ -143,7 +143,13 @@ def told(document: Document) -> str:
     shown = [_endpoint(endpoint) for endpoint in endpoints[:4]]
     if len(endpoints) > len(shown):
         shown.append(f"and {len(endpoints) - len(shown)} more")
-    return ", ".join(shown) or "no endpoints"
+    words = [", ".join(shown) or "no endpoints"]
+    if document["ports"] != [{"name": "http", "port": 8080, "protocol": "TCP"}]:
+        words.append("at " + (", ".join(f"{port['name']} {port['port']}" for port in document["ports"]) or "no port"))
+    service = document["metadata"]["labels"].get("kubernetes.io/service-name")
+    if service != SERVICE:
+        words.append(f"for {service}" if service else "for no Service")
+    return " ".join(words)
 
 
 def _endpoint(endpoint: Document) -> str:

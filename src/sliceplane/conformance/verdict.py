@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from sliceplane.conformance.story import Case, Claim, Step
 Outcome = Literal["passed", "failed", "not asked"]
 #: addresses that a sentence names before it counts
 _NAMED = 4
+_ADDRESSES = re.compile(r"(\[[0-9a-f:]+\]|[0-9.]+):[0-9]+(, | and [0-9]+ more)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +103,16 @@ def difference(believed: Belief | None, right: Belief) -> str:
         parts.append(f"lacks {_some(missing)}")
     if extra := believed - right:
         parts.append(f"still has {_some(extra)}")
-    return " and ".join(parts)
+    return f"it {' and '.join(parts)}"
 
 
 def missing_meanwhile(lost: Belief) -> str:
     return f"lost {_some(lost)} for a while, though it was right all the time"
+
+
+def sort_of(fault: str) -> str:
+    """*fault* without its addresses: what a shorter history must show, too."""
+    return _ADDRESSES.sub("", fault)
 
 
 def history(steps: Sequence[Step]) -> tuple[str, ...]:

@@ -178,3 +178,14 @@ def test_responses_are_read_back(view: FakeView) -> None:
     resource = view.held[CLUSTER][WEB]
     delta = read_response(encoder.delta(CLUSTER, "7", [resource], ["x"]), delta=True)
     assert (delta.resources, delta.removed, delta.nonce) == ({WEB: (resource.version, resource.body)}, ("x",), "7")
+
+
+def test_what_one_client_asked_for_is_not_sent_to_another() -> None:
+    """Resources made for one answer are gone when the next is made, maybe at the same place in memory."""
+    encoder = messages.ResponseEncoder()
+    first = encoder.whole(LISTENER, "5", [messages.absent_listener("a.default:80")])
+    assert encoder.whole(LISTENER, "5", [messages.absent_listener("b.default:80")]) != first
+    gone = encoder.delta(ASSIGNMENT, "5", [messages.empty_assignment("default/a:80")], [])
+    assert encoder.delta(ASSIGNMENT, "5", [messages.empty_assignment("default/b:80")], []) != gone
+    again = messages.empty_assignment("default/b:80")
+    assert encoder.delta(ASSIGNMENT, "5", [again], []) is encoder.delta(ASSIGNMENT, "5", [again], [])

@@ -198,7 +198,7 @@ class ResponseEncoder:
         removed: Sequence[str],
         errors: Sequence[ResourceError] = (),
     ) -> bytes:
-        key = (nonce, *map(id, resources), *removed, *errors)
+        key = (nonce, *map(_identity, resources), *removed, *errors)
         return self._last_or("delta", type_url, key, lambda: b"".join((
             *[wire.message(2, item.as_delta) for item in resources],
             wire.text(4, type_url),
@@ -210,7 +210,7 @@ class ResponseEncoder:
     def whole(
         self, type_url: str, nonce: str, resources: Sequence[XdsResource], errors: Sequence[ResourceError] = ()
     ) -> bytes:
-        key = (nonce, *map(id, resources), *errors)
+        key = (nonce, *map(_identity, resources), *errors)
         return self._last_or("whole", type_url, key, lambda: b"".join((
             wire.text(1, nonce),
             *[wire.message(2, item.as_any) for item in resources],
@@ -226,6 +226,11 @@ class ResponseEncoder:
         frame = make()
         self._last[variant, type_url] = (key, frame)
         return frame
+
+
+def _identity(resource: XdsResource) -> tuple[str, str]:
+    """Not ``id``: a resource that was made for one answer is gone, and another may be in its place in memory."""
+    return resource.name, resource.version
 
 
 def empty_assignment(name: str) -> XdsResource:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 from tests.shell.xds.conftest import Served, Shop, endpoint, grpc_program, host_address
 from tests.waiting import eventually
+from tests.xds.streams.clients import delta_request, node, read_response
 
+from sliceplane.api.requests import Selection
+from sliceplane.api.scheme import EventsV1
 from sliceplane.client import EndpointSlices, Services
+from sliceplane.xds.names import CLUSTER
+
+DELTA = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
 
 pytestmark = pytest.mark.asyncio
 
@@ -39,3 +48,65 @@ async def test_a_program_sees_endpoints_come_and_go_and_an_unknown_name_fails_an
         await eventually(lambda: program.ask("call", target, 1), lambda told: not told["answered"])
         report = next(report for report in served.server.reports() if report.types)
         assert (report.kind, report.id) == ("grpc", "program")
+
+
+async def test_what_a_client_refuses_is_an_event_of_the_service(served: Served, shop: Shop) -> None:
+    await shop.service()
+    key = f"{shop.namespace}/web:http"
+    await eventually(lambda: served.server.revision_of_clients, lambda revision: revision >= 1)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{served.port}") as channel:
+        stream: Any = channel.stream_stream(DELTA)()
+        request = delta_request(CLUSTER, subscribe=(key,), of_node=node(node_id="picky"))
+        await stream.write(request)
+        response = read_response(await stream.read(), delta=True)
+        while key not in response.resources:  # the Service had not been read
+            await stream.write(delta_request(CLUSTER, nonce=response.nonce))
+            response = read_response(await stream.read(), delta=True)
+        await stream.write(delta_request(CLUSTER, nonce=response.nonce, error="no such policy"))
+
+        async def reasons() -> list[str]:
+            page = await shop.client.list(Selection(EventsV1, shop.namespace))
+            return [event["reason"] for event in map(json.loads, page.items)]
+
+        await eventually(reasons, lambda seen: "XdsRefused" in seen)
+        (report,) = [report for report in served.server.reports() if report.id == "picky"]
+        assert (report.types[0].refused, report.types[0].refusal) == (key, "no such policy")
+
+
+@pytest.mark.slow
+async def test_no_call_of_500_a_second_fails_in_a_rolling_update(tmp_path: Path, served: Served, shop: Shop) -> None:
+    target = f"xds:///web.{shop.namespace}:80"
+    at = host_address()
+    await shop.service()
+    async with grpc_program(tmp_path, served.wish(node_id="roller")) as program:
+        ports = []
+        for number in range(4):
+            ports.append(await program.ask("backend", at))
+            await shop.slice(f"web-{number}", ports[-1], endpoint(at, f"pod-{number}"))
+        await eventually(lambda: program.answered(target), lambda seen: seen == set(ports))
+        await program.ask("load", target, 500)
+
+        async def answers(port: int) -> bool:
+            return str(port) in (await program.ask("so_far"))["answered"]
+
+        async def is_left(port: int) -> bool:
+            """A hundred calls went elsewhere: the program has taken what it has accepted."""
+            before = (await program.ask("so_far"))["answered"]
+            wanted = sum(before.values()) + 100
+            after = await eventually(
+                lambda: program.ask("so_far"), lambda told: sum(told["answered"].values()) > wanted
+            )
+            return bool(after["answered"].get(str(port)) == before.get(str(port)))
+
+        for number, old in enumerate(ports):
+            new = await program.ask("backend", at)
+            await shop.slice(f"new-{number}", new, endpoint(at, f"new-{number}"))
+            await eventually(lambda port=new: answers(port))  # type: ignore[misc]
+            going = {"ready": False, "serving": True, "terminating": True}
+            await shop.slice(f"web-{number}", old, endpoint(at, f"pod-{number}", conditions=going))
+            await eventually(lambda port=old: is_left(port))  # type: ignore[misc]
+            await program.ask("stop", old)
+            await shop.delete(EndpointSlices, f"web-{number}")
+        told = await program.ask("end")
+        assert told["failed"] == {}
+        assert sum(told["answered"].values()) > 100

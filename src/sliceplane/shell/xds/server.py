@@ -386,6 +386,11 @@ class XdsServer:
         if self._teller is not None and not self._flush_scheduled:
             self._teller.on_applied()
 
+    @property
+    def revision_of_clients(self) -> int:
+        """Of what clients are told."""
+        return self._catalog.revision
+
     def _applied(self) -> tuple[int | None, int] | None:
         return None if self._flush_scheduled else (self._behind.first, self._catalog.revision)
 

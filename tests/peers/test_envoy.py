@@ -1,0 +1,165 @@
+"""Envoy as it is, with the bootstrap that ``sliceplane xds bootstrap`` prints: its ``/clusters`` are what the API says,
+through scaling, restarts of the server, and one by one (LEDS)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.peers.programs import envoy
+from tests.ports import free_port
+from tests.shell.xds.conftest import Served, Shop, client, endpoint, live, served, shop, xds_server
+from tests.waiting import eventually
+
+from sliceplane.client import EndpointSlices, HttpClient, Services
+from sliceplane.kit.rng import Rng
+from sliceplane.xds.bootstrap import BootstrapWish, envoy_bootstrap
+
+__all__ = ["client", "live", "served", "shop"]
+
+pytestmark = [pytest.mark.peer, pytest.mark.asyncio, pytest.mark.timeout(600)]
+
+
+class Envoy:
+    def __init__(self, process: asyncio.subprocess.Process, admin_port: int) -> None:
+        self.process = process
+        self._url = f"http://127.0.0.1:{admin_port}"
+
+    def _get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"{self._url}{path}", timeout=10) as answer:
+            return json.load(answer)
+
+    async def endpoints(self, cluster: str) -> set[str] | None:
+        """Those that it uses, as ``ADDRESS:PORT``; ``None``: it has no such cluster."""
+        told = await asyncio.to_thread(self._get, "/clusters?format=json")
+        for status in told["cluster_statuses"]:
+            if status["name"] == cluster:
+                places = [host["address"]["socket_address"] for host in status.get("host_statuses", [])]
+                return {f"{place['address']}:{place['port_value']}" for place in places}
+        return None
+
+    async def counter(self, name: str) -> int:
+        told = await asyncio.to_thread(self._get, f"/stats?format=json&filter={name}")
+        return sum(item["value"] for item in told["stats"] if "value" in item)
+
+
+@asynccontextmanager
+async def running(folder: Path, wish: BootstrapWish) -> AsyncIterator[Envoy]:
+    file = folder / f"{wish.node_id}.yaml"
+    file.write_text(yaml.safe_dump(envoy_bootstrap(wish)))
+    with (folder / f"{wish.node_id}.log").open("wb") as log:
+        flags = ("--concurrency", "1", "--base-id", str(wish.admin_port), "-l", "warn")
+        process = await asyncio.create_subprocess_exec(envoy(), "-c", str(file), *flags, stdout=log, stderr=log)
+    try:
+        yield Envoy(process, wish.admin_port)
+    finally:
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+        await process.wait()
+
+
+def places(*numbers: int) -> set[str]:
+    return {f"10.1.{number // 256}.{number % 256}:9000" for number in numbers}
+
+
+def hosts(*numbers: int) -> list[dict[str, Any]]:
+    return [endpoint(f"10.1.{number // 256}.{number % 256}", f"pod-{number}") for number in numbers]
+
+
+async def holds(envoy: Envoy, cluster: str, wanted: set[str] | None) -> None:
+    await eventually(lambda: envoy.endpoints(cluster), lambda seen: seen == wanted, ignoring=(OSError,))
+
+
+async def test_envoy_follows_a_service_from_its_first_endpoint_to_its_end(
+    tmp_path: Path, served: Served, shop: Shop
+) -> None:
+    cluster = f"{shop.namespace}/web:http"
+    await shop.service()
+    await shop.slice("web-1", 9000, *hosts(1, 2))
+    async with running(tmp_path, served.wish(node_id="edge", admin_port=free_port())) as edge:
+        await holds(edge, cluster, places(1, 2))
+        await shop.slice("web-1", 9000, *hosts(2, 3))
+        await holds(edge, cluster, places(2, 3))
+        many = range(1, 60)
+        await shop.slice("web-1", 9000, *hosts(*many))  # one by one from here on
+        await holds(edge, cluster, places(*many))
+        types = {item.type for report in served.server.reports() for item in report.types}
+        assert "LEDS" in types
+        await shop.slice("web-1", 9000, *hosts(*many[10:]))
+        await holds(edge, cluster, places(*many[10:]))
+        await shop.slice("web-1", 9000)
+        await holds(edge, cluster, set())
+        await shop.slice("web-1", 9000, *hosts(5))
+        await holds(edge, cluster, places(5))
+        await shop.delete(Services, "web")
+        await holds(edge, cluster, None)
+        assert await edge.counter("update_rejected") == 0
+
+
+async def test_an_envoy_that_was_stopped_is_behind_and_others_are_not(
+    tmp_path: Path, served: Served, shop: Shop
+) -> None:
+    cluster = f"{shop.namespace}/web:http"
+    await shop.service()
+    await shop.slice("web-1", 9000, *hosts(1))
+    async with (
+        running(tmp_path, served.wish(node_id="stopped", admin_port=free_port())) as stopped,
+        running(tmp_path, served.wish(node_id="well", admin_port=free_port())) as well,
+    ):
+        await holds(stopped, cluster, places(1))
+        await holds(well, cluster, places(1))
+        stopped.process.send_signal(signal.SIGSTOP)
+        await shop.slice("web-1", 9000, *hosts(2))
+        await holds(well, cluster, places(2))
+
+        def behind() -> dict[str, bool]:
+            return {report.id: report.behind for report in served.server.reports()}
+
+        await eventually(behind, lambda seen: seen == {"stopped": True, "well": False})
+        stopped.process.send_signal(signal.SIGCONT)
+        await holds(stopped, cluster, places(2))
+        await eventually(behind, lambda seen: seen == {"stopped": False, "well": False})
+
+
+HISTORY_STEPS = int(os.environ.get("XDS_HISTORY_STEPS", "40"))
+
+
+async def test_after_random_histories_with_other_servers_envoy_holds_what_the_api_says(
+    tmp_path: Path, client: HttpClient, shop: Shop
+) -> None:
+    """The server dies and another takes its port, while endpoints come and go and clusters change."""
+    rng = Rng(7)
+    port = free_port()
+    cluster = f"{shop.namespace}/web:http"
+    await shop.service()
+    numbers = set(range(1, 40))
+    await shop.slice("web-1", 9000, *hosts(*sorted(numbers)))
+    wish = BootstrapWish(host="127.0.0.1", port=port, insecure=True, node_id="edge", admin_port=free_port())
+    async with running(tmp_path, wish) as edge:
+        for step in range(HISTORY_STEPS):
+            async with xds_server(client, port=port):
+                await holds(edge, cluster, places(*sorted(numbers)))
+                for _ in range(rng.below(4)):
+                    numbers ^= {1 + rng.below(80)}
+                    await shop.slice("web-1", 9000, *hosts(*sorted(numbers)))
+            if rng.below(2):  # while no server is there
+                numbers ^= {1 + rng.below(80) for _ in range(rng.below(30))}
+                await shop.slice("web-1", 9000, *hosts(*sorted(numbers)))
+            if step % 7 == 3:
+                affinity = "ClientIP" if step % 14 == 3 else "None"
+                await shop.service(sessionAffinity=affinity)
+        async with xds_server(client, port=port):
+            await holds(edge, cluster, places(*sorted(numbers)))
+            await shop.delete(EndpointSlices, "web-1")
+            await holds(edge, cluster, set())
+        assert await edge.counter("update_rejected") == 0

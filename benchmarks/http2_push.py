@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.harness import Result, main, note
@@ -53,26 +54,29 @@ def run(small: bool) -> list[Result]:
         pki, _ = ensure(folder / "pki", ("localhost",), time.time())
         log = folder / "log"
         for size, endpoints in SIZES[:1] if small else SIZES:
-            for over, tls in ((0, None), (1, pki)):
+            for tls in (pki,) if small else (None, pki):
                 where = f"{size:,} bytes, {clients:,} clients{', TLS' if tls else ''}"
                 python = (sys.executable, "-m", "benchmarks.tools.push_server")
                 further = () if tls is None else (str(tls.folder),)
                 value, rss, _ = cost_us((*python, "ours", str(size), *further), clients, rounds, tls, log)
-                theirs, their_rss, _ = cost_us((*python, "grpc", str(size), *further), clients, rounds, tls, log)
-                note(f"{where}: {rss:.0f} MiB, grpc.aio {their_rss:.0f} MiB")
-                name, unit = "CPU of a push and its ACK", "us"
-                results.append(
-                    Result(name=name, size=where, value=value, unit=unit, peer="grpc.aio", peer_value=theirs)
+                note(f"{where}: {rss:.0f} MiB")
+                ours = Result(
+                    name="CPU of a push and its ACK",
+                    size=where,
+                    value=value,
+                    unit="us",
+                    budget=BUDGETS_US[size][tls is not None],
                 )
-                if go is None:
-                    continue
-                files = () if tls is None else (str(tls.server_file), str(tls.server_key_file))
-                whole, go_rss, go_size = cost_us((str(go), str(endpoints), *files), clients, rounds, tls, log)
-                note(f"{where}: {GO} {go_rss:.0f} MiB, messages of {go_size:,} bytes")
-                budget = BUDGETS_US[size][over]
-                results.append(
-                    Result(name=name, size=where, value=value, unit=unit, budget=budget, peer=GO, peer_value=whole)
-                )
+                theirs = [] if small else [("grpc.aio", (*python, "grpc", str(size), *further))]
+                if go is not None:
+                    files = () if tls is None else (str(tls.server_file), str(tls.server_key_file))
+                    theirs.append((GO, (str(go), str(endpoints), *files)))
+                for peer, command in theirs:
+                    cost, rss, sent = cost_us(command, clients, rounds, tls, log)
+                    note(f"{where}: {peer} {rss:.0f} MiB, messages of {sent:,} bytes")
+                    results.append(replace(ours, peer=peer, peer_value=cost))
+                if not theirs:
+                    results.append(ours)
     return results
 
 

@@ -66,6 +66,11 @@ def test_seed_2555_a_node_in_another_zone_has_not_told_of_that_zone_yet() -> Non
     assert proven(2555) > 0
 
 
+def test_seed_1388_an_endpoint_in_a_slice_of_another_manager_is_ready_for_kernels_too() -> None:
+    """The check looked at our slices alone, saw nobody else, and took the kernel to fall back on who terminates."""
+    assert proven(1388) > 0
+
+
 @pytest.mark.slow
 def test_drained_is_drained_over_ten_thousand_seeds() -> None:
     assert sum(proven(seed) for seed in range(1, 10_001)) > 10_000

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from sliceplane.api.codec import decode
 from sliceplane.api.core import Node
-from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import ENDPOINT_SLICE_SUBSETTING, Gates
 from sliceplane.api.meta import Object
@@ -39,7 +39,6 @@ from sliceplane.sim.network import Network
 from sliceplane.sim.server import Server
 from sliceplane.sim.steady import Broken
 from sliceplane.sim.streams import SimulatedInformer
-from sliceplane.sim.view import service_of
 from sliceplane.store.types import EventType, StoreEvent
 
 #: proxies of a simulation, on the Nodes bare-0, bare-1
@@ -357,10 +356,12 @@ class Proxies:
             self._alive[node].pause(self._rng.uniform(1.0, 60.0))
 
     def kernel_slices(self, node: str, service: str) -> list[EndpointSlice]:
-        """What the kernel of *node* has of *service*."""
+        """What the kernel of *node* has of *service*, slices of other managers, too."""
         kernel = self._kernels.get(node, {})
         slices = (self._history.slice_at(key, revision) for key, revision in sorted(kernel.items()))
-        return [seen for seen in slices if seen is not None and service_of(seen) == service]
+        namespace, _, name = service.partition("/")
+        found = [seen for seen in slices if seen is not None and seen.metadata.namespace == namespace]
+        return [seen for seen in found if (seen.metadata.labels or {}).get(LABEL_SERVICE_NAME) == name]
 
     def wake(self) -> None:
         for proxy in self._alive.values():

@@ -90,7 +90,7 @@ def oracle(slices: dict[str, EndpointSlice]) -> dict[str, SliceEndpoint]:
         rank = (each.address_type == "IPv4", int(each.metadata.resource_version), key)
         in_slice = {}
         for endpoint in each.endpoints or ():
-            identity = endpoint.target_ref.uid if endpoint.target_ref else endpoint.addresses[0]
+            identity = endpoint.target_ref.uid if endpoint.target_ref else f"{endpoint.addresses[0]}:8080"
             in_slice[identity] = endpoint  # the last of one slice counts
         entries += [(identity, rank, endpoint) for identity, endpoint in in_slice.items()]
     winners: dict[str, tuple[tuple[bool, int, str], SliceEndpoint]] = {}

@@ -125,6 +125,13 @@ class HintsPerSlice(Mutant):
         return frozenset().union(*parts)
 
 
+class OneByAddress(Mutant):
+    """Keeps one endpoint for each address."""
+
+    def belief(self) -> Belief:
+        return frozenset({believed.rpartition(":")[0]: believed for believed in sorted(super().belief())}.values())
+
+
 class LooksOnce(Mutant):
     first: Belief | None = None
 
@@ -235,6 +242,7 @@ MUTANTS: tuple[type[Mutant], ...] = (
     Debounced,
     Toggles,
     reads("TerminatingIsNotReady", endpoints(_terminating_is_not_ready)),
+    OneByAddress,
     reads("AbsentIsNotReady", endpoints(_absent_is_not_ready)),
     reads("EverythingIsReady", conditions(ready=True)),
     reads("NothingTerminates", conditions(terminating=False)),

@@ -262,8 +262,10 @@ def _endpoint(source: SliceEndpoint, address: str, port: int) -> Endpoint:
     conditions = source.conditions
     hints = source.hints
     target = source.target_ref
+    uid = target.uid if target is not None else ""
     return Endpoint(
-        id=(target.uid if target is not None else "") or address,
+        # Two processes of one machine that no object stands for differ in the port alone.
+        id=uid or (f"{address}:{port}" if port else address),
         address=address,
         port=port,
         ready=conditions.ready is not False,

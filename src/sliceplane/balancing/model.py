@@ -11,7 +11,7 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One endpoint, seen through all slices.  Absent conditions are read as KEP-0752 says: ready and serving are
     true, terminating is false."""
 
-    #: the Pod's uid; the address where the slice names no object
+    #: the Pod's uid; the address and port where the slice names no object
     id: str
     #: canonical spelling, IPv6 without brackets
     address: str

@@ -56,7 +56,7 @@ def command(
     A server in memory plays each history: endpoints that move, ghosts, hints half there, 410 Gone in the middle.  The
     consumer is a real client of it.  A history that breaks it is made short and told.
 
-    A program is started once for each case with KUBECONFIG, SLICEPLANE_NAMESPACE, SLICEPLANE_SERVICE,
+    A program is started for each case with KUBECONFIG, SLICEPLANE_NAMESPACE, SLICEPLANE_SERVICE,
     SLICEPLANE_PORT and SLICEPLANE_FAMILY in its environment; it prints a JSON list of "ADDRESS:PORT" on a line of its
     own whenever its endpoints change.  A name server finds KUBECONFIG, listens on the {port} of its command, and is
     asked for SRV records.

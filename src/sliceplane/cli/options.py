@@ -21,6 +21,7 @@ FIRST = "Options"
 #: heading -> patterns of parameter names, in the order of the help; the first match counts
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Cluster", ("kubeconfig", "context", "master", "kube_api_*")),
+    ("Addresses", ("advertise_address", "service_cluster_ip_range")),
     ("Emulated workloads", ("emulate_*", "zones")),
     ("Comparing without writing", ("shadow*",)),
     ("Zone", ("cluster_domain", "ttl_s", "pods", "namespaces", "reverse_cidrs", "zone_answers", "client_zones")),

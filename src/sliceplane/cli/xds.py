@@ -196,7 +196,7 @@ class PlaceType(click.ParamType["tuple[str, int]"]):
 
 @command.command("bootstrap", cls=Command, short_help="Print what a client must be told.", examples=[
     ("an Envoy of this machine", "sliceplane xds bootstrap --for envoy --insecure > envoy.yaml"),
-    ("a gRPC program elsewhere", "sliceplane xds bootstrap --for grpc --server xds.example:18000 --ca-file ca.crt"),
+    ("a gRPC program elsewhere", "sliceplane xds bootstrap --for grpc --server xds:18000 --ca-file ca.crt"),
 ])  # fmt: skip
 @click.option("--for", "kind", type=click.Choice(("envoy", "grpc")), required=True, help="The program.")
 @click.option("--server", type=PlaceType(), default=_PLAIN, show_default="127.0.0.1:18000", help="Where we serve.")

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -184,17 +184,12 @@ def _legal(case: Case) -> bool:
     return True
 
 
-@asynccontextmanager
-async def staged(consumer: JudgedConsumer) -> AsyncIterator[Stage]:
-    """A stage with a server of its own, and *consumer* started."""
-    async with Plane(controllers=False) as plane, consumer.running(plane.kubeconfig):
-        yield Stage(plane, consumer)
-
-
 async def run(
     consumer: JudgedConsumer, cases: Sequence[Case], tell: Callable[[CaseVerdict], None], *, shrink: bool
 ) -> None:
-    """Judge *consumer* by *cases*, and tell each verdict as it comes."""
-    async with staged(consumer) as stage:
+    """Judge *consumer* by *cases* on a server of its own, and tell each verdict as it comes.  Raises ``OSError`` and
+    ``TimeoutError`` for a consumer that does not start."""
+    async with Plane(controllers=False) as plane:
+        stage = Stage(plane, consumer)
         for case in cases:
             tell(await stage.judge(case, shrink=shrink))

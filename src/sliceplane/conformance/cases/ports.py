@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sliceplane.conformance.objects import HTTP, pod, pods, service, slice_
+from sliceplane.conformance.objects import HTTP, ip, pod, pods, service, slice_
 from sliceplane.conformance.story import CHECK, AskedPort, Case, Document, Put
 
 
@@ -14,6 +14,11 @@ def _port(name: str, number: int, protocol: str = "TCP") -> Document:
 
 def _six(number: int, **keywords: Any) -> Document:
     return pod(number, family="IPv6", **keywords)
+
+
+def _machine(number: int) -> Document:
+    """An endpoint that is no Pod."""
+    return {"addresses": [ip(number)], "conditions": {"ready": True}}
 
 
 def _names(name: str, *hosts: str) -> Put:
@@ -35,6 +40,13 @@ CASES: Final = (
         ("kubernetes/website#32838", "KEP-0752, named target ports"),
         given=(slice_("a", *pods((1, 2))), slice_("b", pod(3), ports=[_port("http", 9090)])),
         story=(CHECK, slice_("a", pod(1)), slice_("b", pod(3), pod(2), ports=[_port("http", 9090)]), CHECK),
+    ),
+    Case(
+        "two-processes-on-one-machine",
+        "Endpoints that no object stands for may share an address: the port tells them apart",
+        ("discovery.k8s.io/v1 EndpointSlice",),
+        given=(slice_("a", _machine(1)), slice_("b", _machine(1), ports=[_port("http", 9090)])),
+        story=(CHECK, slice_("a", _machine(2)), CHECK, slice_("b", ports=[_port("http", 9090)]), CHECK),
     ),
     Case(
         "slice-lacks-the-port",

@@ -44,12 +44,9 @@ class JudgedConsumer(Protocol):
     patience_s: float
 
     @abstractmethod
-    def running(self, kubeconfig: Path) -> AbstractAsyncContextManager[None]:
-        """What runs for all cases."""
-
-    @abstractmethod
     def follow(self, asked: FollowedService) -> AbstractAsyncContextManager[FollowingConsumer]:
-        """What runs for one case."""
+        """What runs for one case: a back-off that one case caused is none of the next.  Raises ``OSError`` and
+        ``TimeoutError`` where it does not start."""
 
 
 class Beliefs(FollowingConsumer):

@@ -1,4 +1,4 @@
-"""Any name server of Kubernetes: one is started for all cases, and asked by DNS for the SRV records of the port.
+"""Any name server of Kubernetes: one is started for each case, and asked by DNS for the SRV records of the port.
 
 Its command has ``{port}`` where the port to listen on stands (UDP and TCP on 127.0.0.1), and finds ``KUBECONFIG`` in
 its environment.  Belief: the targets of ``_PORT._tcp.SERVICE.NAMESPACE.svc.cluster.local`` with their addresses, which
@@ -41,33 +41,29 @@ class NameServerConsumer(JudgedConsumer):
         # An answer of 64 KiB does not hold the SRV records of a thousand endpoints, and unnamed ports have none.
         self.ables = frozenset(("ipv6",))
         self.patience_s = patience_s
-        self._port = 0
-
-    @asynccontextmanager
-    async def running(self, kubeconfig: Path) -> AsyncIterator[None]:
-        self._port = _free_port()
-        command = shlex.split(self._command.replace("{port}", str(self._port)))
-        async with process(command, KUBECONFIG=str(kubeconfig)) as (program, last_words):
-            drain = asyncio.create_task(_ignore(program))
-            try:
-                async with asyncio.timeout(_STARTS_S):
-                    while not await self._answers():
-                        if program.returncode is not None:
-                            raise ChildProcessError(" / ".join([f"exit code {program.returncode}", *last_words]))
-                        await asyncio.sleep(0.05)
-                yield
-            finally:
-                drain.cancel()
 
     @asynccontextmanager
     async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
-        yield _Asking(self._port, asked)
+        port = _free_port()
+        command = shlex.split(self._command.replace("{port}", str(port)))
+        async with process(command, asked) as (program, last_words):
+            drain = asyncio.create_task(_ignore(program))
+            try:
+                async with asyncio.timeout(_STARTS_S):
+                    while not await _answers(port):
+                        if program.returncode is not None:
+                            raise ChildProcessError(" / ".join([f"exit code {program.returncode}", *last_words]))
+                        await asyncio.sleep(0.05)
+                yield _Asking(port, asked)
+            finally:
+                drain.cancel()
 
-    async def _answers(self) -> bool:
-        from dns.rcode import NOERROR
 
-        reply = await _ask(self._port, f"kubernetes.default.svc.{_ZONE}.", "A")
-        return reply is not None and reply.rcode() == NOERROR
+async def _answers(port: int) -> bool:
+    from dns.rcode import NOERROR
+
+    reply = await _ask(port, f"kubernetes.default.svc.{_ZONE}.", "A")
+    return reply is not None and reply.rcode() == NOERROR
 
 
 class _Asking(Beliefs):

@@ -50,10 +50,6 @@ class ProgramConsumer(JudgedConsumer):
         self.patience_s = patience_s
 
     @asynccontextmanager
-    async def running(self, kubeconfig: Path) -> AsyncIterator[None]:
-        yield
-
-    @asynccontextmanager
     async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
         async with process(self._command, asked) as (program, last_words):
             beliefs = Beliefs()
@@ -68,20 +64,19 @@ class ProgramConsumer(JudgedConsumer):
 
 @asynccontextmanager
 async def process(
-    command: list[str], asked: FollowedService | None = None, **more: str
+    command: list[str], asked: FollowedService
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, deque[str]]]:
     """A program until the end of the block, with what it said last on stderr.  Raises ``OSError``."""
-    environment = {**os.environ, **more}
-    if asked is not None:
-        environment |= {
-            "KUBECONFIG": str(asked.kubeconfig),
-            "SLICEPLANE_NAMESPACE": asked.namespace,
-            "SLICEPLANE_SERVICE": asked.service,
-            "SLICEPLANE_PORT": asked.asked_port.port,
-            "SLICEPLANE_FAMILY": asked.asked_port.family,
-            "SLICEPLANE_NODE": NODE,
-            "SLICEPLANE_ZONE": ZONE,
-        }
+    environment = {
+        **os.environ,
+        "KUBECONFIG": str(asked.kubeconfig),
+        "SLICEPLANE_NAMESPACE": asked.namespace,
+        "SLICEPLANE_SERVICE": asked.service,
+        "SLICEPLANE_PORT": asked.asked_port.port,
+        "SLICEPLANE_FAMILY": asked.asked_port.family,
+        "SLICEPLANE_NODE": NODE,
+        "SLICEPLANE_ZONE": ZONE,
+    }
     pipe = asyncio.subprocess.PIPE
     program = await asyncio.create_subprocess_exec(
         *command, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe, limit=_LINE

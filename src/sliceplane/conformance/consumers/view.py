@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import Final
 
 from sliceplane.client.connecting import connect
@@ -27,10 +26,6 @@ class ViewConsumer(JudgedConsumer):
         self.claims = frozenset(("hints", "fallback"))
         self.ables = frozenset(("large", "unnamed-port", "ipv6", "silence"))
         self.patience_s = 20.0
-
-    @asynccontextmanager
-    async def running(self, kubeconfig: Path) -> AsyncIterator[None]:
-        yield
 
     @asynccontextmanager
     async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:

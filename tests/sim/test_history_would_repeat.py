@@ -22,6 +22,7 @@ from sliceplane.endpoints.mirroring.engine import MirrorEngine
 from sliceplane.endpoints.mirroring.service import MirrorState
 from sliceplane.informer.cache import Cache
 from sliceplane.informer.reflector import Reflector
+from sliceplane.kit.containers import Passed
 from sliceplane.registry.kinds import endpoint_slice as slice_rules
 from sliceplane.registry.kinds import endpoints
 from sliceplane.registry.validation import addresses
@@ -183,7 +184,9 @@ def every_selector_is_looked_at(patch: Patch) -> None:
 def any_address_will_do(patch: Patch) -> None:
     for rules in (addresses, slice_rules):
         patch.setattr(rules, "special_problem", lambda address: "")
-        patch.setattr(rules, "plain_version", lambda text: 0)  # it would remember what it is told here
+    # They would remember what they are told here.
+    patch.setattr(addresses, "plain_version", lambda text: 0)
+    patch.setattr(slice_rules, "_PLAIN", Passed(1, lambda endpoint: False))
     patch.setattr(endpoints, "_is_fine", lambda ip, hostname, node: True)
 
 

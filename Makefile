@@ -41,7 +41,7 @@ test: ## everything that must pass (what CI runs); what failed is run once more,
 	@$(MAKE) --no-print-directory -j 2 lint tested
 
 tested: dev # lint computes while the first tests wait
-	$(PY) tools/run_tests.py $(ONCE) -p tests.workers --workers $(TEST_WORKERS)
+	$(PY) tools/run_tests.py $(ONCE) -p tests.workers --workers $(TEST_WORKERS) -q
 
 soak: dev ## the slow ones (100 kills under write load, long random histories, thousands of simulated seeds), and every property fifty times as long
 	HYPOTHESIS_PROFILE=soak $(PYTEST) -m "slow or hypothesis" --timeout=7200

@@ -13,7 +13,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -136,9 +136,9 @@ CASES = {
 
 
 class ProtobufClient(HttpClient):
-    async def _headers(self, refresh: bool) -> list[tuple[str, str]]:
-        others = [(name, value) for name, value in await super()._headers(refresh) if name != "Accept"]
-        return [("Accept", "application/vnd.kubernetes.protobuf;stream=watch"), *others]
+    def _message(self, request: Any, authorization: str) -> bytes:
+        asked = replace(request, accept="application/vnd.kubernetes.protobuf;stream=watch")
+        return super()._message(asked, authorization)
 
 
 @asynccontextmanager

@@ -232,7 +232,10 @@ class HttpClient(Verbs):
 
     async def download(self, path: str) -> AsyncIterator[bytes]:
         """The body of a page, in portions, however long it takes while something comes.  Raises as ``get``."""
-        async with self._streaming(_Request("GET", path, {}, stream=True)) as connection:
+        # No context manager: a generator that is dropped is closed beside those that it uses, in any order.
+        connection = (await self._answer(_Request("GET", path, {}, stream=True))).connection
+        assert connection is not None, "an answer to a stream's request that is accepted"
+        try:
             while True:
                 try:
                     async with asyncio.timeout(REQUEST_TIMEOUT_S):
@@ -242,6 +245,8 @@ class HttpClient(Verbs):
                 if not portion:
                     return
                 yield portion
+        finally:
+            self._pool.give_back(connection)
 
     async def __aenter__(self) -> Self:
         return self

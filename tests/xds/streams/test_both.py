@@ -21,6 +21,7 @@ from tests.xds.streams.clients import (
 from sliceplane.xds.names import ASSIGNMENT, CLUSTER, LISTENER
 from sliceplane.xds.streams import messages, stream
 from sliceplane.xds.streams.stream import XdsSight
+from sliceplane.xds.streams.whole import WholeStream
 
 MAKERS: list[Callable[[FakeView], Client]] = [Envoy, Grpc]
 BOTH = pytest.mark.parametrize("make", MAKERS, ids=["delta", "whole"])
@@ -189,3 +190,19 @@ def test_what_one_client_asked_for_is_not_sent_to_another() -> None:
     assert encoder.delta(ASSIGNMENT, "5", [messages.empty_assignment("default/b:80")], []) != gone
     again = messages.empty_assignment("default/b:80")
     assert encoder.delta(ASSIGNMENT, "5", [again], []) is encoder.delta(ASSIGNMENT, "5", [again], [])
+
+
+def test_names_that_a_client_gave_up_are_forgotten(view: FakeView) -> None:
+    """Else one that asks for other names all the time would fill the server's memory."""
+    asked = WholeStream(messages.ResponseEncoder())
+    asked.on_request(whole_request(LISTENER, "web", of_node=node()), 0.0)
+    asked.on_admitted(view, XdsSight(), view.revision, 0.0)  # type: ignore[arg-type]
+    for number in range(100):
+        view.put(LISTENER, "other", f"other={number}")
+        asked.on_changes(view.take_changes(), view.revision, 0.0)  # type: ignore[arg-type]
+        nonce = asked._channels[LISTENER].nonce
+        asked.on_request(whole_request(LISTENER, f"name-{number}", nonce=nonce), 0.0)
+    channel = asked._channels[LISTENER]
+    assert list(channel.names) == ["name-99"]
+    assert list(channel.sent) == ["name-99"]
+    assert len(asked._topics) <= 1

@@ -119,7 +119,7 @@ class DeltaStream(AdsStream):
                 channel.forget(held)
         elif name in channel.names:
             del channel.names[name]
-            channel.forget(name)
+            self._forget(channel, name)
             if channel.wildcard:
                 channel.force(name)
             elif channel.type_url == names.ENDPOINT:

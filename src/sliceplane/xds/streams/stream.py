@@ -356,6 +356,12 @@ class AdsStream(ABC):
             return ()
         return [name for name in channel.names if self._topic(name) == topic]
 
+    def _forget(self, channel: XdsChannel, name: str) -> None:
+        """The client does not want it any more."""
+        channel.forget(name)
+        if channel.type_url == names.LISTENER:
+            self._topics.pop(name, None)
+
     def _topic(self, listener: str) -> str:
         topic = self._topics.get(listener)
         if topic is None:

@@ -60,7 +60,7 @@ class WholeStream(AdsStream):
         before, channel.names = channel.names, dict.fromkeys(named)
         for name in before:
             if name not in channel.names:
-                channel.forget(name)
+                self._forget(channel, name)
         for name in channel.names:
             if name not in before:
                 channel.force(name)

@@ -128,6 +128,22 @@ def test_a_released_lease_is_taken_at_the_next_look() -> None:
     assert due < 1000.5 + RETRY_S * 2.2
 
 
+def test_a_renewal_that_was_given_up_at_the_end_does_not_keep_the_lease() -> None:
+    """It had reached the server, so the release met a conflict: the next leader waited for a whole duration."""
+    api, one = FakeApi(), Election(config("one"), Rng(1))
+    turn(one, api, 1000.0)
+    due = one.next_deadline()
+    assert due is not None
+    renewal = one.take_request(due)
+    assert renewal is not None
+    api.perform(renewal)
+    one.on_error(unreachable("cancelled"), due)
+    one.stop()
+    turn(one, api, due)
+    assert one.ended
+    assert spec(api)["holderIdentity"] == ""
+
+
 def test_leading_ends_by_the_clock_when_renewals_fail() -> None:
     api, one = FakeApi(), Election(config("one"), Rng(1))
     turn(one, api, 1000.0)

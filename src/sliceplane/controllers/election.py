@@ -73,8 +73,8 @@ class Election:
         self._lease: Document | None = None
         #: when the record was first seen as it is
         self._seen_at = 0.0
-        #: what to do next, and not before when
-        self._next: Literal["get", "create", "update", "release"] = "get"
+        #: what to do next, and not before when; "look" before a release: a renewal that nobody waited for changed it
+        self._next: Literal["get", "create", "update", "look", "release"] = "get"
         self._due = 0.0
         self._asked: Write | None = None
         self._asked_at = 0.0
@@ -100,7 +100,7 @@ class Election:
     @property
     def ended(self) -> bool:
         """``stop`` was called and nothing is left to be said to the server."""
-        return self._stopping and self._asked is None and self._next != "release"
+        return self._stopping and self._asked is None and self._next not in ("look", "release")
 
     def next_deadline(self) -> float | None:
         """When ``take_request`` or ``leading`` may change without an answer."""
@@ -117,12 +117,13 @@ class Election:
         if self._asked is not None or self.ended or now < self._due:
             return None
         self._asked_at = now
-        if self._next == "get":
+        if self._next in ("get", "look"):
             self._asked = self._request("get")
         elif self._next == "release":
             self._asked = self._request("update", encode(self._released(now)))
         else:
-            self._asked = self._request(self._next, encode(self._record(now)))
+            verb: Verb = "create" if self._next == "create" else "update"
+            self._asked = self._request(verb, encode(self._record(now)))
         return self._asked
 
     def _request(self, verb: Verb, body: bytes = b"") -> Write:
@@ -159,8 +160,12 @@ class Election:
         asked = self._asked
         self._asked = None
         assert asked is not None, "an error for nothing"
-        if self._stopping:
-            self._end(released=True)  # there is no time to look again; the record runs out by itself
+        if self._stopping and asked.verb == "update" and error.reason == "Conflict":
+            # The renewal that was given up when the end came has reached the server.
+            self._next = "look"
+            self._due = now
+        elif self._stopping:
+            self._end(released=True)  # the record runs out by itself
         elif asked.verb == "get" and error.reason == "NotFound":
             self._lease = None
             self._next = "create"

@@ -71,9 +71,12 @@ def healthy(url: str, kubeconfig: Path) -> bool:
 
 def page(url: str, path: str, kubeconfig: Path) -> str:
     context = ssl.create_default_context(cafile=str(kubeconfig.parent / "pki" / "ca.crt"))
-    with urllib.request.urlopen(url + path, context=context, timeout=60) as answer:
-        body: bytes = answer.read()
-        return body.decode()
+    try:
+        with urllib.request.urlopen(url + path, context=context, timeout=60) as answer:
+            return str(answer.read(), "utf-8")
+    except urllib.error.HTTPError as refused:
+        refused.close()  # its socket would be told of wherever it is collected
+        raise
 
 
 def ready(kubeconfig: Path) -> bool:

@@ -8,6 +8,7 @@ import signal
 import ssl
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,8 +53,12 @@ def request(data: Path, url: str, method: str = "GET", body: bytes | None = None
     context = ssl.create_default_context(cafile=str(data / "pki" / "ca.crt"))
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     asked = urllib.request.Request(url, data=body, method=method, headers=headers)
-    with urllib.request.urlopen(asked, context=context, timeout=60) as answer:
-        return bytes(answer.read())
+    try:
+        with urllib.request.urlopen(asked, context=context, timeout=60) as answer:
+            return bytes(answer.read())
+    except urllib.error.HTTPError as refused:
+        refused.close()  # its socket would be told of wherever it is collected
+        raise
 
 
 def fill(place: Path) -> Path:

@@ -193,3 +193,11 @@ def reader_of(plane: Plane, namespace: str) -> str:
         namespace=namespace,
     )  # fmt: skip
     return token_for(plane, "reader", namespace)
+
+
+def staying(plane: Plane) -> str:
+    """A Pod of the cart when no rollout of an earlier test goes on; "" until then."""
+    status = plane.get("deployments", "cart", namespace="shop")["status"]
+    pods = [pod["metadata"] for pod in plane.list("pods", namespace="shop")]
+    goes_on = status.get("updatedReplicas") != status["replicas"] or any("deletionTimestamp" in pod for pod in pods)
+    return "" if goes_on else str(pods[0]["name"])

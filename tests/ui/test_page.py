@@ -20,6 +20,7 @@ from tests.ui.cluster import (
     reader_of,
     service,
     slices,
+    staying,
 )
 
 from sliceplane.api.core import Node, Service, ServiceCondition, ServiceSpec, ServiceStatus
@@ -177,7 +178,7 @@ def test_a_drain_names_the_nodes_that_are_waited_for(plane: Plane, page: Running
     going, ended = (f"section[aria-labelledby=h-{name}]" for name in ("going", "ended"))
     nodes = [f"node-{number}" for number in (1, 2, 3, 4)]
     plane.apply([proxy_lease(node, plane) for node in nodes])
-    pod = plane.list("pods", namespace="shop")[0]["metadata"]["name"]
+    pod = plane.wait_for(lambda: staying(plane), timeout=60)
     tab.go(f"{page.url}#/drains")
     tab.shows("No Pod is leaving", going)
     mark(plane, pod, "shop", "true")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -109,6 +111,31 @@ def test_the_line_to_paste_names_where_the_package_came_from(
 def test_every_extra_that_is_named_exists() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(EXTRA_OF.values()) | {"proxy"} == set(project["optional-dependencies"])
+
+
+def test_what_is_imported_is_what_an_installation_brings() -> None:
+    """In functions too: the tests have more installed than a user has."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    plain = {re.split(r"[^\w-]", line)[0].lower() for line in project["dependencies"]}
+    brought = {
+        name
+        for name, distributions in metadata.packages_distributions().items()
+        if plain & {each.lower() for each in distributions} or name in EXTRA_OF
+    }
+    others = {"pytest"}  # it is there where its plugin is loaded
+    others.add("jsonpointer")  # jsonpatch is made of it
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Import():
+                    names = [each.name for each in node.names]
+                case ast.ImportFrom():
+                    names = [node.module or ""]
+                case _:
+                    continue
+            for name in (each.partition(".")[0] for each in names):
+                known = name in sys.stdlib_module_names or name == "sliceplane"
+                assert known or name in brought | others, f"{path}:{node.lineno} imports {name}"
 
 
 def test_uvicorn_still_has_what_the_connection_extends() -> None:

@@ -307,6 +307,8 @@ TOUR: tuple[Chapter, ...] = (
                 ),
             ),
             Step("describe deployment web", (r"RollingUpdateStrategy", r"MinimumReplicasAvailable")),
+            # describe asks for each of a list again, and fails at one that went meanwhile
+            Step("wait deployment/web --for=jsonpath={.status.terminatingReplicas}=0 --timeout=60s", (r"met",)),
             Step("describe pods -l app=web", (r"Status: +Running", r"Node: +node-")),
             Step(
                 "describe node node-1",

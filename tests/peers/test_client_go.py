@@ -150,11 +150,12 @@ def settle(plane: Plane, followers: list[Follower]) -> None:
     held = until(
         facts,
         lambda held: all(
-            (one[kind]["size"], one[kind]["versions"]) == wanted[kind] for one in held for kind in FOLLOWED
+            (one[kind]["size"], one[kind]["versions"]) == wanted[kind] and one[kind]["synced"]
+            for one in held
+            for kind in FOLLOWED
         ),
         within_s=SETTLE_S,
     )
-    assert all(one[kind]["synced"] for one in held for kind in FOLLOWED)
     for kind in FOLLOWED:
         assert len({one[kind]["contents"] for one in held}) == 1, f"the wire formats differ in {kind}"
 

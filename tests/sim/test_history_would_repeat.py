@@ -5,8 +5,10 @@ Each is put back as small as it was: a comparison left out, an error that takes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import gc
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any, Final
 
 import pytest
 from tests.controllers import test_endpoints_controller, test_endpointslice_controller, test_endpointslice_mirroring
@@ -36,6 +38,7 @@ from sliceplane.slices.writes import SlicePlan
 from sliceplane.workqueue.queue import WorkQueue
 
 Patch = pytest.MonkeyPatch
+_Remembering: Final = type(lru_cache(int))
 
 
 def a_relist_forgets_silently(patch: Patch) -> None:
@@ -184,11 +187,11 @@ def every_selector_is_looked_at(patch: Patch) -> None:
 def any_address_will_do(patch: Patch) -> None:
     for rules in (addresses, slice_rules):
         patch.setattr(rules, "special_problem", lambda address: "")
-    # They would remember what they are told here.
+    # They would answer from what they know.
     patch.setattr(addresses, "plain_version", lambda text: 0)
     patch.setattr(slice_rules, "_PLAIN", Passed(1, lambda endpoint: False))
     patch.setattr(endpoints, "_SPELLED", Passed(1, lambda ip: False))
-    patch.setattr(endpoints, "_is_fine", lambda ip, hostname, node: True)
+    patch.setattr(endpoints, "_FINE", Passed(1, lambda address: False))
 
 
 def any_service_is_good_enough(patch: Patch) -> None:
@@ -232,6 +235,17 @@ BUGS: tuple[tuple[Callable[[Patch], None], Callable[[], None]], ...] = (
     (a_hundred_ports_are_the_limit, slices.test_kubernetes_99382_more_than_a_hundred_ports),
     (own_creates_are_forgotten, slices.test_kubernetes_93374_own_creates_that_the_cache_does_not_show_are_not_repeated),
 )
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known_from_a_bug() -> Iterator[None]:
+    """What was remembered while a rule was broken is forgotten: later tests run in the same process."""
+    yield
+    for each in gc.get_objects():
+        if type(each) is Passed:
+            each._known.clear()
+        elif type(each) is _Remembering:
+            each.cache_clear()
 
 
 @pytest.mark.parametrize(("bug", "scenario"), BUGS, ids=[f"{b.__name__}-{s.__name__}" for b, s in BUGS])

@@ -1,8 +1,8 @@
 """Any name server of Kubernetes: one is started for each case, and asked by DNS for the SRV records of the port.
 
 Its command has ``{port}`` where the port to listen on stands (UDP and TCP on 127.0.0.1), and finds ``KUBECONFIG`` in
-its environment.  Belief: the targets of ``_PORT._tcp.SERVICE.NAMESPACE.svc.cluster.local`` with their addresses, which
-the answer has beside them or which are asked for (Kubernetes DNS specification 1.1.0, section 2.4).  NXDOMAIN is no
+its environment.  Belief: the targets of ``_PORT._tcp.SERVICE.NAMESPACE.svc.cluster.local`` with the addresses that they
+are asked for (Kubernetes DNS specification 1.1.0, section 2.4).  NXDOMAIN is no
 endpoint; anything else but NOERROR is no answer, and what was believed before stays.
 """
 
@@ -11,22 +11,23 @@ from __future__ import annotations
 import asyncio
 import shlex
 import socket
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sliceplane.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
 from sliceplane.conformance.consumers.program import process
 from sliceplane.conformance.model import Belief, authority
 from sliceplane.conformance.story import Claim
-
-if TYPE_CHECKING:
-    from dns.message import Message
+from sliceplane.dns.forwarding.message import Reply, encode_query, read_reply
+from sliceplane.dns.wire import AAAA, NOERROR, NXDOMAIN, SRV, A, WireError, data_text, name_of
 
 _ZONE: Final = "cluster.local"
 _ANSWERS_S: Final = 5.0
 _STARTS_S: Final = 30.0
+#: of the data of an SRV record: priority, weight, port (RFC 2782)
+_BEFORE_TARGET: Final = 6
 
 
 class NameServerConsumer(JudgedConsumer):
@@ -60,18 +61,16 @@ class NameServerConsumer(JudgedConsumer):
 
 
 async def _answers(port: int) -> bool:
-    from dns.rcode import NOERROR
-
-    reply = await _ask(port, f"kubernetes.default.svc.{_ZONE}.", "A")
-    return reply is not None and reply.rcode() == NOERROR
+    replies = await _ask(port, [name_of(f"kubernetes.default.svc.{_ZONE}")], A)
+    return bool(replies) and replies[0].rcode == NOERROR
 
 
 class _Asking(Beliefs):
     def __init__(self, port: int, asked: FollowedService) -> None:
         super().__init__()
         self._port = port
-        self._name = f"_{asked.asked_port.port}._tcp.{asked.service}.{asked.namespace}.svc.{_ZONE}."
-        self._kind = "AAAA" if asked.asked_port.family == "IPv6" else "A"
+        self._name = name_of(f"_{asked.asked_port.port}._tcp.{asked.service}.{asked.namespace}.svc.{_ZONE}")
+        self._kind = AAAA if asked.asked_port.family == "IPv6" else A
 
     async def look(self) -> None:
         believed = await self._believed()
@@ -79,43 +78,43 @@ class _Asking(Beliefs):
             self.believe(believed)
 
     async def _believed(self) -> Belief | None:
-        from dns.rcode import NOERROR, NXDOMAIN
-
-        reply = await _ask(self._port, self._name, "SRV")
-        if reply is None or reply.rcode() not in (NOERROR, NXDOMAIN):
+        replies = await _ask(self._port, [self._name], SRV)
+        if not replies or replies[0].rcode not in (NOERROR, NXDOMAIN):
             return None
-        beside = {
-            (str(records.name), record.to_text())
-            for records in reply.additional
-            for record in records
-            if records.rdtype.name == self._kind
-        }
-        believed = set()
-        for records in reply.answer:
-            for record in records:
-                target = str(record.target)
-                addresses = [address for name, address in beside if name == target]
-                if not addresses:
-                    addresses = await self._addresses(target)
-                believed |= {authority(address, record.port) for address in addresses}
-        return frozenset(believed)
-
-    async def _addresses(self, target: str) -> list[str]:
-        reply = await _ask(self._port, target, self._kind)
-        if reply is None:
-            return []
-        return [record.to_text() for records in reply.answer for record in records if records.rdtype.name == self._kind]
+        targets = [
+            (record.data[_BEFORE_TARGET:], int.from_bytes(record.data[4:_BEFORE_TARGET], "big"))
+            for record in replies[0].answer
+            if record.type == SRV
+        ]
+        of_targets = await _ask(self._port, [name for name, _ in targets], self._kind)
+        if len(of_targets) < len(targets):
+            return None
+        return frozenset(
+            authority(data_text(record.type, record.data), port)
+            for (_, port), reply in zip(targets, of_targets, strict=True)
+            for record in reply.answer
+            if record.type == self._kind
+        )
 
 
-async def _ask(port: int, name: str, kind: str) -> Message | None:
-    from dns.asyncquery import tcp
-    from dns.exception import DNSException
-    from dns.message import make_query
-
+async def _ask(port: int, names: Sequence[bytes], kind: int) -> list[Reply]:
+    """The replies in the order of *names*; none if one of them failed to come."""
+    queries = [encode_query(number, name, kind, edns=True, do=False, flags=0) for number, name in enumerate(names)]
     try:
-        return await tcp(make_query(name, kind), "127.0.0.1", port=port, timeout=_ANSWERS_S)
-    except (OSError, EOFError, DNSException):
-        return None
+        async with asyncio.timeout(_ANSWERS_S):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                writer.write(b"".join(len(query).to_bytes(2, "big") + query for query in queries))
+                replies: dict[int, Reply] = {}
+                while len(replies) < len(queries):  # in any order (RFC 7766, 7)
+                    size = int.from_bytes(await reader.readexactly(2), "big")
+                    reply = read_reply(await reader.readexactly(size))
+                    replies[reply.id] = reply
+            finally:
+                writer.close()
+        return [replies[number] for number in range(len(queries))]
+    except (OSError, EOFError, TimeoutError, WireError, KeyError):
+        return []
 
 
 async def _ignore(program: asyncio.subprocess.Process) -> None:

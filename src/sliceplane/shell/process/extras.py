@@ -5,6 +5,7 @@ from __future__ import annotations
 #: modules that only the extras install, and the extra to name to a person who lacks one
 EXTRA_OF = {
     "cryptography": "server",
+    "hpack": "server",
     "httptools": "server",
     "joserfc": "server",
     "jsonpatch": "server",

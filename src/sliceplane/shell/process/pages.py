@@ -37,6 +37,21 @@ class Page:
 PageMaker = Callable[[], Page | Awaitable[Page]]
 
 
+def follower_pages(stopping: Callable[[], bool], listed: Callable[[], bool]) -> dict[str, PageMaker]:
+    """Of a program that answers from what it follows: it stays ready while the API server is away, as what it knows is
+    better than nothing."""
+
+    def live() -> Page:
+        return Page(b"ok\n")
+
+    def ready() -> Page:
+        if stopping():
+            return Page(b"it stops\n", healthy=False)
+        return Page(b"ok\n") if listed() else Page(b"no list of Services yet\n", healthy=False)
+
+    return {"/healthz": live, "/livez": live, "/readyz": ready}
+
+
 @asynccontextmanager
 async def serve_pages(
     pages: Mapping[str, PageMaker], address: str, port: int, guard: Door = door

@@ -31,7 +31,7 @@ from sliceplane.proxy.progress import DNS
 from sliceplane.proxy.selections import ALL
 from sliceplane.shell.process.interfaces import addresses
 from sliceplane.shell.process.log import get_logger
-from sliceplane.shell.process.pages import Page, PageMaker
+from sliceplane.shell.process.pages import PageMaker, follower_pages
 from sliceplane.shell.resolver.sockets import Bound, Datagrams, ListenError, Send, Streams, bound, here
 from sliceplane.shell.resolver.upstream import ForwardFlags, Upstreams
 from sliceplane.shell.transport.base import Client
@@ -245,20 +245,8 @@ class Resolver:
         self._took[bisect_left(_DURATION_BUCKETS, took_s / count)] += count
         self._took_s += took_s
 
-    # -- pages -------------------------------------------------------------------------------------------
-
     def pages(self) -> dict[str, PageMaker]:
-        """It stays ready while the API server is away: what it knows is better than nothing."""
-
-        def live() -> Page:
-            return Page(b"ok\n")
-
-        def ready() -> Page:
-            if self.stopping:
-                return Page(b"it stops\n", healthy=False)
-            return Page(b"ok\n") if self._ready.is_set() else Page(b"no list of Services yet\n", healthy=False)
-
-        return {"/healthz": live, "/livez": live, "/readyz": ready}
+        return follower_pages(lambda: self.stopping, self._ready.is_set)
 
 
 _ALL: Final = ("dns://", ".", "")

@@ -29,7 +29,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.registry.types import User
 from sliceplane.shell.process.log import get_logger
-from sliceplane.shell.process.pages import Page, PageMaker
+from sliceplane.shell.process.pages import Page, PageMaker, follower_pages
 from sliceplane.shell.transport.base import Client, Unreachable
 from sliceplane.shell.transport.events import EventRecorder
 from sliceplane.shell.transport.reflect import RunningInformer
@@ -428,21 +428,11 @@ class XdsServer:
     # -- pages -------------------------------------------------------------------------------------------
 
     def pages(self) -> dict[str, PageMaker]:
-        """It stays ready while the API server is away: what it knows is better than nothing."""
-
-        def live() -> Page:
-            return Page(b"ok\n")
-
-        def ready() -> Page:
-            if self.stopping:
-                return Page(b"it stops\n", healthy=False)
-            return Page(b"ok\n") if self._ready.is_set() else Page(b"no list of Services yet\n", healthy=False)
-
         def clients() -> Page:
             body = clients_page(self._catalog.revision, self.reports())
             return Page(body, content_type="application/json")
 
-        return {"/healthz": live, "/livez": live, "/readyz": ready, "/xds/clients": clients}
+        return {**follower_pages(lambda: self.stopping, self._ready.is_set), "/xds/clients": clients}
 
 
 def service_of(type_url: str, name: str, namespace: str) -> ServiceKey | None:

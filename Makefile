@@ -48,10 +48,11 @@ soak: dev ## the slow ones (100 kills under write load, long random histories, t
 
 FUZZ_SECONDS ?= 1800
 fuzz: dev ## hostile requests for FUZZ_SECONDS (1800), in process and over sockets, and hostile packets to the name server
-	PYTHONPATH=src:. $(PY) -m tests.fuzz --seconds $$(( $(FUZZ_SECONDS) / 3 ))
-	PYTHONPATH=src:. $(PY) -m tests.fuzz.names --seconds $$(( $(FUZZ_SECONDS) / 3 ))
-	PYTHONPATH=src:. $(PY) -m tests.fuzz.wire --seconds $$(( $(FUZZ_SECONDS) / 3 ))
-	PYTHONPATH=src:. $(PY) -m tests.fuzz.http2 --seconds $$(( $(FUZZ_SECONDS) / 3 ))
+	PYTHONPATH=src:. $(PY) -m tests.fuzz --seconds $$(( $(FUZZ_SECONDS) / 5 ))
+	PYTHONPATH=src:. $(PY) -m tests.fuzz.names --seconds $$(( $(FUZZ_SECONDS) / 5 ))
+	PYTHONPATH=src:. $(PY) -m tests.fuzz.wire --seconds $$(( $(FUZZ_SECONDS) / 5 ))
+	PYTHONPATH=src:. $(PY) -m tests.fuzz.http2 --seconds $$(( $(FUZZ_SECONDS) / 5 ))
+	PYTHONPATH=src:. $(PY) -m tests.fuzz.xds_requests --seconds $$(( $(FUZZ_SECONDS) / 5 ))
 
 attack: dev ## what a hostile request, user, Service or clock costs: every attack of docs/security.md, bounded, on loopback
 	@PYTHONPATH=src:. $(PY) -m tests.attack

@@ -6,13 +6,11 @@ what is written are whole frames, and how cut the bytes come makes no difference
 
 from __future__ import annotations
 
-import argparse
 import struct
-import sys
-import time
 from dataclasses import astuple
 from random import Random
 
+from tests.fuzz.cases_of_seconds import run_cases
 from tests.http2.frames_of_a_client import OPENING, POST, block, headers, message, sent
 
 from sliceplane.http2 import frames
@@ -107,26 +105,5 @@ def case(number: int) -> None:
     assert cut == whole, "how the bytes are cut makes a difference"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--case", type=int)
-    arguments = parser.parse_args()
-    if arguments.case is not None:
-        case(arguments.case)
-        return
-    first = time.time_ns() % 10**9 * 1000
-    number = first
-    until = time.monotonic() + arguments.seconds
-    while time.monotonic() < until:
-        try:
-            case(number)
-        except BaseException:
-            print(f"replay: python -m tests.fuzz.http2 --case {number}", file=sys.stderr, flush=True)
-            raise
-        number += 1
-    print(f"{number - first} clients of HTTP/2, nothing found")
-
-
 if __name__ == "__main__":
-    main()
+    run_cases("tests.fuzz.http2", case, "clients of HTTP/2")

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from tests.ports import free_port
 from tests.shell.xds.conftest import Served, Shop, client, endpoint, live, served, shop, xds_server
 from tests.waiting import eventually
 
+from sliceplane.api.meta import Document
 from sliceplane.client import EndpointSlices, HttpClient, Services
 from sliceplane.kit.rng import Rng
 from sliceplane.xds.bootstrap import BootstrapWish, envoy_bootstrap
@@ -38,10 +39,14 @@ class Envoy:
         with urllib.request.urlopen(f"{self._url}{path}", timeout=10) as answer:
             return json.load(answer)
 
+    async def clusters(self) -> list[dict[str, Any]]:
+        told = await asyncio.to_thread(self._get, "/clusters?format=json")
+        statuses: list[dict[str, Any]] = told["cluster_statuses"]
+        return statuses
+
     async def endpoints(self, cluster: str) -> set[str] | None:
         """Those that it uses, as ``ADDRESS:PORT``; ``None``: it has no such cluster."""
-        told = await asyncio.to_thread(self._get, "/clusters?format=json")
-        for status in told["cluster_statuses"]:
+        for status in await self.clusters():
             if status["name"] == cluster:
                 places = [host["address"]["socket_address"] for host in status.get("host_statuses", [])]
                 return {f"{place['address']}:{place['port_value']}" for place in places}
@@ -53,9 +58,12 @@ class Envoy:
 
 
 @asynccontextmanager
-async def running(folder: Path, wish: BootstrapWish) -> AsyncIterator[Envoy]:
+async def running(
+    folder: Path, wish: BootstrapWish, changed: Callable[[Document], Document] = lambda document: document
+) -> AsyncIterator[Envoy]:
+    """*changed*: the bootstrap, as a test would have it."""
     file = folder / f"{wish.node_id}.yaml"
-    file.write_text(yaml.safe_dump(envoy_bootstrap(wish)))
+    file.write_text(yaml.safe_dump(changed(envoy_bootstrap(wish))))
     with (folder / f"{wish.node_id}.log").open("wb") as log:
         flags = ("--concurrency", "1", "--base-id", str(wish.admin_port), "-l", "warn")
         process = await asyncio.create_subprocess_exec(envoy(), "-c", str(file), *flags, stdout=log, stderr=log)

@@ -99,6 +99,22 @@ def test_the_text_for_people(plane: Plane) -> None:
     assert "\x1b" not in ran.stdout
 
 
+def test_a_client_of_xds_is_given_what_its_node_would_use(plane: Plane) -> None:
+    where = pods(plane)
+    for node in sorted(set(where.values())):
+        ran = trace(plane, "--via", "xds", "--client", node, "--to", "xds:///api.default:80", "-o", "json")
+        assert (ran.returncode, ran.stderr) == (0, "")
+        answer = json.loads(ran.stdout)
+        assert {each["address"] for each in answer["targets"]} == {ip for ip, on in where.items() if on == node}
+        assert (answer["client"]["node"], answer["hints"]["zone"]) == (node, "honoured")
+    for flags, sentence in (
+        (("--via", "xds", "--from", "10.0.0.1"), "Error: --via xds is asked for a --client, without"),
+        (("--client", "node-1"), "Error: Missing option '--from'"),
+    ):
+        ran = trace(plane, *flags, "--to", "api")
+        assert (ran.returncode, sentence in ran.stderr) == (64, True)
+
+
 def test_refused_is_1_and_no_answer_is_2(plane: Plane) -> None:
     source = min(pods(plane))
     ran = trace(plane, "--from", source, "--to", "10.96.0.1:443")

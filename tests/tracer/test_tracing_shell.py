@@ -14,7 +14,7 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Resource, ServiceCIDRs, Services
-from sliceplane.shell.tools.tracing import trace
+from sliceplane.shell.tools.tracing import trace, trace_xds, xds_question_of
 from sliceplane.shell.transport.base import ListPage
 from sliceplane.tracer.answer import TraceAnswer
 from sliceplane.tracer.inquiry import TracedProxy
@@ -145,3 +145,25 @@ async def test_endpoints_are_read_where_slices_are_not() -> None:
     assert not any(plural == "endpointslices" for plural, _ in server.asked)
     answer = await asked(server, to="10.96.0.11:80", gates="EndpointSliceProxying=false")
     assert answer.verdict == "reject"
+
+
+async def by_xds(server: Any, who: str, to: str = "api") -> dict[str, str]:
+    question = await xds_question_of(server, who, to, namespace="prod", domain="cluster.local")
+    return {row.address: row.share for row in (await trace_xds(server, question)).targets}
+
+
+async def test_of_xds_one_service_is_read_and_a_client_is_a_node_a_pod_or_a_zone() -> None:
+    server = Server()
+    for who in ("node-a", "node/node-a", "pod/client", "zone/zone-a", ""):
+        assert await by_xds(server, who) == {"10.1.1.1": "1/2", "10.1.2.1": "1/2"}
+    assert {selectors for plural, selectors in server.asked if plural == "endpointslices"} == {
+        "prod kubernetes.io/service-name=api"
+    }
+    assert await by_xds(Server(nodes=forbidden("nodes", "", "", "no")), "node-a") == await by_xds(server, "node-a")
+    for who, to, sentence in (
+        ("rack/1", "api", "--client 'rack/1' is neither"),
+        ("pod/none", "api", "--client: there is no Pod prod/none"),
+        ("node-a", "appi", "there is no Service prod/appi; is prod/api"),
+    ):
+        with pytest.raises(Unanswerable, match=sentence):
+            await by_xds(server, who, to)

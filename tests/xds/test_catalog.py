@@ -303,11 +303,3 @@ def test_an_assignment_is_never_longer_than_a_message_that_grpc_takes() -> None:
     world.put(slice_of(endpoints[:20], 2))
     world.changes()
     assert (body(view).count(b"10.0.0."), world.catalog.too_large()) == (20, [])
-
-
-def test_a_view_says_which_endpoints_it_uses_and_that_its_place_is_not_known() -> None:
-    world = World(service(), service("near", internal_traffic_policy="Local"), slice_of([pod(1, for_zones=("a",))]))
-    near, nowhere = world.view(in_zone("a")), world.view(GRPC)
-    assert [str(view.uses(KEY)) for view in (near, nowhere)] == ["zone-a", "ready"]
-    assert str(nowhere.uses("default/near:http")) == "place unknown"
-    assert nowhere.uses("default/none:http") is None

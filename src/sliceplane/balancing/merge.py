@@ -99,6 +99,10 @@ class EndpointMerge:
         """Endpoints whose address is none of its slice's family.  O(endpoints)."""
         return sum(held.read.count(None) for held in self._slices.values())
 
+    def slice_of(self, identity: str) -> str:
+        """The key of the slice whose entry counts, of one that readers see."""
+        return self._winner[identity][1].age[1]
+
     def on_slice(self, key: str, new: EndpointSlice | None) -> None:
         """The slice *key* is now *new* (``None``: gone)."""
         held = self._slices.get(key)
@@ -154,7 +158,7 @@ class EndpointMerge:
         for index in (*differing, *range(len(before), len(held.sources))):
             source = held.sources[index]
             address = canonical_of(source.addresses[0], held.family) if source.addresses else None
-            endpoint = None if address is None else _endpoint(source, address, number)
+            endpoint = None if address is None else endpoint_of(source, address, number)
             old = None if endpoint is None else held.endpoints.get(endpoint.id)
             endpoint = old if old == endpoint else endpoint
             if index < len(read):
@@ -258,7 +262,7 @@ def _rank(held: HeldEndpoints) -> tuple[bool, tuple[int, str]]:
     return held.family == "IPv4", held.age
 
 
-def _endpoint(source: SliceEndpoint, address: str, port: int) -> Endpoint:
+def endpoint_of(source: SliceEndpoint, address: str, port: int) -> Endpoint:
     conditions = source.conditions
     hints = source.hints
     target = source.target_ref

@@ -14,15 +14,16 @@ from sliceplane.cli.values import NetworksType, NodePortAddressesType
 
 if TYPE_CHECKING:
     from sliceplane.shell.transport.base import Client
-    from sliceplane.tracer.answer import TraceAnswer
+    from sliceplane.tracer.answer import TraceAnswer, XdsTraceAnswer
     from sliceplane.tracer.inquiry import TracedProxy
 
 
 @click.command("trace", cls=Command, examples=[
     ("from a Pod to a Service", "sliceplane trace --from web-7d8f-x --to api.shop:http"),
     ("from outside to a node port", "sliceplane trace --from 203.0.113.9 --to 192.168.1.11:30080 --node node-1"),
+    ("what Envoy or gRPC on a node gets", "sliceplane trace --via xds --client node-1 --to api.shop:http"),
 ])  # fmt: skip
-@click.option("--from", "source", required=True, metavar="IP|POD|node/NODE",
+@click.option("--from", "source", default="", metavar="IP|POD|node/NODE",
     help="Who sends: an address, a Pod or a Node by its name.")  # fmt: skip
 @click.option("--to", "target", required=True, metavar="IP:PORT|SERVICE[.NAMESPACE][:PORT]",
     help="A cluster IP, external IP, load balancer address or node port; or a Service by its name.")  # fmt: skip
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
     help="Of a Pod or Service that is named without one.  [default: the kubeconfig's]")  # fmt: skip
 @click.option("--protocol", type=click.Choice(("tcp", "udp", "sctp"), case_sensitive=False), default=None,
     help="What the packet is of.  [default: the Service's, else tcp]")  # fmt: skip
+@click.option("--via", type=click.Choice(("proxy", "xds")), default="proxy", show_default=True,
+    help="Through the rules of a node, or from the xDS server to Envoy and gRPC.")  # fmt: skip
+@click.option("--client", default="", metavar="NODE|pod/POD|zone/ZONE",
+    help="With --via xds: where the client is.  [default: it does not say]")  # fmt: skip
+@click.option("--cluster-domain", "domain", default="cluster.local", show_default=True, metavar="NAME",
+    help="With --via xds: the zone of the cluster's names.")  # fmt: skip
 @click.option("--node", default="", metavar="NAME", help="Whose rules.  [default: the sender's node]")
 @output_option
 @cluster_options
@@ -41,7 +48,7 @@ if TYPE_CHECKING:
     metavar="CIDR,...", help="As the proxy has it.")  # fmt: skip
 @click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="As the proxy has them.")
 @click.option("--emulated-version", default="", metavar="RELEASE", help="As the proxy has it.")
-def command(*, source: str, target: str, node: str, output: Form, **flags: Any) -> None:
+def command(*, source: str, target: str, node: str, output: Form, via: str, **flags: Any) -> None:
     """Where does the packet that opens a connection go, and why.
 
     Builds the rules that the node's proxy would have from what the API server says, sends the packet through them, and
@@ -49,23 +56,42 @@ def command(*, source: str, target: str, node: str, output: Form, **flags: Any) 
     (get and list of Services, EndpointSlices, Nodes, Pods and ServiceCIDRs), on any cluster; the kernel is not looked
     at.
 
-    Exit code 0: it arrives; 1: it is dropped or rejected; 2: no answer, stderr says why.
+    With --via xds: which endpoints a client of xDS is given there, and which of them it picks (get and list of
+    Services, EndpointSlices, Nodes and Pods).
+
+    Exit code 0: it arrives; 1: it is dropped or rejected, or there is no endpoint; 2: no answer, stderr says why.
     """
-    from sliceplane.shell.tools.tracing import question_of, trace
+    from sliceplane.shell.tools import tracing
+    from sliceplane.tracer import text, xds
     from sliceplane.tracer.question import Unanswerable
-    from sliceplane.tracer.text import as_text
 
-    settings = _settings(flags)
+    if via == "xds" and (source or node):
+        raise click.UsageError("--via xds is asked for a --client, without --from and --node")
+    if via == "proxy" and (flags["client"] or not source):
+        raise click.UsageError("--client goes with --via xds" if source else "Missing option '--from'.")
 
-    async def work(client: Client, namespace: str) -> TraceAnswer:
-        question = await question_of(
-            client, source, target, protocol=flags["protocol"], node=node, namespace=flags["namespace"] or namespace
+    async def by_proxy(client: Client, namespace: str) -> TraceAnswer:
+        namespace = flags["namespace"] or namespace
+        question = await tracing.question_of(
+            client, source, target, protocol=flags["protocol"], node=node, namespace=namespace
         )
-        return await trace(client, question, settings)
+        return await tracing.trace(client, question, _settings(flags))
 
-    answer = ask(flags["kubeconfig"], flags["context"], work, Unanswerable, exit_code=NO_ANSWER)
-    text = rendered(output, answer.as_document, lambda: as_text(answer, screen_width()))
-    show(text, exit_code=NO_ANSWER)
+    async def by_xds(client: Client, namespace: str) -> XdsTraceAnswer:
+        namespace = flags["namespace"] or namespace
+        question = await tracing.xds_question_of(
+            client, flags["client"], target, namespace=namespace, domain=flags["domain"]
+        )
+        return await tracing.trace_xds(client, question)
+
+    answer: TraceAnswer | XdsTraceAnswer
+    if via == "xds":
+        answer = told = ask(flags["kubeconfig"], flags["context"], by_xds, Unanswerable, exit_code=NO_ANSWER)
+        shown = rendered(output, told.as_document, lambda: xds.as_text(told, screen_width()))
+    else:
+        answer = traced = ask(flags["kubeconfig"], flags["context"], by_proxy, Unanswerable, exit_code=NO_ANSWER)
+        shown = rendered(output, traced.as_document, lambda: text.as_text(traced, screen_width()))
+    show(shown, exit_code=NO_ANSWER)
     raise SystemExit(GOOD if answer.arrives else BAD)
 
 

@@ -126,3 +126,37 @@ class TraceAnswer(AnswerPart, frozen=True, kw_only=True):
     def as_document(self) -> dict[str, Any]:
         made: dict[str, Any] = msgspec.to_builtins(self)
         return {**made, "findings": [finding.as_document() for finding in self.findings]}
+
+
+class XdsClientView(AnswerPart, frozen=True, kw_only=True):
+    """Where the client is; "" where that is not known."""
+
+    node: str = ""
+    zone: str = ""
+    region: str = ""
+
+
+class XdsTraceAnswer(AnswerPart, frozen=True, kw_only=True):
+    """What a client of xDS is given for a Service's port, and picks.  ``cluster``: the name of its assignment;
+    ``balancing``: how one of ``targets`` is picked; ``version``: that of the assignment."""
+
+    verdict: Literal["picks", "fails"]
+    reason: str
+    client: XdsClientView
+    cluster: str
+    version: str
+    service: TracedService
+    balancing: str
+    hints: HintsView | None = None
+    targets: tuple[TracedEndpoint, ...] = ()
+    others: tuple[TracedEndpoint, ...] = ()
+    slices: tuple[TracedSlice, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def arrives(self) -> bool:
+        return self.verdict == "picks"
+
+    def as_document(self) -> dict[str, Any]:
+        made: dict[str, Any] = msgspec.to_builtins(self)
+        return made

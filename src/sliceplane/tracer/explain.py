@@ -117,8 +117,9 @@ def _reason(decision: PacketDecision, count: int) -> str:
             len(endpoint_slice.endpoints or ())
             for endpoint_slice in decision.inquiry.slices(decision.state.port.name.service)
         )
-        return reasons.unusable(decision.state, decision.used, decision.policy_field, listed)
-    sentence = reasons.translated(decision.state, decision.used, count)
+        has_any = decision.state.categories.has_any
+        return reasons.unusable(decision.state.port.name, decision.used, decision.policy_field, listed, has_any=has_any)
+    sentence = reasons.translated(decision.state.port.name, decision.used, count)
     return sentence if decision.verdict == "dnat" else f"{sentence}, and each is refused there"
 
 

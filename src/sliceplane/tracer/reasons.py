@@ -9,7 +9,7 @@ from sliceplane.api.discovery import EndpointPort
 from sliceplane.findings.wording import CHOICES_MAX, part, some
 from sliceplane.nft.trace import Packet
 from sliceplane.proxy.claims import ClaimRefusal
-from sliceplane.proxy.model import NodeEndpoint, PortState, ServedPort, ServiceKey, ServicePortName
+from sliceplane.proxy.model import NodeEndpoint, ServedPort, ServiceKey, ServicePortName
 from sliceplane.proxy.usable import Choice, HintUse, Policy, Why, why
 
 PolicyField = Literal["internalTrafficPolicy", "externalTrafficPolicy"]
@@ -18,16 +18,17 @@ PolicyField = Literal["internalTrafficPolicy", "externalTrafficPolicy"]
 # What became of the packet
 
 
-def translated(state: PortState, used: Policy, count: int) -> str:
+def translated(port: ServicePortName, used: Policy, count: int) -> str:
     where = " of this node" if used == "Local" else ""
     endpoints = "1 endpoint" if count == 1 else f"one of {count} endpoints, evenly"
-    return f"Service {port_of(state.port.name)} leads to {endpoints}{where}"
+    return f"Service {port_of(port)} leads to {endpoints}{where}"
 
 
-def unusable(state: PortState, used: Policy, field: PolicyField, listed: int) -> str:
-    """Why the list *used* is empty; *listed*: how many endpoints the Service's slices have, for whatever port."""
-    name = port_of(state.port.name)
-    if state.categories.has_any:
+def unusable(port: ServicePortName, used: Policy, field: PolicyField, listed: int, *, has_any: bool) -> str:
+    """Why the list *used* is empty; *listed*: how many endpoints the Service's slices have, for whatever port;
+    *has_any*: another place may use some."""
+    name = port_of(port)
+    if has_any:
         assert used == "Local", f"{name} has usable endpoints and a Cluster list without any"
         return f"{field} of Service {name} is Local, and no endpoint of this node is usable; others are elsewhere"
     if not listed:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sliceplane.kit.columns import Row, table
-from sliceplane.tracer.answer import TraceAnswer, TracedEndpoint
+from sliceplane.tracer.answer import TraceAnswer, TracedEndpoint, XdsTraceAnswer
 from sliceplane.tracer.question import joined
 
 #: rows of one table; the JSON output has all
@@ -17,7 +17,11 @@ _LABEL_WIDTH = 12
 
 def as_text(answer: TraceAnswer, width: int | None = None) -> str:
     """*width*: columns of the screen; ``None``: lines are as long as they come."""
-    return "\n".join(line for part in _lines(answer, width) for line in _wrapped(part, width))
+    return laid_out(_lines(answer, width), width)
+
+
+def laid_out(lines: Iterator[str], width: int | None) -> str:
+    return "\n".join(line for part in lines for line in _wrapped(part, width))
 
 
 def _wrapped(line: str, width: int | None) -> Iterator[str]:
@@ -32,34 +36,38 @@ def _wrapped(line: str, width: int | None) -> Iterator[str]:
 
 
 def _lines(answer: TraceAnswer, width: int | None) -> Iterator[str]:
-    yield _fact("verdict", f"{answer.verdict}: {answer.reason}")
+    yield fact("verdict", f"{answer.verdict}: {answer.reason}")
     for finding in answer.findings:
-        yield _fact("finding", f"{finding.code} {finding.severity}: {finding.remedy}")
+        yield fact("finding", f"{finding.code} {finding.severity}: {finding.remedy}")
     source = answer.source
     destination = answer.destination
     node = answer.node
-    yield _fact("from", _also(source.address, (f"{source.kind} {source.name}",) if source.name else ()))
+    yield fact("from", _also(source.address, (f"{source.kind} {source.name}",) if source.name else ()))
     to = f"{joined(destination.address, destination.port)}/{destination.protocol}"
-    yield _fact("to", _also(to, destination.is_))
-    yield _fact("at", f"node {node.name}" + (f", zone {node.zone}" if node.zone else ", without a zone"))
+    yield fact("to", _also(to, destination.is_))
+    yield fact("at", f"node {node.name}" + (f", zone {node.zone}" if node.zone else ", without a zone"))
     service = answer.service
     if service is not None:
-        yield _fact("policy", f"{service.policy_field} {service.policy}")
+        yield fact("policy", f"{service.policy_field} {service.policy}")
     if answer.hints is not None:
         asked = service.traffic_distribution if service is not None else ""
-        yield _fact("hints", answer.hints.sentence + (f" (trafficDistribution {asked})" if asked else ""))
+        yield fact("hints", answer.hints.sentence + (f" (trafficDistribution {asked})" if asked else ""))
     if service is not None:
         seconds = service.session_affinity_seconds
         kept = f"ClientIP: a client stays where its first connection went, for {seconds} s after its last"
-        yield _fact("affinity", kept if seconds else "none")
+        yield fact("affinity", kept if seconds else "none")
     if answer.targets:
-        yield _fact("masquerade", answer.masquerade)
+        yield fact("masquerade", answer.masquerade)
     for number, chain in enumerate(answer.chains):
-        yield _fact("" if number else "chains", chain)
+        yield fact("" if number else "chains", chain)
     if answer.element:
-        yield _fact("element", answer.element)
+        yield fact("element", answer.element)
     for number, note in enumerate(answer.notes):
-        yield _fact("" if number else "notes", note)
+        yield fact("" if number else "notes", note)
+    yield from endpoint_tables(answer, width)
+
+
+def endpoint_tables(answer: TraceAnswer | XdsTraceAnswer, width: int | None) -> Iterator[str]:
     if answer.targets:
         targets = [(_share(target), *_row(target)) for target in answer.targets]
         yield from _table("goes to", ("SHARE", *_HEADS), targets, width)
@@ -90,14 +98,14 @@ def _row(endpoint: TracedEndpoint) -> tuple[str, ...]:
 
 
 def _share(each: TracedEndpoint) -> str:
-    return each.share if each.verdict == "dnat" else f"{each.share} {each.verdict}"
+    return each.share if each.verdict in (None, "dnat") else f"{each.share} {each.verdict}"
 
 
 def _also(text: str, more: Sequence[str]) -> str:
     return ", ".join((text, *more))
 
 
-def _fact(label: str, text: str) -> str:
+def fact(label: str, text: str) -> str:
     return f"{label:<{_LABEL_WIDTH}}{text}"
 
 

@@ -25,7 +25,7 @@ from sliceplane.proxy.model import ServiceKey
 from sliceplane.xds.collections import XdsCollection
 from sliceplane.xds.endpoints import assignment
 from sliceplane.xds.listeners import CAPTURE, capture_listener, grpc_listener
-from sliceplane.xds.model import EVERYBODY, Audience, XdsPlace, XdsShared
+from sliceplane.xds.model import EVERYBODY, Audience, PortEndpoints, XdsPlace, XdsShared
 from sliceplane.xds.names import (
     ASSIGNMENT,
     CLUSTER,
@@ -326,13 +326,13 @@ class XdsView:
         """``None``: there is none of this name, or no longer; the assignment leads to another."""
         return self._catalog.shared.registry.get(glob)
 
-    def uses(self, name: str) -> PoolKey | None:
-        """Which endpoints the assignment *name* has here, for a person; ``None``: there is no such Service or port."""
+    def endpoints(self, name: str) -> PortEndpoints | None:
+        """Those of which the assignment *name* has what may be used here; ``None``: there is no such port."""
         key = parse_key(name)
         served = None if key is None else self._catalog.services.get(key.service)
         if key is None or served is None or key.port not in served.settings:
             return None
-        return served.endpoints(key.port, self.place).select(self.place)
+        return served.endpoints(key.port, self.place)
 
     def topic(self, type_url: str, name: str) -> str:
         """By which changes of *name* are told: the name, but ``NAMESPACE/SERVICE`` of listeners for gRPC."""

@@ -25,7 +25,7 @@ from sliceplane.balancing.merge import EndpointMerge, PortChoice
 from sliceplane.balancing.model import Endpoint
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.model import NodeEndpoint
-from sliceplane.proxy.usable import Locality, choose, choose_local, outcome_of
+from sliceplane.proxy.usable import Choice, Locality, choose, choose_local, outcome_of
 from sliceplane.xds.collections import Collections, XdsCollection
 from sliceplane.xds.endpoints import SeenEndpoint, endpoint_message, is_servable, piece
 from sliceplane.xds.pools import (
@@ -134,6 +134,11 @@ class PortEndpoints:
     def endpoints(self) -> tuple[SeenEndpoint, ...]:
         """All of them, by id.  O(n log n)."""
         return tuple([self._seen[identity] for identity in sorted(self._seen)])
+
+    def slice_of(self, endpoint: Endpoint) -> str:
+        """The key of the slice that says it, of one of ``endpoints``."""
+        merges = [merge for merge in self._merges.values() if merge.visible.get(endpoint.id) == endpoint]
+        return merges[0].slice_of(endpoint.id)
 
     # -- changes -----------------------------------------------------------------------------------------
 
@@ -290,12 +295,16 @@ class PortEndpoints:
     def _open_collections(self, scope: str) -> Collections:
         return Collections(self._settings.key, scope, self._shared.registry, self._shared.next_epoch)
 
-    def usable(self, place: XdsPlace) -> tuple[Endpoint, ...]:
+    def choice(self, place: XdsPlace) -> Choice[NodeEndpoint]:
         """What the rule itself leaves for *place*, by id; the second opinion of ``check``.  O(n)."""
-        everything = [seen.endpoint for seen in self.endpoints()]
-        sources = [
+        rule = choose_local if self._settings.is_local else choose
+        return rule(self.sources(place), Locality(node=place.node, zone=place.zone))
+
+    def sources(self, place: XdsPlace) -> list[NodeEndpoint]:
+        """All of them, by id, as the rule looks at them from *place*.  O(n log n)."""
+        return [
             NodeEndpoint(
-                ip=str(index),
+                ip=endpoint.address,
                 port=endpoint.port,
                 ready=endpoint.ready,
                 serving=endpoint.serving,
@@ -304,11 +313,8 @@ class PortEndpoints:
                 zone_hints=endpoint.zone_hints,
                 node_hints=endpoint.node_hints,
             )
-            for index, endpoint in enumerate(everything)
+            for endpoint, _ in self.endpoints()
         ]
-        rule = choose_local if self._settings.is_local else choose
-        choice = rule(sources, Locality(node=place.node, zone=place.zone))
-        return tuple([everything[int(source.ip)] for source in choice.endpoints])
 
     def check(self, places: Iterator[XdsPlace]) -> None:
         """Everything kept is what the merges show, and what the rule makes of it.  O(endpoints)."""
@@ -332,8 +338,11 @@ class PortEndpoints:
             )
         for place in places:
             key = self.select(place)
-            usable = tuple([known.endpoint for known in self.endpoints() if self._placed(known).get(key) is False])
-            assert usable == self.usable(place), f"{place} uses {usable}, the rule says {self.usable(place)}"
+            usable = [known.endpoint for known in self.endpoints() if self._placed(known).get(key) is False]
+            ruled = self.choice(place).endpoints
+            assert [(endpoint.address, endpoint.port) for endpoint in usable] == [
+                (endpoint.ip, endpoint.port) for endpoint in ruled
+            ], f"{place} uses {usable}, the rule says {ruled}"
 
 
 def _may_use(place: XdsPlace) -> tuple[PoolKey, ...]:

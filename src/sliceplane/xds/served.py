@@ -201,7 +201,7 @@ class ServedService:
         return self._kept(ROUTES, port, "", envoy_routes)
 
     def grpc_listener(self, name: str, target: GrpcTarget) -> XdsResource:
-        settings = self._asked(target.port)
+        settings = self.asked(target.port)
         kept = self._made.get((LISTENER, "grpc", name))
         if kept is None:
             kept = XdsResource(LISTENER, name, grpc_listener(name, settings))
@@ -209,7 +209,7 @@ class ServedService:
                 self._made[LISTENER, "grpc", name] = kept
         return kept
 
-    def _asked(self, port: str) -> PortSettings | None:
+    def asked(self, port: str) -> PortSettings | None:
         """The port that a gRPC client means by name, by number, or by saying none."""
         if not port:
             return next(iter(self.settings.values())) if len(self.settings) == 1 else self.settings.get("grpc")

@@ -27,6 +27,7 @@ from sliceplane.api.scheme import (
     Services,
     is_done_without,
 )
+from sliceplane.findings.wording import no_such
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.selections import reads_slices
@@ -34,7 +35,8 @@ from sliceplane.proxy.slicecache import slices_of
 from sliceplane.proxy.surroundings import RulesConfig
 from sliceplane.shell.tools.lists import list_whole
 from sliceplane.shell.transport.base import Reader
-from sliceplane.tracer.answer import TraceAnswer
+from sliceplane.tracer import xds
+from sliceplane.tracer.answer import TraceAnswer, XdsTraceAnswer
 from sliceplane.tracer.cluster import TracedCluster
 from sliceplane.tracer.explain import explain
 from sliceplane.tracer.inquiry import Inquiry, TracedProxy
@@ -48,6 +50,7 @@ from sliceplane.tracer.question import (
     parse_to,
 )
 from sliceplane.tracer.route import POD_INTERFACE
+from sliceplane.tracer.xds import XdsQuestion
 
 SERVICES_AT_ONCE: Final = 8
 
@@ -94,6 +97,52 @@ async def trace(client: Reader, question: Question, settings: TracedProxy) -> Tr
             for key in wanted:
                 group.create_task(read(key))
     return explain(inquiry)
+
+
+async def xds_question_of(client: Reader, who: str, target: str, *, namespace: str, domain: str) -> XdsQuestion:
+    """What a person writes as ``--client`` (``NODE``, ``pod/POD``, ``zone/ZONE``, or nothing) and ``--to``; raises as
+    ``trace`` does."""
+    kind, _, name = who.rpartition("/")
+    if kind not in ("", "node", "pod", "zone") or bool(kind) > bool(name):
+        raise Unanswerable(f"--client {who!r} is neither [node/]NODE nor pod/POD nor zone/ZONE")
+    if kind != "pod":
+        place = {"zone": name} if kind == "zone" else {"node": name.lower()}
+        return xds.question_of(target, namespace, (domain,), **place)
+    try:
+        pod = codec.decode(await client.get(Pods, namespace, name), Pod)
+    except StatusError as error:
+        if error.code != 404:
+            raise
+        raise Unanswerable(f"--client: there is no Pod {namespace}/{name}") from error
+    if not pod.spec.node_name:
+        raise Unanswerable(f"--client: Pod {namespace}/{name} is on no node yet")
+    return xds.question_of(target, namespace, (domain,), node=pod.spec.node_name)
+
+
+async def trace_xds(client: Reader, question: XdsQuestion) -> XdsTraceAnswer:
+    """Raises as ``trace`` does."""
+    namespace, name = question.service
+    selector = f"{LABEL_SERVICE_NAME}={name}"
+    services, slices, nodes = await asyncio.gather(
+        _list(client, Selection(Services, namespace), Service),
+        _list(client, Selection(EndpointSlices, namespace, selector), EndpointSlice),
+        _nodes(client),
+    )
+    service = next((held for held in services if held.metadata.name == name), None)
+    if service is None:
+        known = [held.metadata.key for held in services]
+        raise Unanswerable(no_such("Service", str(question.service), known))
+    return xds.explain_xds(question, service, slices, nodes)
+
+
+async def _nodes(client: Reader) -> tuple[Node, ...] | None:
+    """``None``: they may not be listed."""
+    try:
+        return await _list(client, Selection(Nodes), Node)
+    except StatusError as error:
+        if error.code != 403:
+            raise
+        return None
 
 
 async def address_of(client: Reader, source: NamedSource, family: Family | None) -> str:

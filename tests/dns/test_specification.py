@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.dns.world import ZONE, Cluster, endpoint, headless, minimum_of, namespace, node, service, slice_of
+from tests.dns.world import ZONE, Cluster, endpoint, headless, minimum_of, namespace, node, pod, service, slice_of
 
 HTTP = {"name": "http", "protocol": "TCP", "port": 80}
 DNS_UDP = {"name": "dns", "protocol": "UDP", "port": 53}
@@ -183,6 +183,23 @@ def test_pods_are_named_where_that_is_wanted() -> None:
     assert cluster.addresses(f"10-1-2-3.default.pod.{ZONE}") == ["10.1.2.3"]
     assert cluster.addresses(f"fd00--1.default.pod.{ZONE}", "AAAA") == ["fd00::1"]
     assert cluster.outcome(f"10-1-2-3.missing.pod.{ZONE}") == "NXDOMAIN"
+
+
+def test_verified_names_of_pods_come_and_go_with_them() -> None:
+    cluster = Cluster(namespace("default"), namespace("other"), pods="verified")
+    name = f"10-1-2-3.default.pod.{ZONE}"
+    assert cluster.outcome(name) == "NXDOMAIN"
+    cluster.put(pod("first", "10.1.2.3", "fd00::1"))
+    assert cluster.addresses(name) == ["10.1.2.3"]
+    assert cluster.addresses(f"fd00--1.default.pod.{ZONE}", "AAAA") == ["fd00::1"]
+    assert cluster.outcome(f"10-1-2-3.other.pod.{ZONE}") == "NXDOMAIN"
+    cluster.put(pod("second", "10.1.2.3"))  # before the first is told to be gone
+    cluster.put(pod("first", "10.1.2.3", phase="Failed"))
+    assert cluster.addresses(name) == ["10.1.2.3"]
+    cluster.put(pod("second", "10.1.2.3", deleted="2026-01-01T00:00:00Z"))
+    assert cluster.outcome(name) == "NXDOMAIN"
+    cluster.put(pod("first", "10.1.2.4"))
+    assert cluster.addresses(f"10-1-2-4.default.pod.{ZONE}") == ["10.1.2.4"]
 
 
 def test_the_zone_itself() -> None:

@@ -11,7 +11,7 @@ import dns.rcode
 import dns.rdatatype
 
 from sliceplane.api import codec
-from sliceplane.api.core import Namespace, Node, Service
+from sliceplane.api.core import Namespace, Node, Pod, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_ZONE, EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.dns.clients import AnswerConfig
@@ -75,6 +75,12 @@ def node(name: str, zone: str, *, pods: str = "", address: str = "") -> Node:
 
 def namespace(name: str) -> Namespace:
     return codec.decode(codec.encode({"metadata": {"name": name}}), Namespace)
+
+
+def pod(name: str, *ips: str, phase: str = "Running", deleted: str = "") -> Pod:
+    metadata = {"name": name, "namespace": "default"} | ({"deletionTimestamp": deleted} if deleted else {})
+    status = {"phase": phase, "podIP": ips[0], "podIPs": [{"ip": ip} for ip in ips]}
+    return codec.decode(codec.encode({"metadata": metadata, "status": status}), Pod)
 
 
 class Cluster:

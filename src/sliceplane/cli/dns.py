@@ -111,7 +111,7 @@ async def _serve(connection: Connection, listen: tuple[tuple[str, int], ...], fl
         client = await stack.enter_async_context(HttpClient(connection))
         tells = socket.gethostname().lower() if flags["progress_lease"] else ""
         rng = Rng(time.time_ns())
-        selections = watches(nodes=flags["zone_answers"], selector=flags["selector"])
+        selections = watches(zone, flags["selector"])
         following = asyncio.create_task(resolver.follow(client, rng, selections, tells=tells))
         stopping = asyncio.create_task(stop.wait())
         telling = asyncio.create_task(_say_ready(resolver.wait_ready(), listening))

@@ -63,8 +63,10 @@ zone_options = with_options(
         show_default=True, help="The zone of the cluster's names; may be given several times."),
     click.option("--ttl", "ttl_s", type=click.IntRange(0, 3600), default=5, show_default=True, metavar="SECONDS",
         help="How long clients may keep a record."),
-    click.option("--pods", type=click.Choice(("disabled", "insecure")), default="disabled", show_default=True,
-        help="Names such as 10-0-0-7.NAMESPACE.pod; insecure: any address, whether a Pod has it or not."),
+    click.option("--pods", type=click.Choice(("disabled", "insecure", "verified")), default="disabled",
+        show_default=True,
+        help="Names such as 10-0-0-7.NAMESPACE.pod; insecure: any address, whether a Pod has it or not; verified: "
+        "those that a Pod of the Namespace has, for which all Pods are watched."),
     click.option("--namespaces", default="", metavar="NAME,...", help="Names of these alone.  [default: all]"),
     click.option("--reverse-cidrs", type=NetworkType(), multiple=True, metavar="CIDR",
         help="Names of these addresses are the cluster's, also where there is none; may be given several times."),

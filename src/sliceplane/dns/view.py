@@ -14,15 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from ipaddress import ip_address
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from sliceplane.api.core import Namespace, Node, Service
+from sliceplane.api.core import Namespace, Node, Pod, Service
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.balancing.model import Endpoint
 from sliceplane.dns.places import NOWHERE, Places
+from sliceplane.dns.pods import PodAddresses, PodNames, dashed_address
 from sliceplane.dns.records import RecordSet, encoded
 from sliceplane.dns.reverse import Reverse, reversed_address
 from sliceplane.dns.service import FOUND_MAX, NamedService, SrvTarget, alias_of, label_of
@@ -60,8 +61,6 @@ _SIZE_OF: Final = {A: 4, AAAA: 16}
 _HINFO: Final = b"\x07RFC8482\0"
 #: as upstream has them for this indicator of sig-scalability
 _PROGRAMMING_BUCKETS: Final = exponential_buckets(0.001, 2, 20)
-
-PodNames = Literal["disabled", "insecure"]
 
 
 class ZoneConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +106,7 @@ class DnsView:
         self.reverse: Final = Reverse(config.reverse_cidrs)
         self.places: Final = Places(config.client_zones, self.reverse.place_of)
         self._services: dict[bytes, NamedService] = {}
+        self._pods: Final = PodAddresses()
         self._namespaces: dict[str, bool] = {}
         self._services_in: dict[str, int] = {}
         #: of the SOA: seconds since the epoch of the last change
@@ -135,6 +135,8 @@ class DnsView:
                     touched |= self._on_service(subject, present=change.new is not None)
                 case EndpointSlice():
                     touched |= self._on_slice(change, now)
+                case Pod():
+                    self._pods.on_pod(*change.typed(Pod))
                 case Namespace():
                     self._namespaces.pop(subject.metadata.name, None)
                     if change.new is not None:
@@ -208,6 +210,10 @@ class DnsView:
         return [(("host",), hosts), (("service",), len(services))]
 
     # -- questions ---------------------------------------------------------------------------------------
+
+    def service(self, namespace: str, name: str) -> Service | None:
+        named = self._services.get(NamedService(namespace, name).relative)
+        return None if named is None else named.service
 
     def has_namespace(self, name: str) -> bool:
         return name in self._namespaces or name in self._services_in
@@ -436,25 +442,21 @@ class DnsView:
     # -- the rest ----------------------------------------------------------------------------------------
 
     def _pod(self, zone: bytes, labels: tuple[bytes, ...], kind: int) -> FoundName:
-        """``10-0-0-7.NAMESPACE.pod``: no part of the specification; a name that repeats the address that it is."""
         namespace = labels[-1].decode("ascii", "replace")
-        if self.config.pods == "disabled" or len(labels) > 2 or not self.has_namespace(namespace):
-            keep_s = NEVER_TTL_S if self.config.pods == "disabled" or len(labels) > 2 else NEGATIVE_TTL_S
-            return FoundName(
-                zone,
-                NXDOMAIN,
-                keep_s=keep_s,
-                why="names of Pods are not served (--pods), or the Namespace is not there",
-            )
+        mode = self.config.pods
+        if mode == "disabled" or len(labels) > 2:
+            return FoundName(zone, NXDOMAIN, keep_s=NEVER_TTL_S, why="names of Pods are not served (--pods)")
+        if not self.has_namespace(namespace):
+            return FoundName(zone, NXDOMAIN, why=f"there is no Namespace {namespace}")
         if len(labels) == 1:
             return self._data(zone, kind, {}, f"the Namespace {namespace}")
-        text = labels[0].decode("ascii", "replace")
-        address = parse_lenient(text.replace("-", ".")) or parse_lenient(text.replace("-", ":"))
+        address = dashed_address(labels[0])
         if address is None:
             return FoundName(zone, NXDOMAIN, keep_s=NEVER_TTL_S, why="no address with dashes")
-        return self._data(
-            zone, kind, {A if address.version == 4 else AAAA: [address.packed]}, "the address that it names"
-        )
+        if mode == "verified" and not self._pods.has(namespace, address.packed):
+            return FoundName(zone, NXDOMAIN, why=f"no Pod of the Namespace {namespace} has this address")
+        of_kind = A if address.version == 4 else AAAA
+        return self._data(zone, kind, {of_kind: [address.packed]}, "the address that it names")
 
     def _reversed(self, labels: tuple[bytes, ...], kind: int) -> FoundName | None:
         zone = _REVERSE_ZONES[labels[-2]]

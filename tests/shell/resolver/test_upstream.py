@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import dns.flags
 import dns.message
@@ -19,13 +20,19 @@ from tests.dns.world import NOW, ZONE, service
 from tests.ports import free_port
 from tests.waiting import eventually
 
+from sliceplane.api.codec import encode
+from sliceplane.api.requests import Selection, Write
+from sliceplane.api.scheme import EventsV1, Services
 from sliceplane.dns.clients import AnswerConfig
 from sliceplane.dns.view import ZoneConfig
 from sliceplane.informer.cache import Change
+from sliceplane.kit.rng import Rng
 from sliceplane.shell.resolver import upstream
-from sliceplane.shell.resolver.service import Resolver
+from sliceplane.shell.resolver.service import Resolver, watches
 from sliceplane.shell.resolver.sockets import ListenError, bound
 from sliceplane.shell.resolver.upstream import ForwardFlags
+from sliceplane.shell.server.config import PlaneConfig
+from sliceplane.shell.server.plane import ServerPlane
 
 
 class NameServerOfOthers(asyncio.DatagramProtocol):
@@ -192,14 +199,28 @@ async def test_an_upstream_that_is_ourselves_is_refused(address: str) -> None:
 
 
 async def test_two_servers_that_forward_to_each_other_notice_it() -> None:
-    """The first asks the second, which asks the first."""
+    """The first asks the second, which asks the first; people are told by an Event, too."""
     async with (
+        ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), ()) as plane,
         others(1) as (_, where),
         forwarding(ForwardFlags(forward=(where,))) as (first, port),
         forwarding(ForwardFlags(forward=(f"127.0.0.1:{port}",))) as (_, second),
     ):
+        client = plane.client("system:admin")
         assert first._upstreams is not None
         first._upstreams._flags = ForwardFlags(forward=(f"127.0.0.1:{second}",))
         first._upstreams.begin()
         assert (await ask(port, "www.example.org.")).rcode() == dns.rcode.SERVFAIL
         assert told(await ask(second, f"demo.default.svc.{ZONE}"))
+        following = asyncio.create_task(first.follow(client, Rng(1), watches(ZoneConfig())))
+        body = encode({"metadata": {"name": "kube-dns"}, "spec": {"ports": [{"port": 53}]}})
+        await client.perform(Write(verb="create", resource=Services, namespace="kube-system", body=body))
+
+        async def events() -> list[Any]:
+            return [json.loads(item) for item in (await client.list(Selection(EventsV1, "kube-system"))).items]
+
+        (event,) = await eventually(events)
+        assert (event["reason"], event["regarding"]["name"], event["type"]) == ("ForwardingLoop", "kube-dns", "Warning")
+        assert f"127.0.0.1:{second}" in event["note"]
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)

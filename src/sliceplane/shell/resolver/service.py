@@ -18,9 +18,11 @@ from typing import Final
 
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
-from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Services
+from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Pods, Services
+from sliceplane.controllers.base import EventNote
 from sliceplane.dns import wire
 from sliceplane.dns.clients import AnswerConfig
+from sliceplane.dns.forwarding.forwarder import ForwardNotice
 from sliceplane.dns.forwarding.upstreams import SocketAddress
 from sliceplane.dns.server import Forward, NameServer
 from sliceplane.dns.view import ZoneConfig
@@ -35,6 +37,7 @@ from sliceplane.shell.process.pages import PageMaker, follower_pages
 from sliceplane.shell.resolver.sockets import Bound, Datagrams, ListenError, Send, Streams, bound, here
 from sliceplane.shell.resolver.upstream import ForwardFlags, Upstreams
 from sliceplane.shell.transport.base import Client
+from sliceplane.shell.transport.events import EventRecorder
 from sliceplane.shell.transport.reflect import RunningInformer
 from sliceplane.shell.transport.telling import Consumer, telling
 
@@ -51,13 +54,14 @@ _DURATION_BUCKETS: Final = (0.00001, 0.00002, 0.00005, 0.0001, 0.00025, 0.0005, 
 _log = get_logger("dns")
 
 
-def watches(*, nodes: bool, selector: str = "") -> tuple[Selection, ...]:
-    """What a name server reads; *nodes*: for answers by zone; *selector*: of Services."""
+def watches(zone: ZoneConfig, selector: str = "") -> tuple[Selection, ...]:
+    """What a name server of *zone* reads; *selector*: of Services."""
     return (
         Selection(Namespaces),
         Selection(Services, label_selector=selector),
         Selection(EndpointSlices),
-        *((Selection(Nodes),) if nodes else ()),
+        *((Selection(Nodes),) if zone.zone_answers else ()),
+        *((Selection(Pods),) if zone.pods == "verified" else ()),
     )
 
 
@@ -138,6 +142,9 @@ class Resolver:
             group.create_task(self._look(), name="dns: is the API server away?")
             if self._upstreams is not None:
                 group.create_task(self._upstreams.follow(), name="dns: files of the forwarder")
+                recorder = EventRecorder(client, clock=self._clock)
+                group.create_task(recorder.run(), name="dns: Events")
+                group.create_task(self._tell_trouble(self._upstreams, recorder), name="dns: trouble of the forwarder")
 
     def is_told(self, staleness: Callable[[], float]) -> None:
         """Another reader calls ``on_changes``, too.  *staleness* in seconds, infinite before all was told."""
@@ -158,6 +165,26 @@ class Resolver:
         while True:
             self.server.on_stale(stale=self._ready.is_set() and self.staleness_s() > STALE_S)
             self.on_list()
+            await asyncio.sleep(_LOOK_S)
+
+    async def _tell_trouble(self, upstreams: Upstreams, recorder: EventRecorder) -> None:
+        """Once for each, on the Service by which clusters know their name server."""
+        told: ForwardNotice | None = None
+        while True:
+            service = self.server.view.service("kube-system", "kube-dns")
+            if upstreams.trouble is not told and service is not None:
+                told = upstreams.trouble
+                if told is not None:
+                    note = EventNote(
+                        regarding=service,
+                        regarding_resource=Services,
+                        type="Warning",
+                        reason=told.reason,
+                        note=told.text,
+                        component="sliceplane-dns",
+                        action="Forward",
+                    )
+                    recorder.record(note)
             await asyncio.sleep(_LOOK_S)
 
     def staleness_s(self) -> float:

@@ -70,6 +70,8 @@ class Upstreams:
         self._streams: dict[int, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._seen: dict[str, object] = {}
+        #: what the last notice says, while it is not well
+        self.trouble: ForwardNotice | None = None
 
     def begin(self) -> None:
         """Raises ``ValueError`` with a sentence for a person, and ``OSError``."""
@@ -177,6 +179,7 @@ class Upstreams:
                         cast("Callable[[bytes], None]", action.token)(action.packet)
                     case ForwardNotice():
                         (_log.info if action.is_well else _log.error)(action.text, reason=action.reason)
+                        self.trouble = None if action.is_well else action
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

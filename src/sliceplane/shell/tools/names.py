@@ -42,7 +42,7 @@ async def looked_up(
 ) -> FoundName | None:
     """Raises ``StatusError``, ``Unreachable``.  The last thing found is what the name leads to."""
     view = DnsView(zone)
-    for selection in watches(nodes=zone.zone_answers):
+    for selection in watches(zone):
         try:
             bodies = await list_whole(client_of_api, selection)
         except StatusError as error:

@@ -17,7 +17,7 @@ PodNames = Literal["disabled", "insecure", "verified"]
 _ENDED = ("Succeeded", "Failed")
 
 
-class PodAddresses:
+class PodsByAddress:
     """How many Pods of a namespace have an address; owned by ``dns.view``."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, LABEL_SERVICE_NAME
 from sliceplane.api.meta import Object
 from sliceplane.balancing.model import Endpoint
 from sliceplane.dns.places import NOWHERE, Places
-from sliceplane.dns.pods import PodAddresses, PodNames, dashed_address
+from sliceplane.dns.pods import PodsByAddress, PodNames, dashed_address
 from sliceplane.dns.records import RecordSet, encoded
 from sliceplane.dns.reverse import Reverse, reversed_address
 from sliceplane.dns.service import FOUND_MAX, NamedService, SrvTarget, alias_of, label_of
@@ -106,7 +106,7 @@ class DnsView:
         self.reverse: Final = Reverse(config.reverse_cidrs)
         self.places: Final = Places(config.client_zones, self.reverse.place_of)
         self._services: dict[bytes, NamedService] = {}
-        self._pods: Final = PodAddresses()
+        self._pods: Final = PodsByAddress()
         self._namespaces: dict[str, bool] = {}
         self._services_in: dict[str, int] = {}
         #: of the SOA: seconds since the epoch of the last change

@@ -23,7 +23,7 @@ from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, LABEL_SERVICE_NAME
 from sliceplane.api.meta import Object
 from sliceplane.balancing.model import Endpoint
 from sliceplane.dns.places import NOWHERE, Places
-from sliceplane.dns.pods import PodsByAddress, PodNames, dashed_address
+from sliceplane.dns.pods import PodNames, PodsByAddress, dashed_address
 from sliceplane.dns.records import RecordSet, encoded
 from sliceplane.dns.reverse import Reverse, reversed_address
 from sliceplane.dns.service import FOUND_MAX, NamedService, SrvTarget, alias_of, label_of

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.effort import effort
 
 from sliceplane.api.core import Node, NodeSpec, Service, ServiceSpec
-from sliceplane.api.discovery import EndpointHints, EndpointSlice, ForNode, ForZone, SliceEndpoint
-from sliceplane.api.meta import ObjectMeta
+from sliceplane.api.discovery import EndpointConditions, EndpointHints, EndpointSlice, ForNode, ForZone, SliceEndpoint
+from sliceplane.api.meta import ObjectMeta, ObjectReference
 from sliceplane.informer.cache import Change
 from sliceplane.page.feed import PageView
 from sliceplane.page.model import ClusterModel
@@ -99,6 +104,43 @@ def test_services_count_the_same() -> None:
     view = Views(model).zones("")
     assert part(view, "shares") == {"": {"z1": 0.75, "z2": 0.25}, "z1": {"z1": 1}, "z2": {"z1": 0.5, "z2": 0.5}}
     assert part(view, "leaving") == (("n/api", 3 / 4), ("n/web", 1 / 4))
+
+
+moves = st.tuples(
+    st.sampled_from(["web", "api"]), st.sampled_from("ab"), st.sampled_from(["IPv4", "IPv6"]),
+    st.none() | st.dictionaries(st.integers(1, 4), st.tuples(st.sampled_from(["", "z1", "z2"]), st.booleans())),
+)  # fmt: skip
+
+
+@effort(40)
+@given(st.lists(moves, min_size=1, max_size=12))
+def test_a_matrix_that_follows_changes_is_that_of_a_first_look(history: list[Any]) -> None:
+    """Pods move between slices and families, slices come and go."""
+    model = ClusterModel()
+    for name, zone in NODES.items():
+        put_node(model, name, zone)
+    put_service(model, "web")
+    put_service(model, "api", "Local")
+    kept = Views(model)
+    slices: dict[str, EndpointSlice] = {}
+    for service, piece, family, pods in history:
+        name = f"{service}-{piece}-{family}"
+        endpoints = tuple(
+            SliceEndpoint(
+                addresses=(f"10.0.0.{number}" if family == "IPv4" else f"fd00::{number}",), zone=zone,
+                node_name=f"n{number}", conditions=EndpointConditions(ready=ready),
+                target_ref=ObjectReference(kind="Pod", name=f"p{number}", uid=f"u{number}"),
+            )
+            for number, (zone, ready) in sorted((pods or {}).items())
+        )  # fmt: skip
+        meta = ObjectMeta(name=name, namespace="n", labels={"kubernetes.io/service-name": service})
+        new = None if pods is None else EndpointSlice(metadata=meta, address_type=family, endpoints=endpoints)
+        old = slices.pop(name, None)
+        if new is not None:
+            slices[name] = new
+        if old is not None or new is not None:
+            model.on_slices([Change("slices", old, new)], 0.0, told=True)
+        assert kept.zones("") == Views(model).zones("")
 
 
 def test_without_nodes_there_are_no_clients() -> None:

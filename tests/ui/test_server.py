@@ -9,9 +9,11 @@ import json
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
+from uuid import uuid4
 
 import aiohttp
 import pytest
+from tests.ui.cluster import service
 from tests.waiting import eventually
 from tools.vendor_page import PACKAGES, REPLACED
 
@@ -21,6 +23,7 @@ from sliceplane.shell.ui import server, viewer
 from sliceplane.shell.ui.questions import WHAT_IFS_MAX
 from sliceplane.shell.ui.server import PageServer, page
 from sliceplane.shell.ui.static_files import StaticFiles
+from sliceplane.shell.ui.viewer import Tab
 from sliceplane.testing import Plane
 
 SAME = {"Sec-Fetch-Site": "same-origin"}
@@ -143,6 +146,29 @@ async def test_a_tab_that_does_not_read_is_closed(made: PageServer, monkeypatch:
     await eventually(lambda: made.viewer.tabs, lambda tabs: tabs == 0)
     writer.close()
     assert not made.viewer.hub._topics, "a view that no tab shows is forgotten"
+
+
+async def test_all_tabs_of_a_view_are_told_the_same(
+    plane: Plane, made: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(viewer, "BEAT_S", 0.05)
+    shown = made.viewer
+    tabs = [tab for tab in (shown.open({"view": "services"}) for _ in range(20)) if isinstance(tab, Tab)]
+    assert len(tabs) == 20
+    for tab in tabs:
+        assert b'"type":"view"' in await tab.next()
+    named = f"told-{uuid4().hex}"
+    await asyncio.to_thread(plane.apply, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": named}})
+    await asyncio.to_thread(plane.apply, service("web"), namespace=named)
+    messages: list[bytes] = []
+    for tab in tabs:
+        while named.encode() not in (message := await tab.next()):
+            assert b'"type":"beat"' in message
+        messages.append(message.splitlines()[0])
+    assert len(set(messages)) == 1
+    assert json.loads(messages[0])["type"] == "delta"
+    for tab in tabs:
+        tab.close()
 
 
 async def test_more_tabs_than_are_served_are_told_so(made: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,6 @@ from sliceplane.proxy.usable import Locality, choose, choose_local, is_still_ser
 OVERLOAD: Final = Fraction(12, 10)
 #: rounds of adding Pods before there is no cure
 _ROUNDS_MAX: Final = 500
-_MERGED_PORT: Final = PortChoice(0)
 
 #: ``inside``: Pods that dial the cluster IP; ``outside``: what a load balancer or a node port brings
 Way = Literal["inside", "outside"]
@@ -117,7 +116,17 @@ def kinds_of(
     merges: dict[str, EndpointMerge] = {}
     for key, item in slices:
         subset = (item.metadata.labels or {}).get(LABEL_FOR_ZONE, "") if by_subset else ""
-        merges.setdefault(subset, EndpointMerge(_MERGED_PORT, family)).on_slice(key, item)
+        merges.setdefault(subset, merge_of_pods(family)).on_slice(key, item)
+    return merged_kinds(merges, by_node=by_node)
+
+
+def merge_of_pods(family: Family | None) -> EndpointMerge:
+    """Each Pod once, whatever its ports."""
+    return EndpointMerge(PortChoice(0), family)
+
+
+def merged_kinds(merges: Mapping[str, EndpointMerge], *, by_node: bool) -> Counter[EndpointKind]:
+    """As ``kinds_of``, of *merges* by subset."""
     nodes = by_node or any(endpoint.node_hints for merge in merges.values() for endpoint in merge.visible.values())
     return Counter(
         EndpointKind(

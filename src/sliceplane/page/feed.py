@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -34,16 +34,34 @@ def line(document: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode(document) + b"\n"
 
 
+class FeedMessages(NamedTuple):
+    """What a feed remembers.  ``number`` is that of the last message; 0: nothing was shown yet."""
+
+    number: int
+    deltas: tuple[bytes, ...]
+
+    def after(self, number: int) -> tuple[bytes, ...] | None:
+        """What a reader of message *number* has missed; ``None``: more than is remembered."""
+        missed = self.number - number
+        if missed > len(self.deltas):
+            return None
+        return self.deltas[len(self.deltas) - missed :]
+
+
 class ViewFeed:
-    """Owned by whoever shows the view.  ``number`` is that of the last message; 0: nothing was shown yet."""
+    """Owned by whoever shows the view; ``said`` may be read by other threads."""
 
     def __init__(self) -> None:
-        self.number = 0
+        self.said = FeedMessages(0, ())
         self._view: PageView | None = None
         self._at = 0.0
         self._whole = b""
         self._deltas: deque[bytes] = deque()
         self._bytes = 0
+
+    @property
+    def number(self) -> int:
+        return self.said.number
 
     def show(self, view: PageView, at: float) -> bool:
         """*view* is what was so *at* that time.  Whether it says anything new."""
@@ -58,9 +76,9 @@ class ViewFeed:
         else:
             self._deltas.clear()
             self._bytes = 0
-        self.number += 1
         self._view = view
         self._whole = b""
+        self.said = FeedMessages(self.number + 1, tuple(self._deltas))
         return True
 
     def whole(self) -> bytes:
@@ -80,13 +98,6 @@ class ViewFeed:
             )
         return self._whole
 
-    def after(self, number: int) -> tuple[bytes, ...] | None:
-        """What a reader of message *number* has missed; ``None``: more than is remembered."""
-        missed = self.number - number
-        if missed > len(self._deltas):
-            return None
-        return tuple(self._deltas)[len(self._deltas) - missed :]
-
     def _remember(self, message: bytes) -> None:
         self._deltas.append(message)
         self._bytes += len(message)
@@ -96,6 +107,7 @@ class ViewFeed:
     def check(self) -> None:
         """What must always hold."""
         assert len(self._deltas) <= min(REMEMBERED_MESSAGES, self.number)
+        assert self.said.deltas == tuple(self._deltas)
         assert self._bytes == sum(map(len, self._deltas)) <= REMEMBERED_BYTES
 
 

@@ -9,13 +9,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from sliceplane.api.discovery import LABEL_ZONE
-from sliceplane.balancing.shares import EndpointKind, Place, TrafficShares, at_nodes, kinds_of, shares
+from sliceplane.api.discovery import LABEL_ZONE, EndpointSlice
+from sliceplane.balancing.shares import (
+    EndpointKind,
+    Place,
+    TrafficShares,
+    at_nodes,
+    merge_of_pods,
+    merged_kinds,
+    shares,
+)
 from sliceplane.explain.checks.zones import is_working, takes_pods
 from sliceplane.page.model import ClusterModel
 from sliceplane.proxy.usable import Locality
+
+#: kinds of endpoints whose traffic is remembered
+_WORKED_OUT_MAX: Final = 4096
 
 #: client zone -> endpoint zone -> share of the zone's connections; empty where no endpoint may be used
 Rows = Mapping[str, Mapping[str, float]]
@@ -44,8 +55,28 @@ class Matrix(NamedTuple):
     leaving: tuple[tuple[str, float], ...]
 
 
+class _ServicePods:
+    """Follows the slices of one Service: what did not change is not read again."""
+
+    def __init__(self) -> None:
+        self._merge = merge_of_pods(None)
+        self._slices: dict[str, EndpointSlice] = {}
+
+    def kinds(self, slices: Iterable[EndpointSlice], *, by_node: bool) -> Counter[EndpointKind]:
+        now = {item.metadata.key: item for item in slices}
+        for key in [key for key in self._slices if key not in now]:
+            self._merge.on_slice(key, None)
+        for key, item in now.items():
+            if self._slices.get(key) is not item:
+                self._merge.on_slice(key, item)
+        self._slices = now
+        self._merge.take_touched()
+        return merged_kinds({"": self._merge}, by_node=by_node)
+
+
 class ZoneBook:
-    """Traffic of each Service, worked out anew when its slices, its policy or the places of clients have changed."""
+    """Traffic of each Service, looked up anew when its slices, its policy or the places of clients have changed.  That
+    of Services with the same kinds of endpoints, as many of each, is worked out once."""
 
     def __init__(self) -> None:
         self._at: tuple[Locality, ...] = ()
@@ -54,9 +85,14 @@ class ZoneBook:
         self._zones: tuple[Place, ...] = ()
         self._nodes: Counter[str] = Counter()
         self._known: dict[str, tuple[tuple[int, bool], ServiceTraffic | None]] = {}
+        self._pods: dict[str, _ServicePods] = {}
+        self._worked_out: dict[tuple[frozenset[tuple[EndpointKind, int]], bool], ServiceTraffic | None] = {}
 
     def matrix(self, model: ClusterModel, services: Iterable[str]) -> Matrix:
         self._look_at_nodes(model)
+        for gone in [service for service in self._known if service not in model.services]:
+            self._known.pop(gone)
+            self._pods.pop(gone, None)
         totals: dict[str, dict[str, float]] = {zone: {} for zone in sorted(self._nodes)}
         loads: dict[str, list[float]] = {}
         found = {service: traffic for service in services if (traffic := self._traffic(model, service)) is not None}
@@ -87,6 +123,7 @@ class ZoneBook:
         if at == self._at:
             return
         self._known.clear()
+        self._worked_out.clear()
         self._at = at
         self._nodes = Counter(place.zone for place in at)
         self._places = at_nodes(at)
@@ -104,10 +141,15 @@ class ZoneBook:
         return known[1]
 
     def _made(self, model: ClusterModel, service: str, *, local: bool) -> ServiceTraffic | None:
-        kinds = kinds_of(((item.metadata.key, item) for item in model.slices(service)), None, by_node=local)
-        asks_nodes = local or any(kind.node_hints for kind in kinds)
-        found = shares(kinds, self._places if asks_nodes else self._zones, local=local)
-        return _told(found, kinds, self._zones) if found.candidates and self._zones else None
+        kinds = self._pods.setdefault(service, _ServicePods()).kinds(model.slices(service), by_node=local)
+        same = (frozenset(kinds.items()), local)
+        if same not in self._worked_out:
+            if len(self._worked_out) >= _WORKED_OUT_MAX:
+                self._worked_out.clear()
+            asks_nodes = local or any(kind.node_hints for kind in kinds)
+            found = shares(kinds, self._places if asks_nodes else self._zones, local=local)
+            self._worked_out[same] = _told(found, kinds, self._zones) if found.candidates and self._zones else None
+        return self._worked_out[same]
 
 
 def _told(found: TrafficShares, kinds: Iterable[EndpointKind], clients: Iterable[Place]) -> ServiceTraffic:

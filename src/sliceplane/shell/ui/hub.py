@@ -1,8 +1,8 @@
 """Views that are open, each made once however many tabs show it.
 
 A *topic* is a view with its parameters.  Four times a second at most the hub looks what of a topic's inputs has changed
-(the model, an engine's answer), makes the view and lets its feed find the difference; tabs are woken and send the same
-bytes.  A topic without tabs is forgotten.
+(the model, an engine's answer), makes the view and lets its feed find the difference; all tabs send the same bytes.  A
+topic without tabs is forgotten.
 
 A view rests the longer the more it costs, and all looks together, with what tabs are sent, stay within a part of a
 core: a busy cluster is shown once a second rather than four times.
@@ -10,7 +10,6 @@ core: a busy cluster is shown once a second rather than four times.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -29,7 +28,7 @@ TICK_MAX_S: Final = 2.0
 #: a view rests so many times what it cost
 REST: Final = 100.0
 #: milliseconds of CPU that the loop's thread takes in a second, in the mean, and what it may have saved up
-BUSY_MS: Final = 20.0
+BUSY_MS: Final = 16.0
 SAVED_MS: Final = 300
 SINCE: Final = {"10m": 600, "1h": 3600, "6h": 21600}
 
@@ -44,62 +43,41 @@ class Topic:
         self._make = make
         self._shown: tuple[Any, ...] | None = None
         self._rests_until = 0.0
-        self._news = asyncio.Event()
 
-    def look(self, now: float) -> None:
+    def look(self, now: float) -> bool:
+        """Whether there is a new message."""
         inputs = self._inputs()
         if self._shown is not None and (time.monotonic() < self._rests_until or _same(inputs, self._shown)):
-            return
+            return False
         began = time.thread_time()
-        self._show(inputs, now)
-        self._rests_until = time.monotonic() + REST * (time.thread_time() - began)
-
-    def _show(self, inputs: tuple[Any, ...], now: float) -> None:
         self._shown = inputs
-        if self.feed.show(self._make(*inputs), now):
-            self.wake()
-
-    def wake(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
-
-    async def changed(self, number: int, within_s: float) -> bool:
-        """Whether the feed is past *number*, now or *within_s*."""
-        if self.feed.number == number:
-            try:
-                async with asyncio.timeout(within_s):
-                    await self._news.wait()
-            except TimeoutError:
-                return False
-        return True
+        news = self.feed.show(self._make(*inputs), now)
+        self._rests_until = time.monotonic() + REST * (time.thread_time() - began)
+        return news
 
 
 class ViewHub:
-    """Owned by one loop; ``run`` is a task."""
+    """Owned by one loop, in whose thread it is made.  *sending_ms*: what a message to a tab costs another thread."""
 
-    def __init__(self, live: LiveCluster, questions: Questions) -> None:
+    def __init__(self, live: LiveCluster, questions: Questions, sending_ms: float = 0.0) -> None:
         self._live = live
         self._questions = questions
         self._views = Views(live.model, live.namespace)
         self._topics: dict[tuple[str, ...], Topic] = {}
+        self._budget = TokenBucket(rate_per_s=BUSY_MS, burst=SAVED_MS)
+        self._spent = time.thread_time()
+        self._sending_ms = sending_ms
 
-    async def run(self) -> None:
-        budget = TokenBucket(rate_per_s=BUSY_MS, burst=SAVED_MS)
-        spent = time.thread_time()
-        while True:
-            self.look()
-            before, spent = spent, time.thread_time()
-            wait = budget.take(time.monotonic(), (spent - before) * 1000)
-            await asyncio.sleep(min(max(TICK_S, wait), TICK_MAX_S))
+    def look(self) -> int:
+        """How many tabs have news."""
+        now = self._live.current()
+        return sum(topic.tabs for topic in list(self._topics.values()) if topic.look(now))
 
-    def look(self) -> None:
-        for topic in list(self._topics.values()):
-            topic.look(self._live.current())
-
-    def close(self) -> None:
-        """Whoever waits need not wait."""
-        for topic in self._topics.values():
-            topic.wake()
+    def rest_s(self, told: int) -> float:
+        """Until the next look, after one of which so many tabs were told."""
+        before, self._spent = self._spent, time.thread_time()
+        cost_ms = (self._spent - before) * 1000 + told * self._sending_ms
+        return min(max(TICK_S, self._budget.take(time.monotonic(), cost_ms)), TICK_MAX_S)
 
     def enter(self, query: Mapping[str, str]) -> tuple[tuple[str, ...], Topic]:
         """The topic that *query* names, for one tab more.  Raises ``ValueError`` with a sentence."""

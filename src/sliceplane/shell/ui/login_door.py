@@ -272,6 +272,7 @@ class LoginDoor:
             self._shown[shown] = login.certificate
         context = ssl.create_default_context(cafile=self.plane.pki.ca_file)
         connection = Connection(server=self.plane.url, ssl_context=context, credentials=bearer(shown))
+        served_by = asyncio.get_running_loop()
         hello = {"server": self.plane.url, "user": login.user.name, "token": bool(login.token)}
 
         async def make() -> Viewer:
@@ -281,6 +282,7 @@ class LoginDoor:
                 hello,
                 namespace="",
                 fallback=login.namespace,
+                served_by=served_by,
             )
             try:
                 await made.start()
@@ -330,7 +332,7 @@ class LoginDoor:
         await send({"type": "http.response.start", "status": 200, "headers": _encoded(headers)})
         message = b"-"
         while message:
-            message = await self._rooms.run(tab.next())
+            message = await tab.next()
             async with asyncio.timeout(viewer.SLOW_S):
                 await send({"type": "http.response.body", "body": message, "more_body": bool(message)})
 

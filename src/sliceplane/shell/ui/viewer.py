@@ -3,17 +3,21 @@
 ``open`` begins the stream of a tab: lines of JSON, ``hello``, then ``view`` and ``delta`` (``page.feed``), and a
 ``beat`` each second with the time until which all of it is known to be so.  A tab that missed more than is remembered
 is told so and closed; it loads the view anew.
+
+Tabs may be served by a loop in another thread.  In *rounds* all of them are woken at once, and take what was encoded
+once for each view: one thread wakes the other once a round, not once a tab.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from sliceplane.page.feed import line
 from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.ui.hub import Topic, ViewHub
+from sliceplane.shell.ui.hub import TICK_S, Topic, ViewHub
 from sliceplane.shell.ui.live import LiveCluster
 from sliceplane.shell.ui.questions import WHAT_IFS_MAX, Questions, WhatIf
 from sliceplane.shell.ui.static_files import PageAnswer, json_answer, text
@@ -23,13 +27,39 @@ BEAT_S: Final = 1.0
 #: a tab that takes no message for so long is closed
 SLOW_S: Final = 10.0
 PARAMETER_MAX: Final = 600
+#: of CPU, for a message to a tab that a server's loop passes on
+SENDING_MS: Final = 0.1
 #: what comes within that time is read in one go
 WATCH_REST_S: Final = 0.2
 
 
+class Rounds:
+    """Owned by the loop that serves tabs; ``tell`` may be called from another thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.number = 0
+        self._loop = loop
+        self._next = asyncio.Event()
+
+    def tell(self) -> None:
+        self._loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        self.number += 1
+        begun, self._next = self._next, asyncio.Event()
+        begun.set()
+
+    async def after(self, number: int) -> int:
+        """The last round, as soon as that is another than *number*."""
+        if self.number == number:
+            await self._next.wait()
+        return self.number
+
+
 class Viewer:
     """Owned by one loop, from ``start`` to ``stop``.  *connect* makes a client that only reads, in the loop that calls
-    it; *hello* is told to every tab, *namespace* and *fallback* are as ``LiveCluster`` has them."""
+    it; *hello* is told to every tab, *namespace* and *fallback* are as ``LiveCluster`` has them.  *served_by*: the loop
+    of the tabs, if that is another."""
 
     def __init__(
         self,
@@ -39,17 +69,22 @@ class Viewer:
         *,
         namespace: str,
         fallback: str,
+        served_by: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._connect = connect
         self._what_if = what_if
         self._hello = hello
         self._namespace = namespace
         self._fallback = fallback
+        self._served_by = served_by
         self._looking: asyncio.Task[None] | None = None
         self._client: HttpClient | None = None
         self.live: LiveCluster
         self.questions: Questions
         self.hub: ViewHub
+        self.rounds: Rounds
+        #: of the last round
+        self.beat = b""
         self.tabs = 0
         #: the last message of every stream
         self.over = b""
@@ -61,8 +96,9 @@ class Viewer:
         await self.live.start()
         self.questions = Questions(self._connect, self.live.now, self.live.namespace, self._what_if)
         self.questions.start()
-        self.hub = ViewHub(self.live, self.questions)
-        self._looking = asyncio.create_task(self.hub.run())
+        self.hub = ViewHub(self.live, self.questions, SENDING_MS if self._served_by is not None else 0.0)
+        self.rounds = Rounds(self._served_by or asyncio.get_running_loop())
+        self._looking = asyncio.create_task(self._look())
 
     async def stop(self, last: Mapping[str, Any] | None = None) -> None:
         """Also after a start that failed.  *last* is told to every tab."""
@@ -70,7 +106,7 @@ class Viewer:
             return
         self.over = line(last or {"type": "anew"})
         if self._looking is not None:
-            self.hub.close()
+            self.rounds.tell()
             self._looking.cancel()
             await self.questions.stop()
         await self.live.stop()
@@ -102,7 +138,20 @@ class Viewer:
     def hello(self) -> bytes:
         return line({"type": "hello", **self._hello, "namespace": self.live.namespace})
 
-    def beat(self) -> bytes:
+    async def _look(self) -> None:
+        looks_at = beats_at = 0.0
+        while True:
+            told = 0
+            if time.monotonic() >= looks_at:
+                told = self.hub.look()
+                looks_at = time.monotonic() + self.hub.rest_s(told)
+            if told or time.monotonic() >= beats_at:
+                self.beat = self.new_beat()
+                self.rounds.tell()
+                beats_at = time.monotonic() + BEAT_S
+            await asyncio.sleep(min(looks_at, beats_at) - time.monotonic())
+
+    def new_beat(self) -> bytes:
         live = self.live
         return line({"type": "beat", "at": live.current(), "sent": live.now(), "troubles": live.troubles()})
 
@@ -125,35 +174,46 @@ class Viewer:
 
 
 class Tab:
-    """The stream of one tab; ``close`` it."""
+    """The stream of one tab, made and to be closed in the viewer's thread; ``next`` is of the loop that serves it."""
 
     def __init__(self, viewer: Viewer, key: tuple[str, ...], topic: Topic) -> None:
         self._viewer = viewer
         self._key = key
         self._topic = topic
-        self._number = 0
-        self._first = True
+        self._number = topic.feed.number
+        self._first = b"".join((viewer.hello(), topic.feed.whole(), viewer.new_beat()))
+        self._round = 0
+        self._beats_at = 0.0
         self._ended = False
 
     async def next(self) -> bytes:
         """What the tab has not seen yet, and the beat; b"" at the end."""
-        viewer, feed = self._viewer, self._topic.feed
         if self._ended:
             return b""
-        hello = viewer.hello() if self._first else b""
-        self._first = False
-        if not viewer.over:
-            await self._topic.changed(self._number, BEAT_S)
-        missed = (feed.whole(),) if not self._number else feed.after(self._number)
-        if viewer.over or missed is None:
+        message, self._first = self._first, b""
+        while not message and not self._viewer.over:
+            self._round = await self._viewer.rounds.after(self._round)
+            message = self._missed()
+        if self._viewer.over:
             self._ended = True
-            return viewer.over or line({"type": "anew"})
-        self._number = feed.number
-        return b"".join((hello, *missed, viewer.beat()))
+            return self._viewer.over
+        return message
+
+    def _missed(self) -> bytes:
+        said = self._topic.feed.said
+        deltas = said.after(self._number)
+        if deltas is None:
+            self._ended = True
+            return line({"type": "anew"})
+        now = time.monotonic()
+        if not deltas and now < self._beats_at:
+            return b""
+        self._number = said.number
+        self._beats_at = now + BEAT_S - TICK_S
+        return b"".join((*deltas, self._viewer.beat))
 
     def close(self) -> None:
         """Once."""
-        self._ended = True
         self._viewer.leave(self._key)
 
 

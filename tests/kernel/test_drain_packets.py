@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import statistics
 import sys
 import time
@@ -18,6 +20,7 @@ from typing import Any, Final
 
 import pytest
 from tests.kernel.netns import Host, Net
+from tests.ports import free_port
 from tests.waiting import PATIENCE_S, eventually
 
 from sliceplane.client import HttpClient, Pods
@@ -163,9 +166,9 @@ class Town:
         return len({endpoint.pod for endpoint in self.plane.endpoints("web") if endpoint.ready})
 
     @asynccontextmanager
-    async def load(self, rate: int) -> AsyncIterator[list[Any]]:
-        """*rate* new connections a second from all nodes together; what came of them is in the list afterwards."""
-        clients = [node.spawn([sys.executable, "-I", "-u", "-c", CLIENT]) for node in self.nodes]
+    async def load(self, rate: int, nodes: Sequence[Host] = ()) -> AsyncIterator[list[Any]]:
+        """*rate* new connections a second from all *nodes* together; what came of them is in the list afterwards."""
+        clients = [node.spawn([sys.executable, "-I", "-u", "-c", CLIENT]) for node in nodes or self.nodes]
         for client in clients:
             assert client.stdin is not None, "spawn makes pipes"
             client.stdin.write(json.dumps([rate / len(clients), *self.addresses]) + "\n")
@@ -201,8 +204,8 @@ class WithoutMemory(HttpClient):
 
 
 @asynccontextmanager
-async def town(*, beat_s: float = 0.2, client_of: type[HttpClient] = HttpClient) -> AsyncIterator[Town]:
-    """Node proxies on the kernel of each node."""
+async def town(*, beat_s: float = 0.2, client_of: type[HttpClient] = HttpClient, first: int = 0) -> AsyncIterator[Town]:
+    """Node proxies on the kernel of each node; the test starts those of the nodes before *first*."""
     async with AsyncExitStack() as stack:
         net = stack.enter_context(Net("spd"))
         hosts = [net.add_host(name, ip4=f"10.78.0.{n}/16", ip6=f"fd78::{n}/64") for n, name in enumerate(NODES, 1)]
@@ -213,7 +216,7 @@ async def town(*, beat_s: float = 0.2, client_of: type[HttpClient] = HttpClient)
         await made.open()
         clock = loop_clock(time.time())
         tasks = stack.enter_async_context  # they end before the network does
-        for number, host in enumerate(hosts):
+        for number, host in list(enumerate(hosts))[first:]:
             backend = Nftables(NftRunner(netns=host.netns))
             proxy = NodeProxy(
                 NODES[number], backend, clock=clock, timing=ProxyTiming(lease_changed_period_s=beat_s)
@@ -269,6 +272,64 @@ async def test_no_syn_after_the_answer_and_no_request_fails() -> None:
 async def everyone(place: Town, before: list[int]) -> bool:
     """Each Pod has connections, so that there is something to end."""
     return all([await place.say(number, "syns") > before[number] + 2 for number in range(PODS)])
+
+
+async def test_a_proxy_process_that_is_killed_in_the_middle_of_a_drain_is_named_until_its_kernel_has_stopped() -> None:
+    """Rules stay when the process is gone: its kernel goes on sending, and no answer may say otherwise."""
+    async with town(first=1) as place:
+        stopped = NODES[0]
+
+        async def drain_ends_with(outcome: str, waiting: list[str], timeout_s: float) -> None:
+            answer = await eventually(
+                lambda: place.drain(1, timeout_s=timeout_s),
+                lambda answer: [missing.node for missing in answer.verdict.waiting] == waiting,
+            )
+            assert answer.outcome == outcome, sentence(answer)
+
+        async def is_sent_to(number: int) -> bool:
+            """Of a few new connections of both families from the stopped node."""
+            before = await place.say(number, "syns")
+            async with place.load(100, place.nodes[:1]):
+                await asyncio.sleep(0.2)
+            return await place.say(number, "syns") > before
+
+        async with proxy_process(place, 0) as killed:
+            assert (await place.drain(0)).verdict.required == 3, "all three tell"
+            await place.bring_back(0)
+            await eventually(lambda: is_sent_to(1))
+            killed.send_signal(signal.SIGSTOP)  # so that it is killed before it writes
+            draining = asyncio.create_task(place.drain(1, timeout_s=1.0))
+            await place.plane.until(lambda: place._ready() == PODS - 1)
+            killed.kill()
+        assert (await draining).outcome == "time over"
+        await drain_ends_with("time over", [stopped], 1.0)
+        await eventually(lambda: is_sent_to(1))
+        await drain_ends_with("time over", [stopped], 1.0)
+        async with proxy_process(place, 0):
+            await drain_ends_with("drained", [], PATIENCE_S)
+            assert [await is_sent_to(1) for _ in range(3)] == [False] * 3
+            assert await eventually(lambda: is_sent_to(0)), "others are"
+
+
+@asynccontextmanager
+async def proxy_process(place: Town, number: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    """``sliceplane proxy`` on a node, ready; it is killed at the end."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "sliceplane", "proxy", "--kubeconfig", str(place.plane.kubeconfig)),
+        *("--hostname-override", NODES[number], "--netns", place.nodes[number].netns),
+        *("--healthz-bind-address", f"127.0.0.1:{free_port()}"),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    try:
+        assert process.stdout is not None, "it is a pipe"
+        line = await asyncio.wait_for(process.stdout.readline(), PATIENCE_S)
+        assert line.startswith(b"ready "), line
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
 
 
 @pytest.mark.slow

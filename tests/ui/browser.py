@@ -150,6 +150,8 @@ class Tab:
         self._session = session
         self.faults: list[str] = []
         self.requests: list[str] = []
+        self._traced: list[dict[str, Any]] = []
+        self._trace_over = False
         self._origin = ""
         browser.enter(session, self)
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -169,6 +171,10 @@ class Tab:
                 self.faults.append(f"exception: {details.get('exception', {}).get('description', details['text'])}")
             case "Log.entryAdded" if params["entry"]["level"] == "error":
                 self.faults.append(f"log: {params['entry']['text']} {params['entry'].get('url', '')}")
+            case "Tracing.dataCollected":
+                self._traced += params["value"]
+            case "Tracing.tracingComplete":
+                self._trace_over = True
             case "Network.requestWillBeSent":
                 url = params["request"]["url"]
                 self.requests.append(url)
@@ -179,6 +185,18 @@ class Tab:
         self._origin = "/".join(url.split("/")[:3]) + "/"
         self.send("Page.navigate", url=url)
         self.until("document.readyState === 'complete'")
+
+    def trace(self) -> None:
+        self._traced, self._trace_over = [], False
+        self.send("Tracing.start", categories="toplevel,blink.user_timing", transferMode="ReportEvents")
+
+    def longest_task_ms(self, mark: str) -> float:
+        """Since ``trace``, of the thread of the page that set the mark: by the CPU that it took, so that what else the
+        machine does counts little."""
+        self.send("Tracing.end")
+        until(lambda: self._trace_over)
+        thread = next((event["pid"], event["tid"]) for event in self._traced if event["name"] == mark)
+        return max(event.get("tdur", 0) / 1000 for event in self._traced if (event["pid"], event["tid"]) == thread)
 
     def resize(self, width: int, height: int) -> None:
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)

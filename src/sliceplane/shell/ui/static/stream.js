@@ -2,6 +2,8 @@
 // when a frame is due.  A tab that is hidden has no stream.  When the stream breaks, what was shown stays, grey.
 
 const LOG_MAX = 16;
+const PIECE = 500;
+const MIN_MS = 2;
 
 // Rows by column.  Words that repeat are kept once, rows hold their number.
 export class Columns {
@@ -17,7 +19,8 @@ export class Columns {
     }
     this.version = 1;
     this.shape = 1;
-    this.places = null;
+    this.places = new Map();
+    this.placed = 0;
     // The last changes that left all rows where they were: whoever has drawn a version draws these alone.
     this.log = [];
   }
@@ -34,11 +37,17 @@ export class Columns {
   }
 
   find(key) {
-    if (!this.places) {
-      this.places = new Map();
-      for (let row = 0; row < this.length; row++) this.places.set(this.key(row), row);
-    }
+    this.index();
     return this.places.get(key);
+  }
+
+  // Finds out where rows are by key, for as long as there is time; whether it is at the end.
+  index(hasTime = () => true) {
+    for (; this.placed < this.length; this.placed++) {
+      if (!(this.placed % PIECE) && !hasTime()) return false;
+      this.places.set(this.key(this.placed), this.placed);
+    }
+    return true;
   }
 
   apply(change) {
@@ -50,6 +59,7 @@ export class Columns {
       let at = this.find(key);
       if (at === undefined) {
         at = this.length++;
+        this.placed++;
         this.places.set(key, at);
         this.shape++;
       }
@@ -66,6 +76,7 @@ export class Columns {
       this.places.set(moved, at);
       this.places.delete(key);
       this.length--;
+      this.placed--;
       this.shape++;
     }
     if (shape !== this.shape) this.log = [];
@@ -182,7 +193,10 @@ export class Stream {
         performance.mark('view-received');
         Object.assign(state, { name: message.name, command: message.command, parts: message.parts, tables: {} });
         for (const [name, table] of Object.entries(message.tables)) state.tables[name] = new Columns(table);
-        for (const table of Object.values(state.tables)) requestIdleCallback(() => table.find(''));
+        for (const table of Object.values(state.tables)) {
+          const index = (idle) => table.index(() => idle.timeRemaining() > MIN_MS) || requestIdleCallback(index);
+          requestIdleCallback(index);
+        }
         break;
       case 'delta':
         performance.mark('delta-received');

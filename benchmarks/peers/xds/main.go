@@ -1,7 +1,8 @@
-// Program xds is the peer of benchmarks.http2_push: go-control-plane's linear cache behind its gRPC server.
+// Program xds is the peer of benchmarks.xds: go-control-plane's linear caches behind its gRPC server.
 //
-// Usage: xds ENDPOINTS [CERTIFICATE KEY].  It prints the port, and for each line that it reads it changes one endpoint
-// of the one ClusterLoadAssignment that it serves.
+// Usage: xds PORT SERVICES ENDPOINTS [CERTIFICATE KEY].  It serves a Cluster and a ClusterLoadAssignment for each
+// Service, prints the port (PORT, or a free one for 0), and for each line that it reads it changes one endpoint of the
+// first Service.
 package main
 
 import (
@@ -13,29 +14,38 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"time"
 
+	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpoint "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/server/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-const name = "default/web:http"
+func nameOf(service int) string { return fmt.Sprintf("bench/web-%d:http", service) }
 
-// assignment has count endpoints, of which the last has the port that is given.
-func assignment(count int, port uint32) *endpoint.ClusterLoadAssignment {
-	locality := &endpoint.LocalityLbEndpoints{Locality: &core.Locality{Zone: "a"}}
+// assignmentOf has count endpoints, of which the last has the port that is given.
+func assignmentOf(service, count int, port uint32) *endpoint.ClusterLoadAssignment {
+	locality := &endpoint.LocalityLbEndpoints{
+		Locality:            &core.Locality{Zone: "zone-a"},
+		LoadBalancingWeight: wrapperspb.UInt32(uint32(count)),
+	}
 	for number := range count {
 		own := uint32(8080)
 		if number == count-1 {
 			own = port
 		}
+		at := service*count + number
 		address := &core.SocketAddress{
-			Address:       fmt.Sprintf("10.%d.%d.%d", 64+number>>16, number>>8&255, number&255),
+			Address:       fmt.Sprintf("10.%d.%d.%d", 128+at>>16, at>>8&255, at&255),
 			PortSpecifier: &core.SocketAddress_PortValue{PortValue: own},
 		}
 		locality.LbEndpoints = append(locality.LbEndpoints, &endpoint.LbEndpoint{
@@ -44,29 +54,57 @@ func assignment(count int, port uint32) *endpoint.ClusterLoadAssignment {
 			}},
 		})
 	}
-	return &endpoint.ClusterLoadAssignment{ClusterName: name, Endpoints: []*endpoint.LocalityLbEndpoints{locality}}
+	return &endpoint.ClusterLoadAssignment{ClusterName: nameOf(service), Endpoints: []*endpoint.LocalityLbEndpoints{locality}}
 }
 
-func main() {
-	count, err := strconv.Atoi(os.Args[1])
+func clusterOf(service int) *cluster.Cluster {
+	source := &core.ConfigSource{
+		ResourceApiVersion:    core.ApiVersion_V3,
+		ConfigSourceSpecifier: &core.ConfigSource_Ads{Ads: &core.AggregatedConfigSource{}},
+	}
+	return &cluster.Cluster{
+		Name:                 nameOf(service),
+		ConnectTimeout:       durationpb.New(5 * time.Second),
+		ClusterDiscoveryType: &cluster.Cluster_Type{Type: cluster.Cluster_EDS},
+		EdsClusterConfig:     &cluster.Cluster_EdsClusterConfig{EdsConfig: source},
+	}
+}
+
+func number(text string) int {
+	value, err := strconv.Atoi(text)
 	if err != nil {
 		log.Fatal(err)
 	}
+	return value
+}
+
+func main() {
+	services, count := number(os.Args[2]), number(os.Args[3])
 	var options []grpc.ServerOption
-	if len(os.Args) > 2 {
-		certificate, err := tls.LoadX509KeyPair(os.Args[2], os.Args[3])
+	if len(os.Args) > 4 {
+		certificate, err := tls.LoadX509KeyPair(os.Args[4], os.Args[5])
 		if err != nil {
 			log.Fatal(err)
 		}
 		options = append(options, grpc.Creds(credentials.NewServerTLSFromCert(&certificate)))
 	}
-	linear := cache.NewLinearCache(resource.EndpointType)
-	if err := linear.UpdateResource(name, assignment(count, 1)); err != nil {
-		log.Fatal(err)
+	clusters, assignments := map[string]types.Resource{}, map[string]types.Resource{}
+	for service := range services {
+		clusters[nameOf(service)] = clusterOf(service)
+		assignments[nameOf(service)] = assignmentOf(service, count, 1)
+	}
+	linear := cache.NewLinearCache(resource.EndpointType, cache.WithInitialResources(assignments))
+	both := &cache.MuxCache{
+		Classify:      func(request *cache.Request) string { return request.GetTypeUrl() },
+		ClassifyDelta: func(request *cache.DeltaRequest) string { return request.GetTypeUrl() },
+		Caches: map[string]cache.Cache{
+			resource.ClusterType:  cache.NewLinearCache(resource.ClusterType, cache.WithInitialResources(clusters)),
+			resource.EndpointType: linear,
+		},
 	}
 	serving := grpc.NewServer(options...)
-	discovery.RegisterAggregatedDiscoveryServiceServer(serving, server.NewServer(context.Background(), linear, nil))
-	listening, err := net.Listen("tcp", "127.0.0.1:0")
+	discovery.RegisterAggregatedDiscoveryServiceServer(serving, server.NewServer(context.Background(), both, nil))
+	listening, err := net.Listen("tcp", "127.0.0.1:"+os.Args[1])
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -76,7 +114,7 @@ func main() {
 	fmt.Println(listening.Addr().(*net.TCPAddr).Port)
 	lines := bufio.NewScanner(os.Stdin)
 	for port := uint32(2); lines.Scan(); port++ {
-		if err := linear.UpdateResource(name, assignment(count, port)); err != nil {
+		if err := linear.UpdateResource(nameOf(0), assignmentOf(0, count, port)); err != nil {
 			log.Fatal(err)
 		}
 	}

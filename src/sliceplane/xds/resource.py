@@ -6,6 +6,7 @@ reconnects anywhere is sent nothing that it holds already.
 
 from __future__ import annotations
 
+from binascii import b2a_base64
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Literal
@@ -26,8 +27,8 @@ class XdsResource:
         self.type_url: Final = type_url
         self.name: Final = name
         self.body: Final = body
-        #: 16 hexadecimal digits
-        self.version: Final = sha256(body).hexdigest()[:16]
+        #: 64 bits in 11 characters: it goes out with each member of a collection
+        self.version: Final = b2a_base64(sha256(body).digest()[:8], newline=False)[:11].decode()
         self._as_any = b""
         self._as_delta = b""
 

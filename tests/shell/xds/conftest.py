@@ -167,12 +167,13 @@ class GrpcProgram:
 
 
 @asynccontextmanager
-async def grpc_program(folder: Path, wish: BootstrapWish) -> AsyncIterator[GrpcProgram]:
+async def grpc_program(folder: Path, wish: BootstrapWish, *command: str) -> AsyncIterator[GrpcProgram]:
+    """*command*: another program that can be asked the same."""
     bootstrap = folder / f"{wish.node_id}.json"
     bootstrap.write_text(json.dumps(grpc_bootstrap(wish)))
     environment = {**os.environ, "GRPC_XDS_BOOTSTRAP": str(bootstrap)}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(PROGRAM), env=environment,
+        *(command or (sys.executable, str(PROGRAM))), env=environment,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:

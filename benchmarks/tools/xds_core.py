@@ -195,5 +195,5 @@ def run(small: bool) -> list[Result]:
     ]
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # python -m benchmarks.tools.xds_core
     main(run)

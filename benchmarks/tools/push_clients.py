@@ -210,6 +210,8 @@ class Fleet:
         self._context: ssl.SSLContext | None = None
         #: what the first client holds: version by name, by type
         self._held: dict[str, dict[str, str]] = {CLUSTER: {}, ASSIGNMENT: {}}
+        #: collections to which a client has subscribed
+        self._followed: dict[int, set[str]] = {}
         self._subscriptions: tuple[bytes, ...] = ()
         self.ended = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -262,19 +264,24 @@ class Fleet:
         if self._messages == self._target:
             self._tell()
         if kind in self._held and (self.wish.leds or (self.wish.again and number == 0)):
-            return self._look_into(kind, message)
+            return self._look_into(number, kind, message)
         return ()
 
-    def _look_into(self, kind: str, message: bytes) -> tuple[bytes, ...]:
-        globs: list[str] = []
+    def _look_into(self, number: int, kind: str, message: bytes) -> tuple[bytes, ...]:
+        globs: set[str] = set()
         response = discovery_pb2.DeltaDiscoveryResponse.FromString(message)
         for resource in response.resources:
             self._held[kind][resource.name] = resource.version
             if kind == ASSIGNMENT and self.wish.leds:
                 made = endpoint_pb2.ClusterLoadAssignment.FromString(resource.resource.value)
                 configs = [locality.leds_cluster_locality_config for locality in made.endpoints]
-                globs += [config.leds_collection_name for config in configs if config.leds_collection_name]
-        return data(request(ENDPOINT, resource_names_subscribe=globs)) if globs else ()
+                globs.update(config.leds_collection_name for config in configs if config.leds_collection_name)
+        if not globs:
+            return ()
+        before = self._followed.get(number, set())
+        self._followed[number] = globs
+        new, old = sorted(globs - before), sorted(before - globs)
+        return data(request(ENDPOINT, resource_names_subscribe=new, resource_names_unsubscribe=old))
 
     def on_lost(self, number: int) -> None:
         self.connected -= 1

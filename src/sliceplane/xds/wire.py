@@ -11,6 +11,7 @@ from typing import Final
 
 from sliceplane.kit.protobuf import (
     BYTES,
+    TRUNCATED,
     VARINT,
     MalformedProtobuf,
     field_number,
@@ -77,6 +78,15 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     position = 0
     end = len(data)
     while position < end:
+        key = data[position]
+        if key & 7 == BYTES and 8 <= key < 0x80 and position + 1 < end and data[position + 1] < 0x80:
+            # Most fields are short: tag and length are an octet each, and a request may have thousands.
+            start = position + 2
+            position = start + data[start - 1]
+            if position > end:
+                raise MalformedProtobuf(TRUNCATED)
+            yield key >> 3, data[start:position]
+            continue
         key, position = read_varint(data, position, end)
         number = field_number(key, "message")
         kind = key & 7

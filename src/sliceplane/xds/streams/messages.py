@@ -92,16 +92,28 @@ def read_whole(message: bytes) -> WholeRequest:
 def read_delta(message: bytes) -> DeltaRequest:
     """Raises ``RequestError``."""
     values = _Values(message)
-    pairs = [_Values(entry) for entry in values.messages(5)]
     return DeltaRequest(
         type_url=values.text(2),
         node=values.node(1),
         subscribe=values.texts(3),
         unsubscribe=values.texts(4),
-        initial={pair.text(1): pair.text(2) for pair in pairs},
+        initial=dict(map(_pair, values.messages(5))),
         nonce=values.text(6),
         error=values.status(7),
     )
+
+
+def _pair(entry: bytes) -> tuple[str, str]:
+    """Of a map: in the way in which every library writes short ones, else in any that is allowed."""
+    size = len(entry)
+    middle = 2 + entry[1] if size > 1 and entry[0] == 0x0A and entry[1] < 0x80 else size
+    if middle + 2 <= size < middle + 0x82 and entry[middle] == 0x12 and entry[middle + 1] == size - middle - 2:
+        try:
+            return entry[2:middle].decode(), entry[middle + 2 :].decode()
+        except UnicodeDecodeError as error:
+            raise RequestError(f"a map has no texts: {error}") from error
+    values = _Values(entry)
+    return values.text(1), values.text(2)
 
 
 class _Values:

@@ -13,8 +13,12 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
 from tests.drain.paper import Paper, paper_node
+from tests.shell.xds.conftest import delta_client, xds_server
 from tests.waiting import eventually
+from tests.xds.streams.clients import Response
+from tests.xds.streams.clients import node as of_node
 
 from sliceplane.api.requests import PROGRESS_PATH
 from sliceplane.client import EndpointView, HttpClient, StatusError, connect
@@ -26,6 +30,8 @@ from sliceplane.shell.tools.draining import DrainOptions, drain_pods
 from sliceplane.shell.transport import kubeconfig
 from sliceplane.shell.transport.reflect import loop_clock
 from sliceplane.testing import Plane
+from sliceplane.xds.names import ASSIGNMENT
+from sliceplane.xds.streams import stream
 
 NODES = ("n-1", "n-2", "n-3")
 _numbers = count(1)
@@ -155,6 +161,42 @@ async def test_a_view_that_tells_is_waited_for(shop: Shop) -> None:
         assert (await shop.drain(0)).pods[0].verdict.others == 1
     assert lease not in [made["metadata"]["name"] for made in await asyncio.to_thread(shop.plane.list, "leases")]
     assert (await shop.drain(1)).pods[0].verdict.others == 0
+
+
+async def test_the_clients_of_an_xds_server_are_waited_for_unless_they_are_silent(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "LATE_S", 3600.0)
+    await shop.open(3)
+    key = f"default/{shop.name}:80"
+    async with xds_server(shop.client, tells="here") as served, delta_client(served.port) as client:
+
+        async def sent(endpoints: int) -> Response:
+            """What of so many endpoints is said last; what comes before is accepted."""
+            while True:
+                response = await client.next()
+                localities = ClusterLoadAssignment.FromString(response.resources[key][1]).endpoints
+                if sum(len(locality.lb_endpoints) for locality in localities) == endpoints:
+                    return response
+                await client.say(ASSIGNMENT, nonce=response.nonce)
+
+        await client.say(ASSIGNMENT, subscribe=(key,), of_node=of_node())
+        await client.say(ASSIGNMENT, nonce=(await sent(3)).nonce)
+        await eventually(
+            lambda: asyncio.to_thread(shop.plane.list, "leases", namespace="kube-node-lease"),
+            lambda leases: "sliceplane-xds-here" in [made["metadata"]["name"] for made in leases],
+        )
+        waits = await eventually(
+            partial(shop.drain, 0, timeout_s=2.0),
+            lambda answer: [missing.node for missing in answer.pods[0].verdict.waiting] == ["xds here"],
+        )
+        assert waits.outcome == "time over"
+        await client.say(ASSIGNMENT, nonce=(await sent(2)).nonce)
+        answer = await shop.drain(0)
+        assert (answer.outcome, answer.pods[0].verdict.others) == ("drained", 1), sentence(answer.pods[0])
+        monkeypatch.setattr(stream, "LATE_S", 0.0)
+        assert (await shop.drain(1)).outcome == "drained"
+        assert next(report for report in served.server.reports()).behind
 
 
 async def test_a_node_whose_kernel_does_not_follow_is_named(shop: Shop) -> None:

@@ -184,18 +184,29 @@ def test_the_text_fits_a_terminal_and_json_is_stable() -> None:
     assert as_text(judge(facts())) == "no node proxy of Sliceplane reports here"
 
 
-def test_a_name_server_has_a_row_without_a_kernel() -> None:
-    names = told("n1")._replace(is_dns=True, owner="")
-    drift = judge(facts(names, told("n1")))
+@pytest.mark.parametrize(("kind", "title", "teller"), [("dns", "names", "name server"), ("xds", "xDS", "xDS server")])
+def test_what_tells_beside_proxies_has_a_row_without_a_kernel(kind: str, title: str, teller: str) -> None:
+    other = told("n1")._replace(kind=kind, owner="")
+    drift = judge(facts(other, told("n1")))
     assert [(row.node, row.state, row.kernel) for row in drift.rows] == [
         ("n1", "in step", "as told"),
-        ("n1 (names)", "in step", "-"),
+        (f"n1 ({title})", "in step", "-"),
     ]
     assert not drift.findings
-    assert states(judge(facts(names)))["n1"] == "never told"  # of its proxy
-    lost = told("n1", 60, WEB)._replace(is_dns=True)
+    assert states(judge(facts(other)))["n1"] == "never told"  # of its proxy
+    lost = told("n1", 60, WEB)._replace(kind=kind)
     ((code, sentence),) = said(judge(facts(lost, told("n1"), looks={"n1": Look(objects={})})))
-    assert (code, sentence.partition(":")[0]) == ("N4", "n1 (names)")
-    (stopped,) = judge(facts(names._replace(renewed=NOW - LEASE_DURATION_S - 60), told("n1"))).findings
-    assert stopped.sentence.startswith("n1 (names): its name server tells nothing")
-    assert stopped.subject.name == "sliceplane-dns-n1"
+    assert (code, sentence.partition(":")[0]) == ("N4", f"n1 ({title})")
+    (stopped,) = judge(facts(other._replace(renewed=NOW - LEASE_DURATION_S - 60), told("n1"))).findings
+    assert stopped.sentence.startswith(f"n1 ({title}): its {teller} tells nothing")
+    assert stopped.subject.name == f"sliceplane-{kind}-n1"
+
+
+def test_an_xds_server_is_behind_whose_client_has_not_accepted_what_changed() -> None:
+    newer = item("cart", 65, age_s=34.0)
+    server = told("host")._replace(kind="xds", owner="")
+    drift = judge(facts(server, slices=(newer, WEB), nodes=None, past={("endpointslices", 60): (CART, WEB)}))
+    assert states(drift) == {"host (xDS)": "behind"}
+    (finding,) = drift.findings
+    assert finding.sentence == "host (xDS): 34 s behind: it does not hold shop/cart"
+    assert finding.effect.endswith("sliceplane xds status")

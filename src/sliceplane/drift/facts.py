@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object, revision_of
-from sliceplane.proxy.progress import DNS_LEASE_PREFIX, LEASE_PREFIX, Place, ProgressReport
+from sliceplane.proxy.progress import COMPONENT, DNS, XDS, Place, ProgressReport, lease_prefix
 from sliceplane.proxy.selections import readings_of_service, readings_of_slice
 
 
@@ -39,9 +39,41 @@ def listed(seen: Object, written: float = 0.0) -> Listed:
     return Listed(meta.key, meta.resource_version, readings_of_service(seen), meta.key, written)
 
 
+class TellerWords(NamedTuple):
+    """What sentences say of a kind of consumer: behind its name, what it is, and where its endpoints go."""
+
+    suffix: str
+    teller: str
+    stopped: str
+    behind: str
+    rules: str
+
+
+#: what tells how far it is, by kind; who looks at a cluster reads these Leases
+TELLERS: Final[dict[str, TellerWords]] = {
+    COMPONENT: TellerWords(
+        "", "proxy", "its kernel goes on with the rules of then", "it sends to the endpoints of then", "rules"
+    ),
+    DNS: TellerWords(
+        " (names)",
+        "name server",
+        "its clients ask in vain, or another one",
+        "it tells the endpoints of then",
+        "answers",
+    ),
+    XDS: TellerWords(
+        " (xDS)",
+        "xDS server",
+        "its clients go on with the endpoints of then, or ask another one",
+        "a client of it has not accepted the endpoints of now: sliceplane xds status",
+        "answers",
+    ),
+}
+
+
 class ToldNode(NamedTuple):
-    """What the Lease of one node proxy says, or of a name server.  ``report`` ``None``: one of an older release, which
-    tells ``revision`` alone."""
+    """What the Lease of one consumer says (``kind``: of ``TELLERS``).  ``report`` ``None``: one of an older release,
+    which tells ``revision`` alone."""
 
     node: str
     report: ProgressReport | None
@@ -50,19 +82,23 @@ class ToldNode(NamedTuple):
     duration_s: float
     #: the name of the Node that owns the Lease; "": none does
     owner: str
-    is_dns: bool = False
+    kind: str = COMPONENT
+
+    @property
+    def is_proxy(self) -> bool:
+        return self.kind == COMPONENT
+
+    @property
+    def words(self) -> TellerWords:
+        return TELLERS[self.kind]
 
     @property
     def title(self) -> str:
-        return f"{self.node} (names)" if self.is_dns else self.node
-
-    @property
-    def teller(self) -> str:
-        return "name server" if self.is_dns else "proxy"
+        return f"{self.node}{self.words.suffix}"
 
     @property
     def lease(self) -> str:
-        return f"{DNS_LEASE_PREFIX if self.is_dns else LEASE_PREFIX}{self.node}"
+        return f"{lease_prefix(self.kind)}{self.node}"
 
 
 @dataclass(frozen=True, slots=True)

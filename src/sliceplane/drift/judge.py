@@ -1,6 +1,7 @@
 """From what was read to a row for each node, and findings.
 
-A name server that tells how far it is (``sliceplane dns --progress-lease``) is one of the rows, without a kernel.
+A name server or an xDS server that tells how far it is (``--progress-lease``) is one of the rows, without a kernel; an
+xDS server is as far as all its clients are.
 
 **Behind** is a node whose version is below that of an object that it reads, if the object was written more than
 ``BEHIND_S`` ago: a proxy reports every 10 s.  **Lost an event** is one whose digest at its version is not that of the
@@ -55,9 +56,9 @@ def judge(facts: DriftFacts) -> Drift:
         rows.append(row)
         findings += found
         unseen += missing
-        if names is not None and told.node not in names and not told.owner and not told.is_dns:
+        if names is not None and told.node not in names and not told.owner and told.is_proxy:
             findings.append(_misnamed(told, names))
-    told_of = {name for told in facts.told if not told.is_dns for name in (told.node, told.owner)}
+    told_of = {name for told in facts.told if told.is_proxy for name in (told.node, told.owner)}
     for name in sorted((names or set()) - told_of):
         if not facts.node or facts.node == name:
             rows.append(DriftRow(name, "never told", 0, 0, 0.0, None, "not looked at", "not looked at"))
@@ -67,7 +68,7 @@ def judge(facts: DriftFacts) -> Drift:
 
 
 def _judge_node(facts: DriftFacts, told: ToldNode) -> tuple[DriftRow, list[Finding], list[str]]:
-    look = Look() if told.is_dns else facts.looks.get(told.node, Look())
+    look = facts.looks.get(told.node, Look()) if told.is_proxy else Look()
     states: list[State] = []
     findings: list[Finding] = []
     unseen: list[str] = []
@@ -101,7 +102,7 @@ def _judge_node(facts: DriftFacts, told: ToldNode) -> tuple[DriftRow, list[Findi
     elif look.rules_why:
         unseen.append(f"{told.node}: rules ({look.rules_why})")
     state = next((known for known in ORDER if known in states), ORDER[-1])
-    kernel = "-" if told.is_dns else kernel
+    kernel = kernel if told.is_proxy else "-"
     return DriftRow(told.title, state, told.revision, len(missing), behind_s, age_s, cache, kernel), findings, unseen
 
 
@@ -128,7 +129,7 @@ def _behind(facts: DriftFacts, told: ToldNode) -> tuple[Listed, ...]:
 def _cache(facts: DriftFacts, told: ToldNode, look: Look) -> tuple[str, Finding | None, list[str]]:
     """A word, a finding, and why something was not looked at."""
     if told.report is None:
-        return "not looked at", None, [f"{told.title}: its cache (its {told.teller} tells no digest)"]
+        return "not looked at", None, [f"{told.title}: its cache (its {told.words.teller} tells no digest)"]
     why: list[str] = []
     for place, held in _places(told).items():
         objects = facts.at(place, held.revision)
@@ -164,7 +165,7 @@ def _finding(
 ) -> Finding:
     return Finding(
         code=code,
-        subject=_lease_name(told) if told.is_dns else ObjectName("nodes", "Node", "", told.node),
+        subject=ObjectName("nodes", "Node", "", told.node) if told.is_proxy else _lease_name(told),
         sentence=f"{told.title}: {sentence}",
         evidence=evidence,
         effect=effect,
@@ -180,10 +181,9 @@ def _hears_nothing(told: ToldNode, age_s: float) -> Finding:
     return _finding(
         "N15",
         told,
-        f"its inputs are {lasting(age_s)} old: its {told.teller} lives, and hears nothing of the API server",
+        f"its inputs are {lasting(age_s)} old: its {told.words.teller} lives, and hears nothing of the API server",
         evidence=_lease(told, f"metadata.annotations[{ANNOTATION_PROGRESS}]", f"inputs_since: {_inputs_since(told)}"),
-        effect=f"its {'answers' if told.is_dns else 'rules'} stay as they were then; what changed since does not reach "
-        "clients there",
+        effect=f"its {told.words.rules} stay as they were then; what changed since does not reach clients there",
         remedy="see why its watches fail: the API server that it asks, and its log",
     )
 
@@ -200,12 +200,10 @@ def _stopped(told: ToldNode, age_s: float) -> Finding:
     return _finding(
         "N1",
         told,
-        f"its {told.teller} tells nothing for {_span(age_s)}",
+        f"its {told.words.teller} tells nothing for {_span(age_s)}",
         evidence=_lease(told, "spec.renewTime", format_time(told.renewed)),
-        effect="its clients ask in vain, or another one"
-        if told.is_dns
-        else "its kernel goes on with the rules of then",
-        remedy=f"start the {told.teller}, or delete its Lease if it was taken away on purpose",
+        effect=told.words.stopped,
+        remedy=f"start the {told.words.teller}, or delete its Lease if it was taken away on purpose",
     )
 
 
@@ -218,8 +216,8 @@ def _is_behind(told: ToldNode, missing: tuple[Listed, ...], behind_s: float) -> 
         told,
         f"{since}: it does not hold {', '.join(services[:NAMED_MAX])}{more}",
         evidence=_lease(told, f"metadata.annotations[{ANNOTATION_REVISION}]", str(told.revision)),
-        effect="it tells the endpoints of then" if told.is_dns else "it sends to the endpoints of then",
-        remedy=f"look into the log of its {told.teller}, and its /healthz",
+        effect=told.words.behind,
+        remedy=f"look into the log of its {told.words.teller}, and its /healthz",
     )
 
 
@@ -236,7 +234,7 @@ def _lost(told: ToldNode, place: Place, held: Held, objects: tuple[Listed, ...],
         sentence,
         evidence=_lease(told, f"metadata.annotations[{ANNOTATION_PROGRESS}]", digests),
         effect="no later event brings it back",
-        remedy=f"restart the {told.teller} of this node: it lists anew",
+        remedy=f"restart the {told.words.teller} of this node: it lists anew",
     )
 
 

@@ -40,11 +40,11 @@ from sliceplane.kit.times import format_micro_time
 
 LEASE_NAMESPACE: Final = "kube-node-lease"
 LEASE_PREFIX: Final = "sliceplane-proxy-"
-#: of name servers (``shell.transport.telling``)
-DNS: Final = "dns"
-DNS_LEASE_PREFIX: Final = f"sliceplane-{DNS}-"
 LABEL_COMPONENT: Final = "sliceplane.dev/component"
 COMPONENT: Final = "node-proxy"
+#: of name servers and of xDS servers (``shell.transport.telling``)
+DNS: Final = "dns"
+XDS: Final = "xds"
 ANNOTATION_REVISION: Final = "sliceplane.dev/endpointslices-revision"
 ANNOTATION_PROGRESS: Final = "sliceplane.dev/progress"
 #: on an EndpointSlice: every node that reads it is to report
@@ -75,6 +75,11 @@ PROBLEM_LENGTH_MAX: Final = 200
 Place = tuple[str, str]
 FOLLOWED: Final[tuple[Resource, ...]] = (EndpointSlices, Services)
 _PLURALS: Final = {resource.key: resource.plural for resource in FOLLOWED}
+
+
+def lease_prefix(kind: str) -> str:
+    """Of the names of Leases of a *kind* of consumer, a word."""
+    return LEASE_PREFIX if kind == COMPONENT else f"sliceplane-{kind}-"
 
 
 class Held(NamedTuple):
@@ -135,7 +140,7 @@ class Progress:
         """*node*: its name, or that of another *kind* of consumer (a word), whose Lease is in *namespace*."""
         self.changed_period_s: Final = changed_period_s
         self._idle_period_s = idle_period_s
-        self.name: Final = f"{LEASE_PREFIX}{node}" if kind == COMPONENT else f"sliceplane-{kind}-{node}"
+        self.name: Final = f"{lease_prefix(kind)}{node}"
         self.namespace: Final = namespace
         self._kind = kind
         self._node = node

@@ -13,9 +13,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import pytest_asyncio
 from tests.shell.server.serving import Server, run_plane
+from tests.xds.streams.clients import Response, delta_request, read_response
 
 from sliceplane.api import codec
 from sliceplane.client import EndpointSlices, HttpClient, Namespaces, Services, StatusError, connect
@@ -29,6 +31,7 @@ from sliceplane.shell.xds.serving import Doors, XdsDoors
 from sliceplane.xds.bootstrap import BootstrapWish, grpc_bootstrap
 from sliceplane.xds.catalog import XdsCatalog, XdsConfig
 
+DELTA = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
 PROGRAM = Path(__file__).with_name("grpc_program.py")
 _numbers = count()
 
@@ -144,6 +147,25 @@ async def xds_server(
 async def served(client: HttpClient) -> AsyncIterator[Served]:
     async with xds_server(client) as made:
         yield made
+
+
+class DeltaClient:
+    """A client that says what a test wants it to say, and accepts nothing by itself."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def say(self, type_url: str, **request: Any) -> None:
+        await self._stream.write(delta_request(type_url, **request))
+
+    async def next(self) -> Response:
+        return read_response(await self._stream.read(), delta=True)
+
+
+@asynccontextmanager
+async def delta_client(port: int) -> AsyncIterator[DeltaClient]:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield DeltaClient(channel.stream_stream(DELTA)())
 
 
 class GrpcProgram:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
-from tests.shell.xds.conftest import Served, Shop, endpoint, grpc_program, host_address
+from tests.shell.xds.conftest import Served, Shop, delta_client, endpoint, grpc_program, host_address
 from tests.waiting import eventually
-from tests.xds.streams.clients import delta_request, node, read_response
+from tests.xds.streams.clients import node
 
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EventsV1
 from sliceplane.client import EndpointSlices, Services
 from sliceplane.xds.names import CLUSTER
-
-DELTA = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
 
 pytestmark = pytest.mark.asyncio
 
@@ -54,15 +50,13 @@ async def test_what_a_client_refuses_is_an_event_of_the_service(served: Served, 
     await shop.service()
     key = f"{shop.namespace}/web:http"
     await eventually(lambda: served.server.revision_of_clients, lambda revision: revision >= 1)
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{served.port}") as channel:
-        stream: Any = channel.stream_stream(DELTA)()
-        request = delta_request(CLUSTER, subscribe=(key,), of_node=node(node_id="picky"))
-        await stream.write(request)
-        response = read_response(await stream.read(), delta=True)
+    async with delta_client(served.port) as picky:
+        await picky.say(CLUSTER, subscribe=(key,), of_node=node(node_id="picky"))
+        response = await picky.next()
         while key not in response.resources:  # the Service had not been read
-            await stream.write(delta_request(CLUSTER, nonce=response.nonce))
-            response = read_response(await stream.read(), delta=True)
-        await stream.write(delta_request(CLUSTER, nonce=response.nonce, error="no such policy"))
+            await picky.say(CLUSTER, nonce=response.nonce)
+            response = await picky.next()
+        await picky.say(CLUSTER, nonce=response.nonce, error="no such policy")
 
         async def reasons() -> list[str]:
             page = await shop.client.list(Selection(EventsV1, shop.namespace))

@@ -21,7 +21,7 @@ from cryptography.x509.oid import NameOID
 from envoy.config.core.v3 import base_pb2
 from envoy.service.discovery.v3 import discovery_pb2
 from tests.shell.server.serving import Server
-from tests.shell.xds.conftest import Served, Shop, endpoint, new_shop, xds_server
+from tests.shell.xds.conftest import DELTA, Served, Shop, endpoint, new_shop, xds_server
 from tests.waiting import eventually
 
 from sliceplane.api import codec
@@ -32,7 +32,6 @@ from sliceplane.shell.xds import admission, server
 from sliceplane.shell.xds.serving import Doors
 from sliceplane.xds import names
 
-METHOD = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
 Answer = tuple[grpc.StatusCode | None, str, Any]
 
 
@@ -86,7 +85,7 @@ class Client:
         said: SimpleQueue[bytes | None] = SimpleQueue()
         said.put(request.SerializeToString())
         with grpc.secure_channel(self._target, self._credentials) as channel:
-            made = channel.stream_stream(METHOD)(iter(said.get, None), timeout=100, wait_for_ready=True)
+            made = channel.stream_stream(DELTA)(iter(said.get, None), timeout=100, wait_for_ready=True)
             try:
                 return None, "", discovery_pb2.DeltaDiscoveryResponse.FromString(next(made))
             except grpc.RpcError:

@@ -22,19 +22,17 @@ from sliceplane.api.meta import Object, Projection, revision_of
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Resource, Services
 from sliceplane.drift.answer import Drift
-from sliceplane.drift.facts import DriftFacts, Listed, Look, ToldNode, listed
+from sliceplane.drift.facts import TELLERS, DriftFacts, Listed, Look, ToldNode, listed
 from sliceplane.drift.judge import judge, wanted_past
 from sliceplane.kit.times import parse_time
 from sliceplane.proxy.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
     COMPONENT,
-    DNS,
-    DNS_LEASE_PREFIX,
     LABEL_COMPONENT,
     LEASE_DURATION_S,
     LEASE_NAMESPACE,
-    LEASE_PREFIX,
+    lease_prefix,
     read_report,
 )
 from sliceplane.shell.process.interfaces import addresses_of
@@ -76,7 +74,7 @@ async def read_drift(
     """*node*: only this one, and its pages are asked for, of *port*; *deep*: it is to compare its rules with the
     kernel.  *service*: ``namespace/name``.  Raises ``StatusError`` and ``shell.transport.base.Unreachable``."""
     unread: list[str] = []
-    leases = await list_whole(client, Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT} in ({COMPONENT},{DNS})"))
+    leases = await list_whole(client, Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT} in ({','.join(TELLERS)})"))
     told = [_told(codec.decode(body, Lease)) for body in leases]
     nodes = await _nodes(client, unread)
     now_of = {plural: await _objects(client, plural, None) for plural in _KINDS}
@@ -91,9 +89,9 @@ async def read_drift(
     )
     facts = replace(facts, past=await _past(client, facts))
     drift = judge(facts)
-    proxies = {item.title for item in facts.told if not item.is_dns}
+    proxies = {item.title for item in facts.told if item.is_proxy}
     lost = [row.node for row in drift.rows if row.state == "lost an event" and row.node in proxies]
-    wanted = ([item.node for item in facts.told if not item.is_dns] if node else lost)[:LOOKS_MAX]
+    wanted = ([item.node for item in facts.told if item.is_proxy] if node else lost)[:LOOKS_MAX]
     if wanted:
         asked = [_look(name, _address(name, nodes), port, deep=deep) for name in wanted]
         looks = dict(zip(wanted, await asyncio.gather(*asked), strict=True))
@@ -103,18 +101,17 @@ async def read_drift(
 
 def _told(lease: Lease) -> ToldNode:
     annotations = lease.metadata.annotations or {}
-    is_dns = (lease.metadata.labels or {}).get(LABEL_COMPONENT) == DNS
-    prefix = DNS_LEASE_PREFIX if is_dns else LEASE_PREFIX
+    kind = (lease.metadata.labels or {}).get(LABEL_COMPONENT, COMPONENT)
     report = read_report(annotations.get(ANNOTATION_PROGRESS, ""))
     owner = next((owner.name for owner in lease.metadata.owner_references or () if owner.kind == "Node"), "")
     return ToldNode(
-        lease.spec.holder_identity or lease.metadata.name.removeprefix(prefix),
+        lease.spec.holder_identity or lease.metadata.name.removeprefix(lease_prefix(kind)),
         report,
         revision_of(annotations.get(ANNOTATION_REVISION, "")),
         parse_time(lease.spec.renew_time) if lease.spec.renew_time else 0.0,
         lease.spec.lease_duration_seconds or LEASE_DURATION_S,
         owner,
-        is_dns,
+        kind,
     )
 
 

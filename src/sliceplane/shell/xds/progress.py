@@ -11,6 +11,7 @@ from typing import Any
 
 from sortedcontainers import SortedDict
 
+from sliceplane.proxy.progress import XDS
 from sliceplane.proxy.selections import ALL
 from sliceplane.shell.transport.reflect import RunningInformer
 from sliceplane.shell.transport.telling import FAMILY, Consumer
@@ -52,7 +53,7 @@ class AckTeller(Consumer):
         self._applied = applied
         #: the revision of the catalog to which what is carried leads
         self._carried: int | None = None
-        super().__init__("xds", name, {ALL: slices}, clock)
+        super().__init__(XDS, name, {ALL: slices}, clock)
 
     def note_progress(self) -> None:
         applied = self._applied()

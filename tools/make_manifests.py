@@ -30,6 +30,10 @@ FILES = {
         "The name server, two replicas, beside the cluster's own.",
         ("--set=controllers.enabled=false", "--set=dns.enabled=true"),
     ),
+    "xds.yaml": (
+        "The xDS server, two replicas.  Its certificate is in the Secret sliceplane-xds: docs/deploy.md.",
+        ("--set=controllers.enabled=false", "--set=xds.enabled=true"),
+    ),
 }
 
 

@@ -50,6 +50,12 @@ VALUES = {
         "--set=controllers.mode=work", "--set=controllers.run={endpointslice-controller,reverse-mirror-controller}",
     ),
     "names": ("--set=controllers.enabled=false", "--set=dns.enabled=true", "--set=dns.clusterIP=10.96.0.10"),
+    "xds": ("--set=controllers.enabled=false", "--set=xds.enabled=true"),
+    "xds for some": (
+        "--set=controllers.enabled=false", "--set=xds.enabled=true", "--set=xds.namespaces={shop,bank}",
+        "--set=xds.listeners=cluster-ip", "--set=xds.trustNodeMetadata=node", "--set=xds.extraArgs={--leds-from=0}",
+        "--set=xds.tls.clientCA=/etc/sliceplane/tls/ca.crt",
+    ),
     "conditions alone": ("--set=controllers.mode=work", "--set=controllers.run={traffic-distribution-controller}"),
 }  # fmt: skip
 
@@ -78,6 +84,7 @@ def test_everything_is_what_kubernetes_takes(values: tuple[str, ...]) -> None:
         (("--set=controllers.replica=3",), "replica' not allowed"),
         (("--set=controllers.mode=wrok",), "controllers/mode"),
         (("--set=controllers.run={}",), "controllers/run"),
+        (("--set=xds.listeners=all",), "xds/listeners"),
         (("--set=proxy.enabled=true",), "proxy.apiServer.host: where nodes reach the API server"),
     ],
 )

@@ -37,6 +37,7 @@ SAME_AS = {
     "controllers.yaml": "work",
     "proxy.yaml": "proxy alone",
     "dns.yaml": "names",
+    "xds.yaml": "xds",
 }
 CASES: dict[str, tuple[str, ...]] = {name: flags for name, flags in VALUES.items() if name not in SAME_AS}
 
@@ -73,12 +74,23 @@ def account(plane: Plane, pod: dict[str, Any], found: list[dict[str, Any]], fold
     config["users"][0]["user"] = {"token": token}
     path = folder / f"{name}.kubeconfig"
     path.write_text(yaml.safe_dump(config))
+    put_certificate(plane, folder)
     return path
+
+
+def put_certificate(plane: Plane, folder: Path) -> None:
+    """What is in a Secret of the type kubernetes.io/tls, and the authority beside it."""
+    pki = Path(plane.kubeconfig).parent / "pki"
+    for name, own in (("tls.crt", "apiserver.crt"), ("tls.key", "apiserver.key"), ("ca.crt", "ca.crt")):
+        (folder / name).write_bytes((pki / own).read_bytes())
 
 
 @contextlib.contextmanager
 def started(node: Host, container: dict[str, Any], kubeconfig: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     arguments = [text.replace("$(NODE_NAME)", NODE_NAME) for text in container["args"]]
+    for mount in container.get("volumeMounts", ()):
+        if mount["name"] == "tls":
+            arguments = [text.replace(f"{mount['mountPath']}/", f"{kubeconfig.parent}/") for text in arguments]
     command = node.place.command(sys.executable, "-m", "sliceplane", *arguments)
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "KUBECONFIG": str(kubeconfig)}
     with (

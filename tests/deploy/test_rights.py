@@ -10,14 +10,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
+import grpc
 import pytest
 import yaml
 from tests.deploy.helm import documents, rendered
 from tests.e2e.running import ROOT, Plane, kubectl, running_plane
 from tests.kernel.netns import Net
+from tests.shell.xds.conftest import DELTA
 from tests.waiting import until
+from tests.xds.streams.clients import delta_request, node, read_response
+
+from sliceplane.xds.names import CLUSTER
 
 pytestmark = [pytest.mark.kubectl, pytest.mark.timeout(900)]
 
@@ -130,14 +136,16 @@ def asked(audit: Path, user: str) -> tuple[set[Right], list[Any]]:
 
 
 @contextlib.contextmanager
-def running(*arguments: str) -> Iterator[None]:
+def running(*arguments: str) -> Iterator[str]:
+    """What its ready line says."""
     process = subprocess.Popen(
         [sys.executable, "-m", "sliceplane", *arguments], env=PYTHON, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:
-        assert process.stdout.readline().startswith("ready ")
-        yield
+        word, _, rest = process.stdout.readline().strip().partition(" ")
+        assert word == "ready"
+        yield rest
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
@@ -202,6 +210,34 @@ def test_the_name_server_needs_what_it_is_given(tmp_path: Path) -> None:
     assert refused == []
     assert rights <= granted(*values)
     assert granted(*values) <= rights | {("patch", "coordination.k8s.io", "leases")}
+
+
+def test_the_xds_server_needs_what_it_is_given(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.log"
+    values = ("--set=controllers.enabled=false", "--set=xds.enabled=true")
+    with running_plane(tmp_path, f"--audit-log-path={audit}", command="apiserver") as plane:
+        kubeconfig, user = installed(plane, tmp_path, "xds", *values)
+        kubectl(plane, "create", "serviceaccount", "caller", "-n", "default")
+        token = kubectl(plane, "create", "token", "caller", "-n", "default").strip()
+        pki = Path(plane.kubeconfig).parent / "pki"
+        tls = (f"--tls-cert-file={pki / 'apiserver.crt'}", f"--tls-private-key-file={pki / 'apiserver.key'}")
+        flags = ("--bind-address=127.0.0.1:0", *tls, "--progress-lease=true")
+        with running("xds", f"--kubeconfig={kubeconfig}", *flags) as address:
+            secure = grpc.composite_channel_credentials(
+                grpc.ssl_channel_credentials((pki / "ca.crt").read_bytes()), grpc.access_token_call_credentials(token)
+            )
+            said: SimpleQueue[bytes | None] = SimpleQueue()
+            said.put(delta_request(CLUSTER, of_node=node()))
+            with grpc.secure_channel(f"localhost:{address.rpartition(':')[2]}", secure) as channel:
+                answers = channel.stream_stream(DELTA)(iter(said.get, None), timeout=100, wait_for_ready=True)
+                assert read_response(next(answers), delta=True).resources == {}, "it may see no namespace"
+                answers.cancel()
+                said.put(None)
+            until(lambda: ("create", "coordination.k8s.io", "leases") in asked(audit, user)[0])
+    rights, refused = asked(audit, user)
+    assert refused == []
+    assert rights <= granted(*values)
+    assert granted(*values) <= rights | SELDOM | {("patch", "coordination.k8s.io", "leases")}
 
 
 @pytest.mark.kernel

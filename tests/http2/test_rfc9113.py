@@ -155,7 +155,7 @@ def test_more_data_than_the_windows() -> None:
     assert server.http.fault.code is E.FLOW_CONTROL_ERROR
 
 
-def test_a_connection_opens_with_its_settings_and_a_large_window() -> None:
+def test_pitfall_31_a_connection_opens_with_its_settings_and_a_large_window() -> None:
     first, second = drained(GrpcConnection(0.0))
     assert first.kind == frames.SETTINGS
     assert dict(struct.iter_unpack(">HL", first.payload)) == {3: 200, 4: STREAM_WINDOW, 6: 16_384}

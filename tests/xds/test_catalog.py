@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
 from tests.xds.worlds import ENDING, ENVOY, GRPC, KEY, LEDS, NOT_READY, World, body, node, pod, service, slice_of
 
 from sliceplane.api.core import ServicePort
-from sliceplane.api.discovery import LABEL_FOR_ZONE, EndpointPort, SliceEndpoint
+from sliceplane.api.discovery import LABEL_FOR_ZONE, EndpointConditions, EndpointPort, SliceEndpoint
 from sliceplane.xds.names import ASSIGNMENT, CLUSTER, ENDPOINT, LISTENER, ROUTES
 from sliceplane.xds.resource import XdsClient
 
@@ -142,13 +143,13 @@ def test_the_region_of_a_zone_is_told_to_all() -> None:
     assert body(view).count(b"r1") == 1
 
 
-def test_hints_for_all_ready_endpoints_count_not_those_of_a_slice() -> None:
+def test_pitfall_24_hints_for_all_ready_endpoints_count_not_those_of_a_slice() -> None:
     """A slice whose endpoints all have hints does not narrow a Service that has another slice without."""
     world = World(service(), slice_of([pod(1, for_zones=("b",))]), slice_of([pod(2)], name="web-2"))
     assert body(world.view(in_zone("b"))).count(b"10.0.0.") == 2
 
 
-def test_local_never_falls_back_to_the_cluster() -> None:
+def test_pitfall_25_local_never_falls_back_to_the_cluster() -> None:
     local = service(internal_traffic_policy="Local")
     world = World(local, slice_of([pod(1, node="n1"), pod(2, node="n2"), pod(3, ENDING, node="n3")]))
     found = {name: body(world.view(on_node(name))) for name in ("n1", "n3", "n9", "")}
@@ -156,7 +157,7 @@ def test_local_never_falls_back_to_the_cluster() -> None:
     assert b"10.0.0.4" in found["n3"]
 
 
-def test_endpoints_that_end_serve_where_none_is_ready_and_not_as_draining() -> None:
+def test_pitfall_10_endpoints_that_end_serve_where_none_is_ready_and_not_as_draining() -> None:
     annotated = service(annotations={"sliceplane.dev/xds-draining": "true"})
     world = World(annotated, slice_of([pod(1, ENDING), pod(2, NOT_READY), pod(3)]))
     view = world.view(GRPC)
@@ -167,7 +168,7 @@ def test_endpoints_that_end_serve_where_none_is_ready_and_not_as_draining() -> N
     assert (body(view).count(b"10.0.0."), body(view).count(draining)) == (1, 0)
 
 
-def test_endpoints_that_are_not_ready_are_not_there() -> None:
+def test_pitfall_9_endpoints_that_are_not_ready_are_not_there() -> None:
     """Envoy would panic, and send requests to all of them."""
     world = World(service(), slice_of([pod(1, NOT_READY), pod(2, NOT_READY), pod(3)]))
     assert body(world.view(ENVOY)).count(b"10.0.0.") == 1
@@ -217,7 +218,7 @@ def test_slices_for_another_zone_are_not_there() -> None:
     assert counts() == [1, 1, 1]
 
 
-def test_a_headless_service_is_served_and_one_without_tcp_ports_is_not() -> None:
+def test_pitfall_32_a_headless_service_is_served_and_one_without_tcp_ports_is_not() -> None:
     headless = service(cluster_ip="None", publish_not_ready_addresses=True)
     udp = service("dns", ports=[ServicePort(name="dns", protocol="UDP", port=53)])
     labelled = slice_of([pod(1)], labels={"service.kubernetes.io/headless": ""})
@@ -277,7 +278,30 @@ def test_versions_do_not_depend_on_what_was_before_or_on_the_process() -> None:
             assert (first.version, first.body) == (second.version, second.body)
 
 
-def test_no_address_is_told_twice_in_either_family() -> None:
+def test_pitfall_11_envoy_46981_there_is_one_priority_and_each_locality_has_a_weight() -> None:
+    """A gap: gRPC rejects the assignment, some releases of Envoy crash.  No weight: gRPC drops the locality."""
+    annotated = service(annotations={"sliceplane.dev/xds-draining": "true"})
+    endpoints = [
+        pod(1, zone="a", for_zones=("a",)),
+        pod(2, ENDING, zone="b"),
+        pod(3, zone="b", for_zones=("b",)),
+        pod(4, zone="", for_zones=("a", "b")),
+    ]
+    world = World(annotated, slice_of(endpoints), node("n", "a", region="r"))
+    for client in (GRPC, LEDS, in_zone("a"), in_zone("b")):
+        made = ClusterLoadAssignment.FromString(body(world.view(client)))
+        assert made.endpoints
+        for locality in made.endpoints:
+            assert (locality.priority, locality.HasField("locality")) == (0, True)
+            assert locality.load_balancing_weight.value >= 1
+
+
+def test_kuberesolver_66_conditions_that_are_absent_are_those_of_a_ready_endpoint() -> None:
+    world = World(service(), slice_of([pod(1, EndpointConditions()), pod(2, NOT_READY)]))
+    assert body(world.view(GRPC)).count(b"10.0.0.") == 1
+
+
+def test_pitfall_12_no_address_is_told_twice_in_either_family() -> None:
     """gRPC rejects the assignment, additional addresses included."""
     dual = service(ip_families=("IPv4", "IPv6"))
     four = slice_of([pod(1), pod(2, address="10.0.0.2"), pod(4)])
@@ -299,7 +323,7 @@ def test_an_assignment_is_never_longer_than_a_message_that_grpc_takes() -> None:
     held = body(view)
     assert 900 < len(held) < 1_100
     assert (held.count(b"10.0.0."), held.count(b"\x12\x01a"), held.count(b"\x12\x01b")) == (45, 1, 1)
-    assert world.catalog.too_large() == [KEY]
+    assert world.catalog.too_large() == {KEY: "default/web"}
     world.put(slice_of(endpoints[:20], 2))
     world.changes()
-    assert (body(view).count(b"10.0.0."), world.catalog.too_large()) == (20, [])
+    assert (body(view).count(b"10.0.0."), world.catalog.too_large()) == (20, {})

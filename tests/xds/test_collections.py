@@ -218,7 +218,7 @@ def test_epochs_of_two_processes_are_never_the_same() -> None:
     assert not set(first) & set(second)
 
 
-def test_a_changed_cluster_has_new_collections() -> None:
+def test_pitfall_5_a_changed_cluster_has_new_collections() -> None:
     """Envoy has no endpoints at all after 15 s if a Cluster changed and its collection kept its name."""
     world = World(service(), all_of(range(30)))
     client = followed(world)
@@ -229,7 +229,7 @@ def test_a_changed_cluster_has_new_collections() -> None:
     assert len(client.endpoints()) == 30
 
 
-def test_weights_of_collections_do_not_count_endpoints() -> None:
+def test_pitfall_13_weights_of_collections_do_not_count_endpoints() -> None:
     world = World(service(), all_of(range(30)))
     (locality,) = endpoint_pb2.ClusterLoadAssignment.FromString(body(world.view(LEDS))).endpoints
     assert (locality.load_balancing_weight.value, len(locality.lb_endpoints)) == (1, 0)

@@ -107,7 +107,7 @@ def expected_endpoint(seen: SeenEndpoint, *, draining: bool, with_names: bool) -
 
 @given(ENDPOINTS, st.none() | ENDPOINTS, st.booleans(), st.booleans())
 @effort(150)
-def test_an_endpoint_is_that_of_the_library_or_is_not_written(
+def test_pitfall_6_an_endpoint_is_that_of_the_library_or_is_not_written(
     first: Endpoint, other: Endpoint | None, draining: bool, with_names: bool
 ) -> None:
     """Envoy ends at a member whose address is no IP, and rejects a port above 65535."""
@@ -250,7 +250,7 @@ def test_clusters_listeners_and_routes_are_written_as_the_library_writes_them(
     read(listener_pb2.Listener, body(world.view(GRPC), names.LISTENER, "web:80"))
 
 
-def test_no_client_is_limited_unless_the_user_says_so() -> None:
+def test_pitfall_30_no_client_is_limited_unless_the_user_says_so() -> None:
     """Envoy fails the 1,025th connection, and gRPC the 1,025th request, by default."""
     for wanted in ("", "100"):
         world = World(service(annotations={ANNOTATION_MAX_REQUESTS: wanted}))
@@ -261,7 +261,7 @@ def test_no_client_is_limited_unless_the_user_says_so() -> None:
         assert [held.max_pending_requests.value for held in thresholds[1:]] == [2**32 - 1] * 2
 
 
-def test_envoy_does_not_panic_and_lets_hosts_go() -> None:
+def test_pitfall_9_envoy_does_not_panic_and_lets_hosts_go() -> None:
     made = cluster_pb2.Cluster.FromString(body(World(service()).view(ENVOY), names.CLUSTER))
     assert made.common_lb_config.HasField("healthy_panic_threshold")
     assert made.common_lb_config.healthy_panic_threshold.value == 0
@@ -269,7 +269,7 @@ def test_envoy_does_not_panic_and_lets_hosts_go() -> None:
     assert not made.common_lb_config.HasField("locality_weighted_lb_config")
 
 
-def test_least_request_is_never_told_by_the_enum() -> None:
+def test_pitfall_14_least_request_is_never_told_by_the_enum() -> None:
     """gRPC's C core rejects a Cluster with it."""
     world = World(service(annotations={ANNOTATION_POLICY: "least-request"}))
     made = cluster_pb2.Cluster.FromString(body(world.view(GRPC), names.CLUSTER))
@@ -315,7 +315,7 @@ def test_the_port_that_is_meant_where_none_is_said_is_the_one_named_grpc() -> No
     assert b"default/web:http" in body(view, names.LISTENER, "web:80")
 
 
-def test_listeners_of_grpc_are_not_in_the_wildcard_of_envoy() -> None:
+def test_pitfall_15_listeners_of_grpc_are_not_in_the_wildcard_of_envoy() -> None:
     """It would log each of them as a Listener without an address."""
     world = World(service())
     assert world.view(GRPC).get(names.LISTENER, "web:80") is not None
@@ -398,7 +398,7 @@ print([(change.view.client, change.type_url, change.topic) for change in world.c
 """
 
 
-def test_octets_do_not_depend_on_the_seed_of_hashes() -> None:
+def test_pitfall_27_octets_do_not_depend_on_the_seed_of_hashes() -> None:
     def output(seed: str) -> str:
         command = [sys.executable, "-c", _SAME]
         environment = {"PYTHONHASHSEED": seed, "PYTHONPATH": "src:."}

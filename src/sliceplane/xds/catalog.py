@@ -94,9 +94,15 @@ class XdsCatalog:
         """Endpoints of Services that clients ask for, whose address no client could use."""
         return sum(served.left_out for served in self.services.values())
 
-    def too_large(self) -> list[str]:
-        """Keys whose assignment leaves endpoints out because there are too many.  O(Services)."""
-        return sorted(key for served in self.services.values() for key in served.too_large())
+    def too_large(self) -> dict[str, str]:
+        """Keys whose assignment leaves endpoints out because there are too many, and their Services.  O(Services)."""
+        return {port: str(key) for key, served in sorted(self.services.items()) for port in served.too_large()}
+
+    def problems(self, service: str) -> tuple[str, ...]:
+        """What is wrong with the annotations of ``NAMESPACE/NAME``."""
+        namespace, _, name = service.partition("/")
+        served = self.services.get(ServiceKey(namespace, name))
+        return () if served is None else tuple(served.problems)
 
     def _next_epoch(self) -> str:
         self._epochs += 1

@@ -46,8 +46,10 @@ async def test_a_program_sees_endpoints_come_and_go_and_an_unknown_name_fails_an
         assert (report.kind, report.id) == ("grpc", "program")
 
 
-async def test_what_a_client_refuses_is_an_event_of_the_service(served: Served, shop: Shop) -> None:
-    await shop.service()
+async def test_what_a_client_refuses_and_what_is_not_heeded_are_events_of_the_service(
+    served: Served, shop: Shop
+) -> None:
+    await shop.service(annotations={"sliceplane.dev/xds-lb-policy": "fastest"})
     key = f"{shop.namespace}/web:http"
     await eventually(lambda: served.server.revision_of_clients, lambda revision: revision >= 1)
     async with delta_client(served.port) as picky:
@@ -62,9 +64,11 @@ async def test_what_a_client_refuses_is_an_event_of_the_service(served: Served, 
             page = await shop.client.list(Selection(EventsV1, shop.namespace))
             return [event["reason"] for event in map(json.loads, page.items)]
 
-        await eventually(reasons, lambda seen: "XdsRefused" in seen)
+        await eventually(reasons, lambda seen: {"XdsRefused", "XdsNotHeeded"} <= set(seen))
         (report,) = [report for report in served.server.reports() if report.id == "picky"]
         assert (report.types[0].refused, report.types[0].refusal) == (key, "no such policy")
+        told = {family.name: family.samples for family in served.server.metrics.families()}
+        assert [sample.value for sample in told["sliceplane_xds_refusals_total"]] == [1.0]
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from sliceplane.xds.names import ASSIGNMENT, CLUSTER, ENDPOINT, LISTENER
 from sliceplane.xds.resource import XdsResource
 from sliceplane.xds.streams.delta import DeltaStream
 from sliceplane.xds.streams.messages import RequestError, ResponseEncoder, WholeRequest, read_delta, read_whole
-from sliceplane.xds.streams.stream import Action, XdsAdmit, XdsFinish, XdsRefusal, XdsSend, XdsSight
+from sliceplane.xds.streams.stream import Action, XdsAdmit, XdsFinish, XdsGateForced, XdsRefusal, XdsSend, XdsSight
 from sliceplane.xds.streams.whole import WholeStream
 
 GLOB = names.collection(names.PortKey(names.ServiceKey("default", "web"), "http"), "all", "a", "1")
@@ -188,6 +188,7 @@ class Recorded:
     open: dict[str, str] = field(default_factory=dict)
     refusals: list[XdsRefusal] = field(default_factory=list)
     finished: XdsFinish | None = None
+    gates_forced: int = 0
 
     def sent(self, response: Response, *, names_wanted: Callable[[str, str], bool]) -> None:
         assert not response.doubled, "NoDuplicate: a name twice in a response"
@@ -287,6 +288,8 @@ class Client:
                 self.recorded.finished = action
             case XdsRefusal():
                 self.recorded.refusals.append(action)
+            case XdsGateForced():
+                self.recorded.gates_forced += 1
 
     def note_asked(self, message: bytes) -> None:
         """What the server knows that this client wants."""

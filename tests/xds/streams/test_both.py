@@ -107,6 +107,18 @@ def test_a_namespace_that_is_kept_from_a_client_is_not_there(view: FakeView, mak
     assert client.held[CLUSTER] == {}
 
 
+@BOTH
+def test_pitfall_28_a_removal_is_sent_when_it_is_told_of(view: FakeView, make: type) -> None:
+    """Without any time passing, and the one after it as soon as the client has answered."""
+    client = make(view)
+    client.connect()
+    for text in ("two", "one", "none"):
+        scaled(view, WEB, text)
+        client.tell()
+        _, held = client.recorded.of(ASSIGNMENT)[-1].resources[WEB]
+        assert held == f"{WEB}={text}".encode()
+
+
 def test_pitfall_17_istio_53532_two_streams_of_one_node_id_are_two_clients(view: FakeView) -> None:
     first, second = Grpc(view), Grpc(view, targets=("web", "gone"))
     first.connect()

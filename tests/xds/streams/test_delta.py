@@ -54,7 +54,7 @@ def test_pitfall_2_a_cluster_that_is_sent_again_is_followed_by_its_assignment(vi
     assert not envoy.warming, "it waits for 15 s"
 
 
-def test_pitfall_2_also_where_it_changed_while_the_client_was_away(view: FakeView) -> None:
+def test_pitfall_2_envoy_13009_also_where_it_changed_while_the_client_was_away(view: FakeView) -> None:
     envoy = Envoy(view)
     envoy.connect()
     view.put(CLUSTER, WEB, f"{WEB}=2")
@@ -124,7 +124,7 @@ def test_pitfall_8_a_listener_waits_for_the_clusters_that_are_under_way(view: Fa
         envoy.held[CLUSTER][new] = ("", b"")  # it has it, and does not say so
         envoy.pass_time(stream.GATE_S)
         assert envoy.stream is not None
-        assert envoy.stream.gates_forced == 1
+        assert envoy.recorded.gates_forced == 1
         assert envoy.stream.next_deadline() == 100.0 + stream.LATE_S
     assert "new" in envoy.held[LISTENER]
 
@@ -153,7 +153,7 @@ def test_pitfall_19_a_stale_nonce_makes_no_subscription_void(view: FakeView) -> 
     assert "default/late:http" in envoy.held[ASSIGNMENT]
 
 
-def test_istio_41494_what_went_while_the_client_was_away_is_removed(view: FakeView) -> None:
+def test_pitfall_20_istio_41494_what_went_while_the_client_was_away_is_removed(view: FakeView) -> None:
     envoy = Envoy(view)
     envoy.connect()
     view.drop(CLUSTER, WEB)
@@ -163,7 +163,7 @@ def test_istio_41494_what_went_while_the_client_was_away_is_removed(view: FakeVi
     assert list(envoy.held[CLUSTER]) == [API]
 
 
-def test_consul_12174_versions_do_not_turn_a_wildcard_into_a_list(view: FakeView) -> None:
+def test_pitfall_20_consul_12174_versions_do_not_turn_a_wildcard_into_a_list(view: FakeView) -> None:
     envoy = Envoy(view)
     envoy.connect()
     envoy.connect()

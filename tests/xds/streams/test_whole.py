@@ -45,7 +45,7 @@ def test_pitfall_29_a_service_that_goes_is_emptied_before_it_is_gone(view: FakeV
     assert client.held[CLUSTER] == client.held[ASSIGNMENT] == {}
 
 
-def test_pitfall_18_a_name_that_is_asked_for_again_is_sent_again(view: FakeView) -> None:
+def test_pitfall_18_go_control_plane_431_a_name_that_is_asked_for_again_is_sent_again(view: FakeView) -> None:
     """go-control-plane#431: same version, same nonce."""
     client = Grpc(view)
     client.connect()

@@ -22,7 +22,6 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Services
-from sliceplane.controllers.base import EventNote
 from sliceplane.informer.cache import Change
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
@@ -36,9 +35,10 @@ from sliceplane.shell.transport.reflect import RunningInformer
 from sliceplane.shell.transport.telling import telling
 from sliceplane.shell.xds.admission import AdmissionConfig, NotAdmitted, Sights, cut, place_of
 from sliceplane.shell.xds.connection import Call
+from sliceplane.shell.xds.notes import SERVICES_MAX, TEXT_MAX, ServiceNotes
 from sliceplane.shell.xds.progress import AckTeller, BehindCounts
 from sliceplane.xds import names
-from sliceplane.xds.catalog import XdsCatalog, XdsChange
+from sliceplane.xds.catalog import XdsCatalog, XdsChange, XdsView
 from sliceplane.xds.resource import XdsClient
 from sliceplane.xds.streams.delta import DeltaStream
 from sliceplane.xds.streams.messages import PERMISSION_DENIED, UNAVAILABLE, ClientFacts, ResponseEncoder
@@ -48,6 +48,7 @@ from sliceplane.xds.streams.stream import (
     XdsAdmit,
     XdsApplied,
     XdsFinish,
+    XdsGateForced,
     XdsLate,
     XdsRefusal,
     XdsSend,
@@ -65,7 +66,6 @@ _UNIMPLEMENTED: Final = 12
 _TICK_S: Final = 0.5
 #: how often it is asked again what clients may see
 _SIGHTS_S: Final = 10.0
-_TEXT_MAX: Final = 500
 CONVERGENCE_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 _log = get_logger("xds")
@@ -100,8 +100,7 @@ class XdsServer:
         self._flush_scheduled = False
         self._sights: Sights | None = None
         self._sights_due = asyncio.Event()
-        self._events: EventRecorder | None = None
-        self._services: RunningInformer[Service] | None = None
+        self._notes: ServiceNotes | None = None
         self._behind: Final = BehindCounts()
         self._teller: AckTeller | None = None
         self.stopping = False
@@ -120,6 +119,24 @@ class XdsServer:
             "gauge", "sliceplane_xds_clients_late", "Clients that have not answered for 30 seconds.",
             lambda: float(sum(item.stream.is_late for item in self._connected.values())),
         )  # fmt: skip
+        metrics.computed(
+            "gauge", "sliceplane_xds_clients_elsewhere", "Clients that say another zone than their Node does.",
+            lambda: float(sum(view is not None and view.claims_another_zone for view in self._views())),
+        )  # fmt: skip
+        metrics.computed(
+            "gauge", "sliceplane_xds_left_out_endpoints",
+            "Endpoints that clients ask for and are not told, as their address is none that every client could use.",
+            lambda: float(self._catalog.left_out),
+        )  # fmt: skip
+        metrics.computed(
+            "gauge", "sliceplane_xds_assignments_too_large",
+            "Ports whose last endpoints are left out, as a client takes no more in one message.",
+            lambda: float(len(self._catalog.too_large())),
+        )  # fmt: skip
+        self._gates = metrics.counter(
+            "sliceplane_xds_gates_forced_total",
+            "Listeners that were sent although the client had not accepted their clusters for 2 seconds.",
+        )
         metrics.computed(
             "gauge", "sliceplane_xds_revision", "Changes of what clients are told, since the start.",
             lambda: float(self._catalog.revision),
@@ -140,19 +157,19 @@ class XdsServer:
     async def follow(self, client: Client, rng: Rng, *, tells: str = "", instance: str = "") -> None:
         """Until cancelled.  *tells*: a name of its own under which it tells how far clients are; "" for none."""
         self._sights = Sights(client, self._clock, lambda: self._namespaces)
-        self._events = EventRecorder(client, clock=self._clock, instance=instance)
+        events = EventRecorder(client, clock=self._clock, instance=instance)
         for resource in (Services, EndpointSlices, Nodes):
             informer = RunningInformer[Any](client, Selection(resource), clock=self._clock, rng=rng.fork())
             informer.add_handler(self._on_changes, self._on_synced)
             self._informers.append(informer)
-        self._services = self._informers[0]
+        self._notes = ServiceNotes(events, self._informers[0])
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             if tells:
                 self._teller = AckTeller(tells, self._informers[1], self._clock, self._applied)
                 await stack.enter_async_context(telling(client, self._teller, rng.fork(), self._clock))
             for informer in self._informers:
                 group.create_task(informer.run(), name=f"informer {informer.resource.key}")
-            group.create_task(self._events.run(), name="events")
+            group.create_task(events.run(), name="events")
             group.create_task(self._tick(), name="xds: deadlines")
             group.create_task(self._look_again(), name="xds: what clients may see")
 
@@ -164,6 +181,8 @@ class XdsServer:
                     self._catalog.on_slice(change.old, change.new)  # type: ignore[arg-type]
                 case Service():
                     self._catalog.on_service(change.old, change.new)  # type: ignore[arg-type]
+                    if self._notes is not None:
+                        self._notes.on_problems(subject.metadata.key, self._catalog.problems(subject.metadata.key))
                     self._count_namespace(subject.metadata.namespace, change.old is None, change.new is None)
                 case Node():
                     self._catalog.on_node(change.old, change.new)  # type: ignore[arg-type]
@@ -277,6 +296,8 @@ class XdsServer:
                     return
                 case XdsRefusal():
                     self._on_refusal(item, action)
+                case XdsGateForced():
+                    self._gates.value += 1
                 case XdsLate(type_url):
                     self._lates.value += 1
                     _log.warning("a client does not answer", **self._shown(item), type=short(type_url))
@@ -334,7 +355,8 @@ class XdsServer:
         self._perform(item)
 
     async def _look_again(self) -> None:
-        """What clients may see changes rarely; what a new namespace means to them is asked at once."""
+        """What clients may see changes rarely; what a new namespace means to them is asked at once.  And which Services
+        are too large for a message."""
         while True:
             try:
                 async with asyncio.timeout(_SIGHTS_S):
@@ -343,6 +365,8 @@ class XdsServer:
                 pass
             self._sights_due.clear()
             assert self._sights is not None, "follows"
+            assert self._notes is not None, "follows"
+            self._notes.on_too_large(self._catalog.too_large())
             for item in list(self._connected.values()):
                 node = item.stream.node
                 if node is None or item.stream.view is None or item.stream.finished:
@@ -359,26 +383,12 @@ class XdsServer:
 
     def _on_refusal(self, item: _Connected, refusal: XdsRefusal) -> None:
         self._refusals.of(short(refusal.type_url)).value += 1
-        text = refusal.text[:_TEXT_MAX]
-        shown = ", ".join(refusal.names[:5])
+        text = refusal.text[:TEXT_MAX]
+        shown = ", ".join(refusal.names[:SERVICES_MAX])
         _log.warning("a client refuses", **self._shown(item), type=short(refusal.type_url), resources=shown, why=text)
-        view = item.stream.view
-        if self._events is None or self._services is None or view is None:
-            return
-        namespace = item.client.namespace if item.client else ""
-        for key in {service_of(refusal.type_url, name, namespace): None for name in refusal.names[:5]}:
-            service = None if key is None else self._services.cache.get(str(key))
-            if service is not None:
-                note = EventNote(
-                    regarding=service,
-                    regarding_resource=Services,
-                    type="Warning",
-                    reason="XdsRefused",
-                    note=f"{item.client.kind if item.client else 'A client'} refuses what xDS makes of this: {text}",
-                    component="sliceplane-xds",
-                    action="Configure",
-                )
-                self._events.record(note)
+        if self._notes is not None and item.client is not None:
+            found = (service_of(refusal.type_url, name, item.client.namespace) for name in refusal.names)
+            self._notes.on_refusal([str(key) for key in found if key is not None], item.client.kind, text)
 
     # -- how far clients are -----------------------------------------------------------------------------
 
@@ -393,6 +403,9 @@ class XdsServer:
 
     def _applied(self) -> tuple[int | None, int] | None:
         return None if self._flush_scheduled else (self._behind.first, self._catalog.revision)
+
+    def _views(self) -> Iterable[XdsView | None]:
+        return (item.stream.view for item in self._connected.values())
 
     def _count_clients(self) -> Iterable[tuple[tuple[str, ...], float]]:
         counts: dict[str, int] = {}

@@ -109,7 +109,12 @@ class XdsApplied:
     took_s: float
 
 
-Action = XdsAdmit | XdsSend | XdsFinish | XdsRefusal | XdsLate | XdsApplied
+@dataclass(frozen=True, slots=True)
+class XdsGateForced:
+    """Listeners or routes go out although the client has not accepted the clusters for ``GATE_S``."""
+
+
+Action = XdsAdmit | XdsSend | XdsFinish | XdsRefusal | XdsLate | XdsApplied | XdsGateForced
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +156,6 @@ class AdsStream(ABC):
         #: since when listeners wait for clusters
         self._gate_since: float | None = None
         self._gate_is_open = False
-        self.gates_forced = 0
         self._tokens = float(REQUESTS_BURST)
         self._tokens_at = 0.0
 
@@ -223,7 +227,7 @@ class AdsStream(ABC):
         if self._gate_since is not None and now >= self._gate_since + GATE_S:
             self._gate_since = None
             self._gate_is_open = True
-            self.gates_forced += 1
+            self._actions.append(XdsGateForced())
             self._flush(now)
             self._gate_is_open = False
 

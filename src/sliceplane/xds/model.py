@@ -257,6 +257,8 @@ class PortEndpoints:
             return ending if here not in self._counts and ending in self._counts else here
         if READY not in self._counts:
             return TERMINATING if TERMINATING in self._counts else READY
+        if not self._naming_nodes and not self._naming_zones:
+            return READY
         for key, naming in (
             (PoolKey("node", place.node), self._naming_nodes),
             (PoolKey("zone", place.zone), self._naming_zones),

@@ -7,6 +7,7 @@ user wrote behind ``xds:///``; that is resolved here as far as one can without k
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -24,6 +25,8 @@ TYPES: Final = (CLUSTER, ASSIGNMENT, ENDPOINT, LISTENER, ROUTES)
 _COLLECTIONS: Final = "xdstp://sliceplane/envoy.config.endpoint.v3.LbEndpoint/"
 #: longer names name nothing; DNS names have 253 octets at most
 NAME_MAX: Final = 320
+#: each client that comes asks for the same names
+KEYS_KEPT: Final = 16_384
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _TARGET: Final = re.compile(rf"(?P<host>{_LABEL}(\.{_LABEL})*)\.?(:(?P<port>[A-Za-z0-9-]+))?")
 _KEY: Final = re.compile(rf"(?P<namespace>{_LABEL})/(?P<name>{_LABEL}):(?P<port>[a-z0-9-]+)")
@@ -46,6 +49,7 @@ class PortKey(NamedTuple):
         return f"{self.service.namespace}/{self.service.name}:{self.port}"
 
 
+@lru_cache(KEYS_KEPT)
 def parse_key(name: str) -> PortKey | None:
     """``None``: no key of ours is spelled like this."""
     match = _KEY.fullmatch(name) if len(name) <= NAME_MAX else None

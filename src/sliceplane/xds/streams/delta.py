@@ -38,6 +38,8 @@ _OVERHEAD: Final = 64
 class DeltaStream(AdsStream):
     """See ``AdsStream``."""
 
+    node_field = 1
+
     def __init__(self, encoder: ResponseEncoder) -> None:
         super().__init__(encoder)
         #: clusters that were sent, and to whose assignments the client has not subscribed yet

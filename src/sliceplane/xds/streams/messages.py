@@ -103,6 +103,18 @@ def read_delta(message: bytes) -> DeltaRequest:
     )
 
 
+def read_node(message: bytes, number: int) -> ClientFacts | None:
+    """Which node a request, which may be long, says that it is of, in its field *number*; what follows that is not
+    looked at.  Raises ``RequestError``."""
+    try:
+        for found, value in wire.fields(message):
+            if found == number and isinstance(value, bytes):
+                return _Values(wire.message(number, value)).node(number)
+    except MalformedProtobuf as error:
+        raise RequestError(f"this is no protobuf message: {error}") from error
+    return None
+
+
 def _pair(entry: bytes) -> tuple[str, str]:
     """Of a map: in the way in which every library writes short ones, else in any that is allowed."""
     size = len(entry)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from sliceplane.xds import names
 from sliceplane.xds.catalog import XdsChange, XdsView
@@ -31,6 +31,7 @@ from sliceplane.xds.streams.messages import (
     RequestError,
     ResponseEncoder,
     WholeRequest,
+    read_node,
 )
 
 #: the order in which a change goes out
@@ -138,6 +139,8 @@ class AdsStream(ABC):
 
     #: whether its client takes silence for an answer
     impatient = False
+    #: where requests say which node asks
+    node_field: ClassVar[int]
 
     def __init__(self, encoder: ResponseEncoder) -> None:
         self._encoder = encoder
@@ -165,24 +168,28 @@ class AdsStream(ABC):
         if self.finished or self._is_plain_ack(message, now):
             return
         try:
-            request = self._read(message)
+            if self._view is None:
+                self._hold(message, now)
+                return
+            self._on_read(self._read(message), now)
         except RequestError as error:
             self._finish(INVALID_ARGUMENT, str(error))
             return
-        if self.node is None:
-            if request.node is None:
-                self._finish(INVALID_ARGUMENT, "the first message of a stream must say which node asks")
-                return
-            self.node = request.node
-            self._opened = self._tokens_at = now
-            self._actions.append(XdsAdmit(request.node))
-        if self._view is None:
-            self._held.append(message)
-            if len(self._held) > HELD_REQUESTS_MAX:
-                self._finish(RESOURCE_EXHAUSTED, f"more than {HELD_REQUESTS_MAX} requests before the first answer")
-            return
-        self._on_read(request, now)
         self._flush(now)
+
+    def _hold(self, message: bytes, now: float) -> None:
+        """Until it is known what the client may see.  Of the first message the node is read, and the rest later: a
+        client that comes back says all that it holds, and keeping that as text would cost several times its octets."""
+        if self.node is None:
+            node = read_node(message, self.node_field)
+            if node is None:
+                raise RequestError("the first message of a stream must say which node asks")
+            self.node = node
+            self._opened = self._tokens_at = now
+            self._actions.append(XdsAdmit(node))
+        self._held.append(message)
+        if len(self._held) > HELD_REQUESTS_MAX:
+            self._finish(RESOURCE_EXHAUSTED, f"more than {HELD_REQUESTS_MAX} requests before the first answer")
 
     def on_admitted(self, view: XdsView, sight: XdsSight, revision: int, now: float) -> None:
         """*view* and *sight* are the client's from now on: at the first call what it asked before is answered."""
@@ -190,8 +197,12 @@ class AdsStream(ABC):
         self._view, self._sight, self._revision = view, sight, revision
         if first:
             held, self._held = self._held, []
-            for message in held:
-                self._on_read(self._read(message), now)
+            try:
+                for message in held:
+                    self._on_read(self._read(message), now)
+            except RequestError as error:
+                self._finish(INVALID_ARGUMENT, str(error))
+                return
         else:
             for channel in self._channels.values():
                 for name in self._of_interest(channel):

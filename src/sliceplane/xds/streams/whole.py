@@ -38,6 +38,7 @@ class WholeStream(AdsStream):
     """See ``AdsStream``."""
 
     impatient = True
+    node_field = 2
 
     def _read(self, message: bytes) -> WholeRequest:
         return read_whole(message)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -10,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import effort
 
-from sliceplane.api.codec import decode
+from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta
-from sliceplane.api.scheme import ConfigMaps, Namespaces, ResourceQuotas, Services
+from sliceplane.api.scheme import ConfigMaps, Namespaces, Pods, ResourceQuotas, Services
 from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.resource_quota import CHARGE_PATIENCE_S, ResourceQuotaController
 from sliceplane.informer.cache import Change
-from sliceplane.registry.kinds import COUNTED, usage
+from sliceplane.registry.kinds import COUNTED, kind_of, quota_text, usage
+from sliceplane.registry.kinds.pod_quota import is_in_scopes
 from sliceplane.sim.cluster import Cluster
 
 HARD = {"configmaps": "3", "count/configmaps": "9", "services.nodeports": "4", "count/x.example.com": "1"}
@@ -58,6 +60,25 @@ def test_status_follows(cluster: Cluster) -> None:
     assert status(cluster)["used"]["configmaps"] == "2"
     assert waited < 1, "a delete is credited at once"
     cluster.create(ConfigMaps, {"metadata": {"name": "d"}})
+
+
+def test_names_of_kinds_that_are_not_served_are_counted_as_nothing(cluster: Cluster) -> None:
+    names = ("persistentvolumeclaims", "requests.storage", "gold.storageclass.storage.k8s.io/requests.storage")
+    cluster.create(ResourceQuotas, quota(**dict.fromkeys((*names, "count/x.example.com"), "5")))
+    cluster.settle()
+    assert status(cluster)["used"] == dict.fromkeys(names, "0")
+
+
+def test_a_pod_that_is_done_gives_back_what_it_asked_for(cluster: Cluster) -> None:
+    cluster.create(ResourceQuotas, quota(**{"pods": "1", "count/pods": "9", "cpu": "1", "requests.memory": "64Mi"}))
+    resources = {"requests": {"cpu": "1", "memory": "64Mi"}}
+    for name in "ab":
+        cluster.settle()
+        spec = {"containers": [{"name": "c", "image": "i", "resources": resources}]}
+        cluster.create(Pods, {"metadata": {"name": name}, "spec": spec})
+        cluster.patch(Pods, name, {"status": {"phase": "Succeeded"}}, subresource="status")
+    cluster.settle()
+    assert status(cluster)["used"] == {"pods": "0", "count/pods": "2", "cpu": "0", "requests.memory": "0"}
 
 
 def test_a_changed_spec_changes_the_status(cluster: Cluster) -> None:
@@ -154,8 +175,27 @@ def test_an_object_that_never_comes_is_not_waited_for_for_ever() -> None:
     assert len(controller.take_work(CHARGE_PATIENCE_S, 9).jobs) == 1
 
 
-STEPS = ("map", "service", "drop map", "drop service", "quota", "restart", "settle")
+STEPS = (
+    "map",
+    "service",
+    "pod",
+    "drop map",
+    "drop service",
+    "drop pod",
+    "deadline",
+    "done",
+    "quota",
+    "restart",
+    "settle",
+)
 LIMITS = {"count/configmaps": "3", "count/services": "4", "services": "9", "services.nodeports": "3"}
+POD_LIMITS = {"pods": "3", "count/pods": "4", "requests.cpu": "2"}
+QUOTAS = {
+    "q": {"hard": LIMITS},
+    "urgent": {"hard": POD_LIMITS, "scopes": ["Terminating"]},
+    "rest": {"hard": POD_LIMITS, "scopes": ["NotTerminating"]},
+    "best": {"hard": {"pods": "9", "count/pods": "9"}, "scopes": ["BestEffort"]},
+}
 
 
 def perform(cluster: Cluster, step: str, number: int) -> None:
@@ -166,12 +206,24 @@ def perform(cluster: Cluster, step: str, number: int) -> None:
         case "service":
             spec = {"type": "NodePort" if number % 2 else "ClusterIP", "ports": [{"port": 1}]}
             cluster.create(Services, {"metadata": {"name": name}, "spec": spec})
+        case "pod":
+            resources = {"requests": {"cpu": f"{number}50m"}} if number else {}
+            deadline = {"activeDeadlineSeconds": 60} if number % 2 else {}
+            spec = {"containers": [{"name": "c", "image": "i", "resources": resources}], **deadline}
+            cluster.create(Pods, {"metadata": {"name": name}, "spec": spec})
+        case "drop pod":
+            cluster.delete(Pods, name)
+        case "deadline":
+            cluster.patch(Pods, name, {"spec": {"activeDeadlineSeconds": 5}})
+        case "done":
+            cluster.patch(Pods, name, {"status": {"phase": "Succeeded"}}, subresource="status")
         case "drop map":
             cluster.delete(ConfigMaps, name)
         case "drop service":
             cluster.delete(Services, name)
         case "quota":
-            cluster.create(ResourceQuotas, quota(**LIMITS))
+            for quota_name, spec in QUOTAS.items():
+                cluster.create(ResourceQuotas, {"metadata": {"name": quota_name}, "spec": spec})
         case "restart":
             cluster.replace(ResourceQuotaController())
         case _:
@@ -191,9 +243,14 @@ def test_used_is_what_a_full_count_finds(script: list[tuple[str, int]]) -> None:
     assert set(codes) <= {403, 404, 409}
     cluster.settle()
     cluster.check()
-    counted: Counter[str] = Counter()
-    for resource in COUNTED:
-        for record in cluster.store.list(resource.storage_key, namespace="default").records:
-            counted.update(usage(resource, decode(record.body, resource.projection)))
     for found in cluster.list(ResourceQuotas):
-        assert found["status"] == {"hard": LIMITS, "used": {each: str(counted[each]) for each in LIMITS}}
+        quota_spec = decode(encode(found), ResourceQuota).spec
+        counted: dict[str, Fraction] = defaultdict(Fraction)
+        for resource in COUNTED:
+            for record in cluster.store.list(resource.storage_key, namespace="default").records:
+                item = decode(record.body, resource.projection)
+                if is_in_scopes(quota_spec, kind_of(resource).quota.traits(item)):
+                    for name, amount in usage(resource, item).items():
+                        counted[name] += amount
+        hard = quota_spec.hard or {}
+        assert found["status"] == {"hard": hard, "used": {name: quota_text(name, counted[name]) for name in hard}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.registry.conftest import Api
 
-from sliceplane.api.quantity import AMOUNT_MAX, amount
+from sliceplane.api.quantity import AMOUNT_MAX, amount, exact, quantity_of
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Events, ResourceQuotas, Services
 
 SLICES = "count/endpointslices.discovery.k8s.io"
@@ -128,14 +129,51 @@ def test_what_was_forgotten_is_not_charged(api: Api) -> None:
         ({"hard": {"pods": "-1"}}, 'spec.hard[pods]: Invalid value: "-1": must be greater than or equal to 0'),
         ({"hard": {"pods": "500m"}}, 'spec.hard[pods]: Invalid value: "500m": must be an integer'),
         (
-            {"scopes": ["Terminating"]},
-            "spec.scopes: Forbidden: quotas with scopes are not served: a quota counts all objects of a kind",
+            {"hard": {"services": 1, "pods": 1}, "scopes": ["Terminating"]},
+            'spec.scopes: Invalid value: ["Terminating"]: unsupported scope applied to resource',
+        ),
+        (
+            {"hard": {"cpu": 1}, "scopes": ["BestEffort"]},
+            'spec.scopes: Invalid value: ["BestEffort"]: unsupported scope applied to resource',
+        ),
+        ({"scopes": ["Fast"]}, 'spec.scopes: Invalid value: ["Fast"]: unsupported scope'),
+        (
+            {"scopes": ["Terminating", "NotTerminating"]},
+            'spec.scopes: Invalid value: ["Terminating","NotTerminating"]: conflicting scopes',
+        ),
+        (
+            {"scopeSelector": {"matchExpressions": [{"scopeName": "BestEffort", "operator": "DoesNotExist"}]}},
+            (
+                "spec.scopeSelector.matchExpressions.operator: Invalid value: \"DoesNotExist\": must be 'Exist' when "
+                "scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, "
+                "ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or "
+                "ResourceQuotaScopeCrossNamespacePodAffinity"
+            ),
+        ),
+        (
+            {"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In"}]}},
+            (
+                "spec.scopeSelector.matchExpressions.values: Required value: "
+                "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"
+            ),
+        ),
+        (
+            {"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "Like"}]}},
+            ('spec.scopeSelector.matchExpressions.operator: Invalid value: "Like": not a valid selector operator'),
         ),
     ],
 )
 def test_rules(api: Api, spec: Any, message: str) -> None:
     error = api.fails("create", ResourceQuotas, {"metadata": {"name": "q"}, "spec": spec})
     assert error.message == f'ResourceQuota "q" is invalid: {message}'
+
+
+def test_scopes_stay_and_a_status_is_looked_at(api: Api) -> None:
+    api.create(ResourceQuotas, {"metadata": {"name": "q"}, "spec": {"hard": {"pods": 1}, "scopes": ["BestEffort"]}})
+    error = api.fails("patch", ResourceQuotas, "q", {"spec": {"scopes": ["NotBestEffort"]}})
+    assert error.message.endswith('spec.scopes: Invalid value: ["NotBestEffort"]: field is immutable')
+    error = api.fails("patch", ResourceQuotas, "q", {"status": {"used": {"pods": "-1"}}}, subresource="status")
+    assert error.message.endswith('status.used[pods]: Invalid value: "-1": must be greater than or equal to 0')
 
 
 def test_unknown_counts_and_amounts_of_compute_are_accepted(api: Api) -> None:
@@ -165,6 +203,28 @@ def test_unknown_counts_and_amounts_of_compute_are_accepted(api: Api) -> None:
 )
 def test_amounts(text: str | int, number: Any) -> None:
     assert amount(text) == number
+
+
+@pytest.mark.parametrize(
+    ("number", "text", "binary_text"),
+    [
+        (Fraction(0), "0", "0"),
+        (Fraction(3, 2), "1500m", "1500m"),
+        (Fraction(2000), "2k", "2k"),
+        (Fraction(1536 * 2**20), "1610612736", "1536Mi"),
+        (Fraction(2**60 * 3), "3458764513820540928", "3Ei"),
+        (Fraction(1, 3), "333333334n", "333333334n"),
+        (Fraction(-5, 1000), "-5m", "-5m"),
+    ],
+)
+def test_texts_of_amounts(number: Fraction, text: str, binary_text: str) -> None:
+    assert (quantity_of(number), quantity_of(number, binary=True)) == (text, binary_text)
+
+
+@given(st.fractions(0, 2**70, max_denominator=10**9), st.booleans())
+def test_a_text_says_the_amount_to_a_billionth(number: Fraction, binary: bool) -> None:
+    said = exact(quantity_of(number, binary=binary))
+    assert 0 <= said - min(number, exact(str(AMOUNT_MAX))) < Fraction(1, 10**9) or number > AMOUNT_MAX
 
 
 @given(st.integers(0, 10**6), st.sampled_from(["", "k", "Ki", "m", "e3", "E-2", "Mi"]))

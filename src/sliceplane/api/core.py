@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sliceplane.api.meta import Condition, IntOrString, Object, ObjectReference, Projection
+from sliceplane.api.meta import Condition, IntOrString, LabelSelector, Object, ObjectReference, Projection
 
 
 class ServicePort(Projection, frozen=True, kw_only=True):
@@ -110,10 +110,20 @@ class ContainerPort(Projection, frozen=True, kw_only=True):
     protocol: str = "TCP"
 
 
+#: quantities by name; a small whole number may come as a JSON number
+Amounts = dict[str, str | int]
+
+
+class ResourceRequirements(Projection, frozen=True, kw_only=True):
+    requests: Amounts | None = None
+    limits: Amounts | None = None
+
+
 class Container(Projection, frozen=True, kw_only=True):
     name: str = ""
     image: str = ""
     ports: tuple[ContainerPort, ...] | None = None
+    resources: ResourceRequirements = ResourceRequirements()
     restart_policy: str | None = None
 
 
@@ -144,8 +154,26 @@ class NodeAffinity(Projection, frozen=True, kw_only=True):
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
 
 
+class PodAffinityTerm(Projection, frozen=True, kw_only=True):
+    namespaces: tuple[str, ...] | None = None
+    namespace_selector: LabelSelector | None = None
+
+
+class WeightedPodAffinityTerm(Projection, frozen=True, kw_only=True):
+    pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
+
+
+class PodAffinity(Projection, frozen=True, kw_only=True):
+    """Of Pods to Pods, whether they are drawn to each other or kept apart."""
+
+    required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] | None = None
+    preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] | None = None
+
+
 class Affinity(Projection, frozen=True, kw_only=True):
     node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
 
 
 class Toleration(Projection, frozen=True, kw_only=True):
@@ -168,6 +196,10 @@ class PodSpec(Projection, frozen=True, kw_only=True):
     readiness_gates: tuple[PodReadinessGate, ...] | None = None
     termination_grace_period_seconds: int | None = None
     topology_spread_constraints: tuple[TopologySpreadConstraint, ...] | None = None
+    priority_class_name: str = ""
+    active_deadline_seconds: int | None = None
+    resources: ResourceRequirements = ResourceRequirements()
+    overhead: Amounts | None = None
 
 
 class PodIP(Projection, frozen=True, kw_only=True):
@@ -191,10 +223,6 @@ class PodStatus(Projection, frozen=True, kw_only=True):
 class Pod(Object, frozen=True, kw_only=True):
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
-
-
-#: quantities by name; a small whole number may come as a JSON number
-Amounts = dict[str, str | int]
 
 
 class NodeAddress(Projection, frozen=True, kw_only=True):
@@ -271,8 +299,20 @@ class Event(Object, frozen=True, kw_only=True):
     count: int = 0
 
 
+class ScopedResourceSelectorRequirement(Projection, frozen=True, kw_only=True):
+    scope_name: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class ScopeSelector(Projection, frozen=True, kw_only=True):
+    match_expressions: tuple[ScopedResourceSelectorRequirement, ...] | None = None
+
+
 class ResourceQuotaSpec(Projection, frozen=True, kw_only=True):
     hard: Amounts | None = None
+    scopes: tuple[str, ...] | None = None
+    scope_selector: ScopeSelector | None = None
 
 
 class ResourceQuotaStatus(Projection, frozen=True, kw_only=True):

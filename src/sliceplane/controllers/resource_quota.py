@@ -13,17 +13,19 @@ quota that has changed meanwhile fails by its resourceVersion.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Final
 
 from sliceplane.api.codec import decode, encode
-from sliceplane.api.core import ResourceQuota
+from sliceplane.api.core import Pod, ResourceQuota
 from sliceplane.api.meta import Object
 from sliceplane.api.quantity import amount
-from sliceplane.api.scheme import Pods, ResourceQuotas, Services, by_key
+from sliceplane.api.scheme import Pods, Resource, ResourceQuotas, Services, by_key
 from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.informer.cache import Change
-from sliceplane.registry.kinds import COUNTABLE, COUNTED, usage
+from sliceplane.registry.kinds import COUNTED, counted_kind, kind_of, quota_text, usage
+from sliceplane.registry.kinds.pod_quota import DONE, PodTraits, is_in_scopes
 
 CHARGE_PATIENCE_S: Final = 5.0
 #: kinds whose cost changes while they live
@@ -45,8 +47,8 @@ class ResourceQuotaController(KeyedController):
         self._quotas: dict[str, ResourceQuota] = {}
         #: namespace -> keys of its quotas
         self._here: dict[str, set[str]] = {}
-        #: namespace -> name -> how many; no zeros
-        self._counts: dict[str, dict[str, int]] = {}
+        #: namespace -> what scopes ask of Pods (``None``: of other kinds) -> name -> how much; no zeros, nothing empty
+        self._counts: dict[str, dict[PodTraits | None, dict[str, Fraction | int]]] = {}
         #: resource key -> newest version seen
         self._newest: dict[str, int] = {}
         #: quota -> name -> (version of the quota that was charged, when we stop waiting for the object)
@@ -66,19 +68,28 @@ class ResourceQuotaController(KeyedController):
         assert resource is not None, f"{change.resource} is watched and not served"
         namespace = change.object.metadata.namespace
         concerned = sorted(self._here.get(namespace, ()))
-        if change.old is not None and change.new is not None and change.resource not in _VARIABLE:
+        if _costs_the_same(change):
             concerned = [key for key in concerned if key in self._charged]
         else:
-            counts = self._counts.setdefault(namespace, {})
             for item, step in ((change.new, 1), (change.old, -1)):
-                for name, number in (usage(resource, item) if item is not None else {}).items():
-                    counts[name] = counts.get(name, 0) + step * number
-                    if not counts[name]:
-                        del counts[name]
-            if not counts:
-                del self._counts[namespace]
+                if item is not None:
+                    self._count(resource, item, step)
         for key in concerned:
             self.enqueue(key, now)
+
+    def _count(self, resource: Resource, item: Object, step: int) -> None:
+        namespace = item.metadata.namespace
+        by_traits = self._counts.setdefault(namespace, {})
+        traits = kind_of(resource).quota.traits(item)
+        counts = by_traits.setdefault(traits, {})
+        for name, number in usage(resource, item).items():
+            counts[name] = counts.get(name, 0) + step * number
+            if not counts[name]:
+                del counts[name]
+        if not counts:
+            del by_traits[traits]
+        if not by_traits:
+            del self._counts[namespace]
 
     def _on_quota(self, change: Change[Object], version: int, now: float) -> None:
         quota = change.object
@@ -143,15 +154,16 @@ class ResourceQuotaController(KeyedController):
 
     def _used(self, key: str, quota: ResourceQuota, now: float) -> tuple[dict[str, str | int], float | None]:
         """What ``status.used`` should say, and when to look again at what is not lowered yet."""
-        counts = self._counts.get(quota.metadata.namespace, {})
+        by_traits = self._counts.get(quota.metadata.namespace, {})
+        counts = [counts for traits, counts in by_traits.items() if is_in_scopes(quota.spec, traits)]
         before = quota.status.used or {}
         used: dict[str, str | int] = {}
         waits: list[float] = []
         for name in sorted(quota.spec.hard or {}):
-            if name not in COUNTABLE:
+            if counted_kind(name) is None:
                 continue
-            count = counts.get(name, 0)
-            used[name] = str(count)
+            count = sum((amounts.get(name, 0) for amounts in counts), Fraction())
+            used[name] = quota_text(name, count)
             if name in before and count < amount(before[name]):
                 until = self._ahead_until(key, name, now)
                 if until is not None:
@@ -165,7 +177,7 @@ class ResourceQuotaController(KeyedController):
         if name not in charges:
             return None
         version, until = charges[name]
-        if version != self._own.get(key) and self._newest.get(COUNTABLE[name], 0) <= version and now < until:
+        if version != self._own.get(key) and self._newest.get(counted_kind(name) or "", 0) <= version and now < until:
             return until
         del charges[name]
         if not charges:
@@ -185,8 +197,20 @@ class ResourceQuotaController(KeyedController):
         assert by_namespace == {(namespace, key) for namespace, keys in self._here.items() for key in keys}
         assert self._charged.keys() <= self._quotas.keys(), "charges of a quota that is gone"
         assert self._own.keys() <= self._quotas.keys(), "a version of a quota that is gone"
-        for namespace, counts in self._counts.items():
-            assert min(counts.values(), default=0) > 0, f"{namespace}: {counts}"
+        for namespace, by_traits in self._counts.items():
+            assert by_traits, f"{namespace} counts nothing"
+            for traits, counts in by_traits.items():
+                assert min(counts.values(), default=0) > 0, f"{namespace}, {traits}: {counts}"
+
+
+def _costs_the_same(change: Change[Object]) -> bool:
+    """Nearly all changes of Pods are such: neither their spec nor whether they are done."""
+    if change.old is None or change.new is None:
+        return False
+    if isinstance(change.old, Pod) and isinstance(change.new, Pod):
+        same_end = (change.old.status.phase in DONE) == (change.new.status.phase in DONE)
+        return same_end and change.old.spec == change.new.spec
+    return change.resource not in _VARIABLE
 
 
 def _difference(before: dict[str, str | int], after: dict[str, str | int]) -> dict[str, str | int | None]:

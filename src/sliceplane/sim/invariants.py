@@ -8,9 +8,10 @@ Each is a small function of the world that raises ``Broken``; ``INVARIANTS`` is 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final, Protocol
 
 from sliceplane.api.apps import Deployment, ReplicaSet
@@ -18,11 +19,12 @@ from sliceplane.api.codec import decode
 from sliceplane.api.core import Pod, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
-from sliceplane.api.quantity import amount
+from sliceplane.api.quantity import exact
 from sliceplane.api.scheme import ConfigMaps, Deployments, ReplicaSets, ServiceAccounts, by_storage_key
 from sliceplane.controllers.emulation.rollout import limits
 from sliceplane.heuristics.shipped import find_shipped
-from sliceplane.registry.kinds import COUNTABLE, COUNTED, usage
+from sliceplane.registry.kinds import COUNTED, counted_kind, kind_of, usage
+from sliceplane.registry.kinds.pod_quota import is_in_scopes
 from sliceplane.sim.endpoints_invariants import check_endpoints, check_mirror
 from sliceplane.sim.proxies import Proxies
 from sliceplane.sim.roster import AUTHORITY, Setup
@@ -244,14 +246,16 @@ def _quotas(world: World) -> None:
         return
     server = world.view.server
     for quota in world.view.quotas:
-        used: Counter[str] = Counter()
+        used: dict[str, Fraction] = defaultdict(Fraction)
         for resource in COUNTED:
-            kind = resource.projection
             for record in server.records(resource, quota.metadata.namespace):
-                used.update(usage(resource, decode(record.body, kind)))
+                item = decode(record.body, resource.projection)
+                if is_in_scopes(quota.spec, kind_of(resource).quota.traits(item)):
+                    for name, number in usage(resource, item).items():
+                        used[name] += number
         for name in sorted(quota.spec.hard or {}):
             said = (quota.status.used or {}).get(name)
-            if name in COUNTABLE and (said is None or amount(said) != used[name]):
+            if counted_kind(name) is not None and (said is None or exact(said) != used[name]):
                 raise Broken("quotas-true", "limits", f"{quota.metadata.key}: {name} is {used[name]}, told is {said}")
 
 
@@ -310,7 +314,7 @@ def _deployments(world: World) -> None:
 def _is_full(view: View, namespace: str, what: str) -> bool:
     """A quota lets no further one of *what* in."""
     return any(
-        amount((quota.status.used or {}).get(what, 0)) >= amount((quota.spec.hard or {})[what])
+        exact((quota.status.used or {}).get(what, 0)) >= exact((quota.spec.hard or {})[what])
         for quota in view.quotas
         if quota.metadata.namespace == namespace and what in (quota.spec.hard or {})
     )

@@ -6,14 +6,14 @@ then each of them is a bound of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from decimal import Decimal
+from fractions import Fraction
 from typing import Final
 
 from sliceplane.api.errors import AND_MORE, ERRORS_MAX, StatusError, forbidden, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import LimitRanges, Pods
+from sliceplane.registry import pod_amounts
 from sliceplane.registry.documents import document_of
 from sliceplane.store.mvcc import Store
 
@@ -142,24 +142,19 @@ def _ratio(name: str, kind: str, bound: str, request: str | None, limit: str | N
 
 
 def _total(spec: Document, kind: str) -> Amounts:
-    sums: dict[str, Decimal] = {}
-    for container in spec.get("containers", ()):
-        for name, quantity in _amounts(container, kind):
-            sums[name] = sums.get(name, Decimal(0)) + amount(quantity)
-    beside: dict[str, Decimal] = {}
-    for container in spec.get("initContainers", ()):
-        stays = container.get("restartPolicy") == "Always"
-        for name, quantity in _amounts(container, kind):
-            if stays:
-                sums[name] = sums.get(name, Decimal(0)) + amount(quantity)
-            beside[name] = max(beside.get(name, Decimal(0)), amount(quantity))
-    return {name: _shown(max(sums.get(name, Decimal(0)), beside.get(name, Decimal(0)))) for name in {**sums, **beside}}
+    containers = [_amounts(container, kind) for container in spec.get("containers", ())]
+    init = [
+        (_amounts(container, kind), container.get("restartPolicy") == "Always")
+        for container in spec.get("initContainers", ())
+    ]
+    return {name: _shown(number) for name, number in pod_amounts.total(containers, init).items()}
 
 
-def _amounts(container: Document, kind: str) -> Iterable[tuple[str, str]]:
-    return sorted(container.get("resources", {}).get(kind, {}).items())
+def _amounts(container: Document, kind: str) -> Amounts:
+    amounts: Amounts = container.get("resources", {}).get(kind, {})
+    return amounts
 
 
-def _shown(total: Decimal) -> str:
+def _shown(total: Fraction) -> str:
     """Whole numbers plainly, the rest in thousandths."""
     return f"{int(total)}" if total == int(total) else f"{int(-(-total * 1000 // 1))}m"

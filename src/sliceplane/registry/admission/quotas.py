@@ -1,5 +1,5 @@
 """ResourceQuota: a write that costs more than what is left is refused; any other is charged (kubernetes.io,
-Resource Quotas).
+Resource Quotas).  A quota with scopes looks at the Pods in them alone.
 
 What holds is ``status``, which the quota controller keeps: a quota that it has not seen yet limits nothing.  The
 charge is staged just before the object that it is for, in the same step, so no other write comes between the two.
@@ -8,20 +8,22 @@ What is freed is given back by the controller.  Objects that use more than a quo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
 
 import msgspec
 
 from sliceplane.api.codec import decode
-from sliceplane.api.core import ResourceQuota
-from sliceplane.api.errors import forbidden
-from sliceplane.api.meta import Document
-from sliceplane.api.quantity import amount
+from sliceplane.api.core import Amounts, ResourceQuota
+from sliceplane.api.errors import StatusError, forbidden
+from sliceplane.api.meta import Document, Object
+from sliceplane.api.quantity import exact
 from sliceplane.api.scheme import Resource, ResourceQuotas
 from sliceplane.registry.documents import document_of
-from sliceplane.registry.kinds import usage
+from sliceplane.registry.kinds import counted_kind, kind_of, quota_text, usage
+from sliceplane.registry.kinds.pod_quota import is_in_scopes
 from sliceplane.store.mvcc import Store
-from sliceplane.store.types import Key
+from sliceplane.store.types import Key, Record
 
 
 class QuotaIndex:
@@ -55,29 +57,50 @@ class QuotaIndex:
         names = self._names.get(new["metadata"].get("namespace", ""))
         if not names:
             return ()
-        cost = _cost(resource, new)
-        before = {} if old is None else _cost(resource, old)
+        projection = msgspec.convert(new, resource.projection)
+        cost = usage(resource, projection)
+        before = {} if old is None else usage(resource, msgspec.convert(old, resource.projection))
         rise = {name: number - before.get(name, 0) for name, number in cost.items() if number > before.get(name, 0)}
         if not rise:
             return ()
         charged = []
-        for name in sorted(names):
-            record = self._store.latest(Key(ResourceQuotas.storage_key, new["metadata"]["namespace"], name))
-            assert record is not None, f"quota {name} is indexed and does not exist"
-            status = decode(record.body, ResourceQuota).status
-            hard = status.hard or {}
-            used = status.used or {}
+        for record, quota in tuple(self._concerned(resource, new, projection, sorted(names))):
+            name = quota.metadata.name
+            hard = quota.status.hard or {}
+            used = quota.status.used or {}
             costs = {counted: rise[counted] for counted in sorted(rise) if counted in hard}
             if not costs:
                 continue
-            why = _complaint(name, costs, hard, used)
+            why = _excess(name, costs, hard, used)
             if why:
-                raise forbidden(resource.plural, resource.group, new["metadata"].get("name", ""), why)
+                raise _refused(resource, new, why)
             document = document_of(record)
-            sums = {counted: str(int(amount(used[counted])) + number) for counted, number in costs.items()}
+            sums = {counted: quota_text(counted, exact(used[counted]) + number) for counted, number in costs.items()}
             document["status"] = {**document["status"], "used": {**used, **sums}}
             charged.append(document)
         return tuple(charged)
+
+    def _concerned(
+        self, resource: Resource, new: Document, projection: Object, names: list[str]
+    ) -> Iterator[tuple[Record, ResourceQuota]]:
+        """Those whose scopes hold the object and that limit anything of its kind.  All that it must say is looked for
+        before anything is added up."""
+        rules = kind_of(resource).quota
+        traits = rules.traits(projection)
+        for name in names:
+            record = self._store.latest(Key(ResourceQuotas.storage_key, new["metadata"]["namespace"], name))
+            assert record is not None, f"quota {name} is indexed and does not exist"
+            quota = decode(record.body, ResourceQuota)
+            counted = sorted(limited for limited in quota.status.hard or {} if counted_kind(limited) == resource.key)
+            if not counted or not is_in_scopes(quota.spec, traits):
+                continue
+            silence = rules.missing(projection, counted)
+            if silence:
+                raise _refused(resource, new, f"failed quota: {name}: {silence}")
+            unknown = [limited for limited in counted if limited not in (quota.status.used or {})]
+            if unknown:
+                raise _refused(resource, new, f"status unknown for quota: {name}, resources: {','.join(unknown)}")
+            yield record, quota
 
     def check(self, objects: list[tuple[Key, Document]]) -> None:
         known = sorted((namespace, name) for namespace, names in self._names.items() for name in names)
@@ -86,18 +109,17 @@ class QuotaIndex:
         assert all(self._names.values()), "a namespace without quotas is remembered"
 
 
-def _cost(resource: Resource, document: Document) -> dict[str, int]:
-    return usage(resource, msgspec.convert(document, resource.projection))
+def _refused(resource: Resource, document: Document, why: str) -> StatusError:
+    return forbidden(resource.plural, resource.group, document["metadata"].get("name", ""), why)
 
 
-def _complaint(quota: str, costs: dict[str, int], hard: dict[str, str | int], used: dict[str, str | int]) -> str:
-    unknown = [name for name in costs if name not in used]
-    if unknown:
-        return f"status unknown for quota: {quota}, resources: {','.join(unknown)}"
-    over = [name for name, cost in costs.items() if amount(used[name]) + cost > amount(hard[name])]
+def _excess(quota: str, costs: dict[str, Fraction | int], hard: Amounts, used: Amounts) -> str:
+    """Why *costs* are too much; "" if they are not."""
+    over = [name for name, cost in costs.items() if exact(used[name]) + cost > exact(hard[name])]
     if not over:
         return ""
-    requested, spent, limited = (
-        ",".join(f"{name}={amounts[name]}" for name in over) for amounts in (costs, used, hard)
+    requested = ",".join(f"{name}={quota_text(name, costs[name])}" for name in over)
+    spent, limited = (
+        ",".join(f"{name}={quota_text(name, exact(amounts[name]))}" for name in over) for amounts in (used, hard)
     )
     return f"exceeded quota: {quota}, requested: {requested}, used: {spent}, limited: {limited}"

@@ -11,17 +11,19 @@ Rules that several kinds share are in ``pod_spec`` and ``workload`` beside them,
 a part of it in a file of its own, which the top of the module names.
 
 **What a ResourceQuota counts**: numbers of objects, under two families of names (kubernetes.io, Resource Quotas).
-``count/PLURAL.GROUP`` counts every object of that kind.  A few kinds have an older name besides, some with a rule of
-its own: ``pods`` counts those that still run, ``services.nodeports`` the ports and not the Services (``Kind.quota``).
-Amounts of cpu, memory or storage are accepted as names and never counted: nothing here runs containers.  Admission,
-which charges, and the controller, which counts, ask here, so that the two cannot differ.
+``count/PLURAL.GROUP`` counts every object of that kind.  A few kinds have other names besides, some with a rule of
+their own: ``pods`` counts those that still run, ``services.nodeports`` the ports and not the Services
+(``Kind.quota``), ``requests.cpu`` what Pods ask for (``pod_quota``).  Admission, which charges, and the controller,
+which counts, ask here, so that the two cannot differ.
 """
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Final
 
 from sliceplane.api.meta import Object
+from sliceplane.api.quantity import quantity_of
 from sliceplane.api.scheme import REVIEWS, Resource
 from sliceplane.documents.table.columns import PLAIN
 from sliceplane.registry.kinds import (
@@ -41,6 +43,7 @@ from sliceplane.registry.kinds import (
     node,
     pod,
     pod_disruption_budget,
+    pod_quota,
     pod_template,
     priority_class,
     rbac,
@@ -102,12 +105,15 @@ def kind_of(resource: Resource) -> Kind:
     return _BY_KEY[resource.key]
 
 
-#: older names of kinds that are not served: there are no objects of them
-_UNSERVED: Final = ("persistentvolumeclaims",)
+#: names of kinds that are not served: there are no objects of them
+_UNSERVED: Final = ("persistentvolumeclaims", "requests.storage")
+_UNSERVED_FORMS: Final = tuple(f".storageclass.storage.k8s.io/{name}" for name in _UNSERVED)
 COUNTED: Final = tuple(kind.resource for kind in KINDS if kind.quota.counted)
+#: the one kind with names that have a form and are no words
+_BY_FORM: Final = pod.POD
 
 
-def usage(resource: Resource, projection: Object) -> dict[str, int]:
+def usage(resource: Resource, projection: Object) -> dict[str, Fraction | int]:
     """What one object costs; names without cost are left out.  *projection* is that of its kind."""
     return {resource_quota.COUNT_PREFIX + resource.key: 1, **kind_of(resource).quota.usage(projection)}
 
@@ -121,5 +127,19 @@ def _countable() -> dict[str, str]:
     return names
 
 
-#: every name that is counted, and the key of the kind that it counts ("": one that is not served)
+#: every word that is counted, and the key of the kind that it counts ("": one that is not served)
 COUNTABLE: Final = _countable()
+
+
+def counted_kind(name: str) -> str | None:
+    """The key of the kind of which a quota counts *name*, "" for one that is not served; ``None``: not counted."""
+    if name in COUNTABLE:
+        return COUNTABLE[name]
+    if _BY_FORM.quota.counts(name):
+        return _BY_FORM.resource.key
+    return "" if name.endswith(_UNSERVED_FORMS) else None
+
+
+def quota_text(name: str, number: Fraction | int) -> str:
+    """How much of *name*, as a quota's status and refusals say it: bytes in powers of 1024."""
+    return quantity_of(number, binary=name.endswith(("memory", "storage")) or pod_quota.HUGE_PAGES in name)

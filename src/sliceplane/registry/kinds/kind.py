@@ -20,9 +20,10 @@ the *old* one, which is ``None`` for a new object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from sliceplane.api.errors import FieldError
 from sliceplane.api.gates import Gates
@@ -91,8 +92,14 @@ class Quota:
     counted: bool
     #: further names, most of them older
     names: tuple[str, ...]
-    #: what one object costs under ``names``, by the projection of its ``Resource``
-    usage: Callable[[Object], Mapping[str, int]]
+    #: whether a name is one more of them, by its form
+    counts: Callable[[str], bool]
+    #: what one object costs under all these names, by the projection of its ``Resource``
+    usage: Callable[[Object], Mapping[str, Fraction | int]]
+    #: what the scopes of a quota ask of an object; ``None``: no scope holds it
+    traits: Callable[[Object], Any]
+    #: what an object must say since a quota counts these names; "": it says all
+    missing: Callable[[Object, Collection[str]], str]
     #: whether an update can cost more than the object did
     rises: bool
 
@@ -196,15 +203,26 @@ def _costs_nothing_else(_projection: Object) -> Mapping[str, int]:
     return {}
 
 
-#: one object is one object
-COUNTED: Final = Quota(counted=True, names=(), usage=_costs_nothing_else, rises=False)
-#: cluster-scoped, or not worth a quota
-UNCOUNTED: Final = Quota(counted=False, names=(), usage=_costs_nothing_else, rises=False)
+def _says_all(_projection: Object, _counted: Collection[str]) -> str:
+    return ""
+
+
+def counted(
+    *names: str, usage: Callable[[Object], Mapping[str, Fraction | int]] = _costs_nothing_else, rises: bool = False
+) -> Quota:
+    """As ``count/...`` and under *names*; scopes hold none of them."""
+    return Quota(counted=True, names=names, counts=_no, usage=usage, traits=_nothing, missing=_says_all, rises=rises)
 
 
 def counted_as(name: str) -> Quota:
     """As ``count/...`` and under one older name."""
-    return Quota(counted=True, names=(name,), usage=lambda _projection: {name: 1}, rises=False)
+    return counted(name, usage=lambda _projection: {name: 1})
+
+
+#: one object is one object
+COUNTED: Final = counted()
+#: cluster-scoped, or not worth a quota
+UNCOUNTED: Final = replace(COUNTED, counted=False)
 
 
 NOT_GRANTED: Final = Granted(view=(), edit_reads=(), edit=(), admin=())

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from sliceplane.api import codec
-from sliceplane.api.core import Node, Pod
+from sliceplane.api.core import Node, PodSpec
 from sliceplane.api.errors import FieldError, forbidden, forbidden_field, invalid_value, while_few
-from sliceplane.api.meta import Document, Object
+from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Nodes, Pods, PriorityClasses
 from sliceplane.documents import fields
 from sliceplane.registry.admission import limit_ranges
-from sliceplane.registry.kinds import kind, pod_columns
+from sliceplane.registry.kinds import kind, pod_columns, pod_quota
 from sliceplane.registry.kinds.pod_spec import default_pod_spec, validate_pod_spec
 from sliceplane.registry.types import Target
 from sliceplane.registry.validation.addresses import ip_problem
@@ -145,21 +147,8 @@ def _agree(status: Document, single: str, plural: str) -> None:
         status[single] = every[0]["ip"]
 
 
-def _qos_class(spec: Document) -> str:
-    """Who is evicted first: BestEffort asks for nothing, Guaranteed has a cpu and memory limit equal to its request."""
-    guaranteed = True
-    asks = False
-    for container in (*spec.get("initContainers", ()), *spec.get("containers", ())):
-        resources = container.get("resources", {})
-        requests = resources.get("requests", {})
-        limits = resources.get("limits", {})
-        asks = asks or bool(requests or limits)
-        guaranteed = guaranteed and all(
-            name in limits and limits[name] == requests.get(name, limits[name]) for name in ("cpu", "memory")
-        )
-    if not asks:
-        return "BestEffort"
-    return "Guaranteed" if guaranteed else "Burstable"
+def _first_status(pod: Document) -> Document:
+    return {"phase": "Pending", "qosClass": pod_quota.qos_class(msgspec.convert(pod["spec"], PodSpec))}
 
 
 def _validate_status(new: Document, _old: Document) -> list[FieldError]:
@@ -224,16 +213,10 @@ def _grace_s(pod: Document, asked: int | None) -> int:
     """What was asked for, else the Pod's own; nothing if no kubelet has to stop it."""
     spec = pod.get("spec", {})
     status = pod.get("status", {})
-    if not spec.get("nodeName") or status.get("phase") in ("Failed", "Succeeded"):
+    if not spec.get("nodeName") or status.get("phase") in pod_quota.DONE:
         return 0
     grace_s: int = spec.get("terminationGracePeriodSeconds", POD_GRACE_DEFAULT_S) if asked is None else asked
     return 1 if grace_s < 0 else grace_s
-
-
-def _usage(pod: Object) -> dict[str, int]:
-    """Pods that are done use nothing."""
-    assert isinstance(pod, Pod)
-    return {} if pod.status.phase in ("Failed", "Succeeded") else {Pods.plural: 1}
 
 
 POD: Final = kind.Kind(
@@ -245,7 +228,7 @@ POD: Final = kind.Kind(
     validate_update=_validate_update,
     warnings=kind.no_warnings,
     status=kind.Status(
-        first=lambda pod: {"phase": "Pending", "qosClass": _qos_class(pod["spec"])},
+        first=_first_status,
         validate=_validate_status,
         not_written=fields.of_paths(
             [("f:spec",), ("f:metadata", "f:deletionTimestamp"), ("f:metadata", "f:ownerReferences")]
@@ -259,7 +242,15 @@ POD: Final = kind.Kind(
         grace=_grace_s,
         is_held=lambda pod: bool(pod["metadata"].get("deletionGracePeriodSeconds")),
     ),
-    quota=kind.Quota(counted=True, names=(Pods.plural,), usage=_usage, rises=False),
+    quota=kind.Quota(
+        counted=True,
+        names=pod_quota.NAMES,
+        counts=pod_quota.counts,
+        usage=pod_quota.usage,
+        traits=pod_quota.traits,
+        missing=pod_quota.missing,
+        rises=False,
+    ),
     granted=kind.edited("status"),
     columns=pod_columns.PRINTER,
 )

@@ -1,22 +1,25 @@
-"""ResourceQuota: which names may be limited and by what amounts, and what is used (kubernetes.io, Resource Quotas)."""
+"""ResourceQuota: which names may be limited, by what amounts and of which objects (kubernetes.io, Resource Quotas)."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, while_few
+from sliceplane.api.errors import FieldError, invalid_value, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import ResourceQuotas
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, mapping, name_of
 from sliceplane.kit.names import check_qualified_name
-from sliceplane.registry.kinds import kind
+from sliceplane.registry.kinds import kind, pod_quota
+from sliceplane.registry.metadata import IMMUTABLE
 
 COUNT_PREFIX: Final = "count/"
-_COMPUTE: Final = ("cpu", "memory", "ephemeral-storage")
-_HUGE_PAGES: Final = ("hugepages-", "requests.hugepages-")
-_NO_SCOPES: Final = "quotas with scopes are not served: a quota counts all objects of a kind"
+_CONFLICTING: Final = (frozenset(("BestEffort", "NotBestEffort")), frozenset(("Terminating", "NotTerminating")))
+#: what operators ask of ``values``
+_WITH_VALUES: Final = ("In", "NotIn")
+_WITHOUT_VALUES: Final = ("Exists", "DoesNotExist")
+_SELECTING_SCOPE: Final = "PriorityClass"
 
 
 def _default(document: Document) -> None:
@@ -29,43 +32,98 @@ def _default(document: Document) -> None:
 
 
 @cache
-def _countable() -> frozenset[str]:
+def _standard() -> frozenset[str]:
+    """Names without a slash that may be limited."""
     from sliceplane.registry.kinds import COUNTABLE  # not before the table of kinds is there, which has this one, too
 
-    return frozenset(COUNTABLE)
+    return frozenset(name for name in COUNTABLE if not name.startswith(COUNT_PREFIX))
 
 
-@cache
-def _standard() -> frozenset[str]:
-    older = (name for name in _countable() if not name.startswith(COUNT_PREFIX))
-    amounts = (f"{prefix}.{name}" for prefix in ("requests", "limits") for name in _COMPUTE)
-    return frozenset((*older, *_COMPUTE, *amounts, "requests.storage"))
+def _is_whole(name: str) -> bool:
+    """Whether parts of one cannot be had."""
+    return "/" in name or (name in _standard() and name not in pod_quota.NAMES[1:] and name != "requests.storage")
 
 
 def _validate(document: Document) -> list[FieldError]:
     spec: Document = document.get("spec", {})
+    errors = _amount_errors("spec.hard", spec.get("hard", {}))
+    scopes: list[str] = spec.get("scopes", [])
+    for scope in while_few(errors, scopes):
+        errors += [invalid_value("spec.scopes", scopes, problem) for problem in _scope_problems(scope, spec)]
+    if _conflict(scopes):
+        errors.append(invalid_value("spec.scopes", scopes, "conflicting scopes"))
+    selectors: list[Document] = spec.get("scopeSelector", {}).get("matchExpressions", [])
+    for selector in while_few(errors, selectors):
+        errors += _selector_errors("spec.scopeSelector.matchExpressions", selector, spec)
+    if _conflict([selector.get("scopeName", "") for selector in selectors]):
+        errors.append(invalid_value("spec.scopeSelector.matchExpressions", scopes, "conflicting scopes"))
+    return errors
+
+
+def _validate_update(new: Document, old: Document) -> list[FieldError]:
+    errors = _validate(new)
+    scopes, before = (document.get("spec", {}).get("scopes", []) for document in (new, old))
+    if set(scopes) != set(before):
+        errors.append(invalid_value("spec.scopes", scopes, IMMUTABLE))
+    return errors
+
+
+def _validate_status(new: Document, _old: Document) -> list[FieldError]:
+    status: Document = new.get("status", {})
+    return [error for part in ("hard", "used") for error in _amount_errors(f"status.{part}", status.get(part, {}))]
+
+
+def _amount_errors(where: str, amounts: Document) -> list[FieldError]:
     errors: list[FieldError] = []
-    for name, quantity in while_few(errors, spec.get("hard", {}).items()):
-        path = f"spec.hard[{name}]"
+    for name, quantity in while_few(errors, amounts.items()):
+        path = f"{where}[{name}]"
         errors += _name_errors(path, name)
         value = amount(quantity)
         if value < 0:
             errors.append(invalid_value(path, quantity, "must be greater than or equal to 0"))
-        if ("/" in name or name in _countable()) and value % 1:
+        if _is_whole(name) and value % 1:
             errors.append(invalid_value(path, quantity, "must be an integer"))
-    # Better to refuse than to count what was not meant.
-    errors += [
-        forbidden_field(f"spec.{member}", _NO_SCOPES) for member in ("scopes", "scopeSelector") if spec.get(member)
-    ]
     return errors
 
 
 def _name_errors(path: str, name: str) -> list[FieldError]:
     errors = [invalid_value(path, name, problem) for problem in check_qualified_name(name)]
-    if "/" not in name and name not in _standard() and not name.startswith(_HUGE_PAGES):
+    if "/" not in name and name not in _standard() and not pod_quota.counts(name):
         errors.append(invalid_value(path, name, "must be a standard resource type or fully qualified"))
         errors.append(invalid_value(path, name, "must be a standard resource for quota"))
     return errors
+
+
+def _scope_problems(scope: str, spec: Document) -> list[str]:
+    problems = [] if scope in pod_quota.SCOPES else ["unsupported scope"]
+    allowed = frozenset(("pods",)) if scope == pod_quota.BEST_EFFORT else pod_quota.SCOPED_NAMES
+    outside = [name for name in spec.get("hard", {}) if name in _standard() and (name not in allowed or bool(problems))]
+    return problems + ["unsupported scope applied to resource"] * len(outside)
+
+
+def _selector_errors(path: str, selector: Document, spec: Document) -> list[FieldError]:
+    scope, operator = selector.get("scopeName", ""), selector.get("operator", "")
+    values: list[str] = selector.get("values", [])
+    errors = [invalid_value(f"{path}.scopeName", scope, problem) for problem in _scope_problems(scope, spec)]
+    if scope in pod_quota.SCOPES and scope != _SELECTING_SCOPE and operator != "Exists":
+        every = ", ".join(f"ResourceQuotaScope{name}" for name in pod_quota.SCOPES[:4])
+        detail = f"must be 'Exist' when scope is any of {every} or ResourceQuotaScopeCrossNamespacePodAffinity"
+        errors.append(invalid_value(f"{path}.operator", operator, detail))
+    if operator in _WITH_VALUES:
+        if not values:
+            detail = "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"
+            errors.append(required(f"{path}.values", detail))
+    elif operator in _WITHOUT_VALUES:
+        if values:
+            detail = "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector"
+            errors.append(invalid_value(f"{path}.values", values, detail))
+    else:
+        errors.append(invalid_value(f"{path}.operator", operator, "not a valid selector operator"))
+    return errors
+
+
+def _conflict(scopes: list[str]) -> bool:
+    return any(pair <= set(scopes) for pair in _CONFLICTING)
 
 
 def _cells(quota: Document, now: float) -> tuple[Cell, ...]:
@@ -84,9 +142,9 @@ RESOURCE_QUOTA: Final = kind.Kind(
     prepare_create=kind.created_as_sent,
     prepare_update=kind.updated_as_sent,
     validate=_validate,
-    validate_update=kind.as_new(_validate),
+    validate_update=_validate_update,
     warnings=kind.no_warnings,
-    status=kind.EMPTY_STATUS,
+    status=kind.beside_spec(kind.empty_status, _validate_status),
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,
     quota=kind.counted_as(ResourceQuotas.plural),

@@ -222,7 +222,7 @@ SERVICE: Final = kind.Kind(
     status=kind.beside_spec(lambda _document: {"loadBalancer": {}}, validate_service_status),
     admission=kind.Admission(narrow=_narrow, admit=_admit, allocate=_allocate, claim=_claim),
     deletion=kind.AT_ONCE,
-    quota=kind.Quota(counted=True, names=(Services.plural, NODE_PORTS, LOAD_BALANCERS), usage=_usage, rises=True),
+    quota=kind.counted(Services.plural, NODE_PORTS, LOAD_BALANCERS, usage=_usage, rises=True),
     granted=kind.edited("status"),
     columns=Printer(
         (

@@ -127,7 +127,7 @@ REFUSALS: list[tuple[Document, int, str]] = [
 
 @pytest.mark.parametrize(("spec", "code", "message"), REFUSALS)
 def test_refusals(plane: Plane, spec: Document, code: int, message: str) -> None:
-    plane.create(Pods, pod("other"))
+    plane.create(Pods, pod("default"))
     plane.create(Secrets, {"metadata": {"name": "s"}})
     with pytest.raises(StatusError) as caught:
         plane.token(spec)

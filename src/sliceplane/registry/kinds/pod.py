@@ -4,8 +4,7 @@ A kubelet would check much more (volumes, probes, security contexts); nothing he
 with templates is in ``pod_spec``, and the Status column in ``pod_columns``.
 
 Every Pod gets something besides what its author said: zone and region of its node, an account, a priority, tolerations.
-As upstream's admission does it, in that order, with the two priority classes of the system built in.  An account is
-named and neither looked up nor mounted.
+As upstream's admission does it, in that order, with the two priority classes of the system built in.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from sliceplane.api.errors import FieldError, forbidden, forbidden_field, invali
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Nodes, Pods, PriorityClasses
 from sliceplane.documents import fields
-from sliceplane.registry.admission import limit_ranges
+from sliceplane.registry.admission import limit_ranges, service_accounts
 from sliceplane.registry.kinds import kind, pod_columns, pod_quota
 from sliceplane.registry.kinds.pod_spec import default_pod_spec, validate_pod_spec
 from sliceplane.registry.types import Target
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 TOPOLOGY_LABELS: Final = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
 TOLERATION_S: Final = 300
 PRIORITY_CLASSES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
-_DEFAULT_ACCOUNT: Final = "default"
 _PREEMPTS: Final = "PreemptLowerPriority"
 _BAD_NODES: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
@@ -45,8 +43,7 @@ def _complete(core: Core, _target: Target, document: Document) -> None:
     _label_topology(core.store, document)
     spec = document.get("spec", {})
     limit_ranges.admit_pod(core.store, document)
-    account = spec.get("serviceAccountName") or _DEFAULT_ACCOUNT
-    spec["serviceAccountName"] = spec["serviceAccount"] = account
+    service_accounts.admit_pod(core.store, core.rng, document)
     _settle_priority(core.store, document)
     missing = [key for key in _BAD_NODES if not _is_tolerated(spec, key)]
     if missing:

@@ -6,13 +6,14 @@ import pytest
 from tests.slices.fake_cluster import FakeCluster, make_pod, make_service, replace
 
 from sliceplane.api.codec import decode_document, encode
-from sliceplane.api.core import Namespace, NamespaceSpec, NamespaceStatus
+from sliceplane.api.core import Namespace, NamespaceSpec, NamespaceStatus, Pod
 from sliceplane.api.errors import StatusError, conflict
 from sliceplane.api.meta import Condition, Object, ObjectMeta
 from sliceplane.api.scheme import ConfigMaps, Namespaces, Pods, Services
 from sliceplane.controllers.base import Done, Write
 from sliceplane.controllers.namespace import CACHE_LAG_S, DELETES_MAX, QUIET_S, NamespaceController
 from sliceplane.informer.cache import Change
+from sliceplane.kit.times import parse_time
 
 ENDING = "2026-11-21T12:00:00Z"
 
@@ -145,7 +146,8 @@ def test_what_cannot_be_deleted_holds_up_nothing_else_and_is_told() -> None:
     cluster = Stubborn("p-1", "p-2")
     cluster.put(make_namespace(), Namespaces)
     for number in range(6):
-        cluster.put(make_pod(f"p-{number}"))
+        cluster.put(Object(metadata=ObjectMeta(name=f"p-{number}", namespace="shop", uid=f"{number}")), ConfigMaps)
+    cluster.put(make_pod("p-9"))
     cluster.put(make_service())
     controller = NamespaceController()
     cluster.start(controller, 0.0)
@@ -158,7 +160,7 @@ def test_what_cannot_be_deleted_holds_up_nothing_else_and_is_told() -> None:
         "Failed to delete all resource types, 2 remaining: admission webhook denied p-1, admission webhook denied p-2"
     )
     assert told[-1]["NamespaceContentRemaining"]["message"] == (
-        "Some resources are remaining: pods. has 2 resource instances"
+        "Some resources are remaining: configmaps. has 2 resource instances"
     )
     tries = [write.name for write in cluster.writes if write.verb == "delete" and write.name in cluster.stuck]
     assert abs(tries.count("p-1") - tries.count("p-2")) <= 1, "each has its turn"
@@ -212,7 +214,7 @@ def test_planning_does_not_depend_on_what_was_asked_for(cluster: FakeCluster, co
         sizes.append(sum(write.verb == "delete" for write in job.writes))
         controller.on_done(cluster.run(job), 10.0)
         controller.check()
-    assert sizes == [DELETES_MAX, DELETES_MAX, DELETES_MAX, 2]
+    assert sizes == [DELETES_MAX, DELETES_MAX, DELETES_MAX, 1], "the Service waits for the Pods"
     assert controller.take_work(10.0, 5).jobs == ()
 
 
@@ -252,3 +254,56 @@ def test_what_came_after_the_question_is_not_condemned_by_the_answer(
     controller.on_done(Done(again, (b"",)), now + 1)
     (deletes,) = controller.take_work(now + 1, 5).jobs
     assert [(each.verb, each.name) for each in deletes.writes] == [("delete", "p-2"), ("delete", "p-3")]
+
+
+def lingering(name: str, grace_s: int, *finalizers: str) -> Pod:
+    """A Pod whose deletion was announced: its kubelet has to stop it."""
+    pod = make_pod(name)
+    head = replace(pod.metadata, deletion_timestamp=ENDING, finalizers=finalizers or None)
+    return replace(pod, metadata=head, spec=replace(pod.spec, termination_grace_period_seconds=grace_s))
+
+
+def test_nothing_but_pods_goes_and_is_told_while_there_are_pods(cluster: FakeCluster) -> None:
+    """KEP-5080: what a Pod needs until its end, a NetworkPolicy say, stays until then."""
+    cluster.put(lingering("p-1", 30, "x.io/f"))
+    held = Object(metadata=ObjectMeta(name="c", namespace="shop", uid="c", finalizers=("y.io/f",)))
+    cluster.put(held, ConfigMaps)
+    cluster.put(make_namespace(), Namespaces)
+    controller = NamespaceController()
+    start = parse_time(ENDING)
+    cluster.start(controller, start)
+    now = turns(cluster, controller, start, 100.0)
+    assert [write.resource for write in cluster.writes if write.verb == "delete"] == []
+    (told,) = (conditions_of(write) for write in cluster.writes if write.subresource == "status")
+    assert (
+        told["NamespaceContentRemaining"]["message"] == "Some resources are remaining: pods. has 1 resource instances"
+    )
+    assert told["NamespaceFinalizersRemaining"]["message"].endswith(
+        "finalizers remaining: x.io/f in 1 resource instances"
+    )
+    assert told["NamespaceDeletionContentFailure"]["status"] == "False", "its finalizer says what is waited for"
+    cluster.remove(Pods, "shop", "p-1")
+    turns(cluster, controller, now, 10.0)
+    assert [write.name for write in cluster.writes if write.verb == "delete"] == ["c", "web"]
+    last = conditions_of([write for write in cluster.writes if write.subresource == "status"][-1])
+    assert "y.io/f" in last["NamespaceFinalizersRemaining"]["message"]
+
+
+def test_pods_that_outlast_their_grace_are_told(cluster: FakeCluster) -> None:
+    """As upstream says it when no kubelet stops them."""
+    cluster.put(lingering("p-1", 30))
+    cluster.put(lingering("p-2", 5))
+    cluster.put(make_namespace(), Namespaces)
+    controller = NamespaceController()
+    start = parse_time(ENDING)
+    cluster.start(controller, start)
+    turns(cluster, controller, start, 29.0)
+    told = [conditions_of(write) for write in cluster.writes if write.subresource == "status"]
+    assert [each["NamespaceDeletionContentFailure"]["status"] for each in told] == ["False"]
+    turns(cluster, controller, start, 31.0)
+    failure = conditions_of(cluster.writes[-1])["NamespaceDeletionContentFailure"]
+    assert (failure["status"], failure["reason"]) == ("True", "ContentDeletionFailed")
+    assert failure["message"] == (
+        "Failed to delete all resource types, 1 remaining: "
+        "unexpected items still remain in namespace: shop for gvr: /v1, Resource=pods"
+    )

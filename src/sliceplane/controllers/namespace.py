@@ -1,8 +1,9 @@
 """Namespaces that are being deleted: empty them, say how far it is, let them go.
 
-Everything in a terminating namespace is deleted, pods first, each object with its uid as precondition.  What the server
-will not delete (a webhook or a right is in the way, say) is told about in a condition and tried again after everything
-else, so that it holds up nothing but the namespace.  What finalizers hold is waited for.  When the caches have shown it
+Everything in a terminating namespace is deleted, each object with its uid as precondition: first the Pods, and when
+they are gone everything else (KEP-5080).  What the server will not delete (a webhook or a right is in the way, say) is
+told about in a condition and tried again after everything else that is due, so that it holds up nothing but the
+namespace, and a Pod what comes after Pods.  What finalizers hold is waited for.  When the caches have shown it
 empty for ``QUIET_S`` (they lag behind each other, but nothing new can be created by then), ``spec.finalizers`` is
 emptied through the finalize subresource, which removes the namespace.
 
@@ -26,7 +27,7 @@ from sliceplane.controllers.keyed import KeyedController, is_steady
 from sliceplane.controllers.namespace_content import CONDITIONS, NamespaceContent, conditions, said
 from sliceplane.informer.cache import Change
 from sliceplane.kit.delays import Backoff
-from sliceplane.kit.times import format_time
+from sliceplane.kit.times import format_time, parse_time
 
 FINALIZER: Final = "kubernetes"
 #: how long a terminating namespace must look empty before it is let go
@@ -167,16 +168,19 @@ class NamespaceController(KeyedController):
         return [Write(verb="get", resource=Namespaces, name=name, tolerate=("NotFound",))]
 
     def _deletes(self, name: str, content: NamespaceContent) -> list[Write]:
-        """Deletes not asked for yet: pods first, then in the order of the resource table; last what failed before."""
+        """Deletes not asked for yet, of Pods or, without any, in the order of the resource table; last what failed."""
         chosen: list[tuple[str, str]] = []
-        for key in self._resources:
+        due = self._resources.keys() if content.now_due is None else content.now_due
+        for key in (key for key in self._resources if key in due):
             for object_name in content.left.get(key, ()):
                 if len(chosen) == DELETES_MAX:
                     break
                 if (key, object_name) not in content.failed:
                     chosen.append((key, object_name))
         # what failed least often is tried first, so that each has its turn
-        again = sorted(content.failed, key=lambda place: content.failed[place][0])
+        again = sorted(
+            (place for place in content.failed if place[0] in due), key=lambda place: content.failed[place][0]
+        )
         chosen += again[: DELETES_MAX - len(chosen)]
         for key, object_name in chosen:
             if (key, object_name) not in content.failed:
@@ -190,7 +194,7 @@ class NamespaceController(KeyedController):
         name = namespace.metadata.name
         written, when = self._told.get(name) or (said(namespace), 0.0)
         wanted = {}
-        for condition in conditions(self._resources, content):
+        for condition in conditions(self._resources, content, self._stuck(namespace, content, now)):
             before = written.get(condition["type"])
             same = before is not None and before["status"] == condition["status"]
             since = before["lastTransitionTime"] if before is not None and same else format_time(now)
@@ -207,6 +211,18 @@ class NamespaceController(KeyedController):
         others = [condition for condition in namespace.status.conditions or () if condition.type not in CONDITIONS]
         body = encode({"status": {"conditions": [*others, *wanted.values()]}})
         return [Write(verb="patch", resource=Namespaces, name=name, subresource="status", body=body, tolerate=_GONE)]
+
+    def _stuck(self, namespace: Namespace, content: NamespaceContent, now: float) -> str:
+        """The namespace's name if its Pods outlast their time and no finalizer says why; else it is looked at then."""
+        patience_s = content.patience_s()
+        if patience_s is None or content.now_due is None:
+            return ""
+        name = namespace.metadata.name
+        until = parse_time(namespace.metadata.deletion_timestamp or "") + patience_s
+        if now >= until:
+            return name
+        self.enqueue_after(name, until - now, now)
+        return ""
 
     def finished(self, done: Done, now: float) -> None:
         name = done.job.key

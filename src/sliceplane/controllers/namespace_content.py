@@ -1,13 +1,17 @@
-"""What is in a terminating namespace, and what its conditions say of that."""
+"""What is in a terminating namespace, and what its conditions say of that.
+
+While there are Pods, nothing else is deleted and the conditions speak of them alone (KEP-5080, Ordered Namespace
+Deletion): what they need until their end, a NetworkPolicy say, stays until then.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
-from sliceplane.api.core import Namespace
+from sliceplane.api.core import Namespace, Pod
 from sliceplane.api.meta import Object
-from sliceplane.api.scheme import Resource
+from sliceplane.api.scheme import Pods, Resource
 
 CONDITIONS: Final = (
     "NamespaceDeletionDiscoveryFailure",
@@ -30,8 +34,10 @@ class NamespaceContent:
     left: dict[str, dict[str, None]] = field(default_factory=dict)
     #: objects (by resource key and name) that the server would not delete -> how often, and what it said
     failed: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
-    #: finalizer -> objects that have it; no zeros
-    finalizers: dict[str, int] = field(default_factory=dict)
+    #: resource key -> finalizer -> objects that have it; no zeros, nothing empty
+    finalizers: dict[str, dict[str, int]] = field(default_factory=dict)
+    #: seconds that Pods have for their end -> how many have so many; no zeros
+    graces: dict[int, int] = field(default_factory=dict)
     changed: float = 0.0
 
     def empty(self) -> bool:
@@ -41,20 +47,20 @@ class NamespaceContent:
         meta = item.metadata
         old = self.objects.get(key, {}).get(meta.name)
         if old is not None:
-            self._count(old, -1)
+            self._count(key, old, -1)
         if meta.deletion_timestamp is not None:
             self.not_left(key, meta.name)
             self.failed.pop((key, meta.name), None)
         elif old is None or old.metadata.uid != meta.uid:
             self.left.setdefault(key, {})[meta.name] = None
         self.objects.setdefault(key, {})[meta.name] = item
-        self._count(item, 1)
+        self._count(key, item, 1)
 
     def remove(self, key: str, name: str) -> None:
         named = self.objects.get(key, {})
         old = named.pop(name, None)
         if old is not None:
-            self._count(old, -1)
+            self._count(key, old, -1)
             if not named:
                 del self.objects[key]
         self.not_left(key, name)
@@ -65,13 +71,23 @@ class NamespaceContent:
         if names is not None and names.pop(name, 0) is None and not names:
             del self.left[key]
 
-    def _count(self, item: Object, step: int) -> None:
+    @property
+    def now_due(self) -> frozenset[str] | None:
+        """The resource keys whose objects are deleted now; ``None``: all."""
+        return frozenset((Pods.key,)) if Pods.key in self.objects else None
+
+    def patience_s(self) -> int | None:
+        """How long after the namespace's own end its Pods may still be there; ``None``: finalizers hold some."""
+        return None if self.finalizers.get(Pods.key) else max(self.graces, default=0)
+
+    def _count(self, key: str, item: Object, step: int) -> None:
+        if isinstance(item, Pod):
+            _add(self.graces, _grace_s(item), step)
+        held = self.finalizers.setdefault(key, {})
         for finalizer in item.metadata.finalizers or ():
-            count = self.finalizers.get(finalizer, 0) + step
-            if count:
-                self.finalizers[finalizer] = count
-            else:
-                del self.finalizers[finalizer]
+            _add(held, finalizer, step)
+        if not held:
+            del self.finalizers[key]
 
     def check(self, name: str) -> None:
         assert all(self.objects.values()), f"{name} keeps an empty kind"
@@ -80,12 +96,29 @@ class NamespaceContent:
             assert names.keys() <= self.objects.get(key, {}).keys(), f"{name}: {names} of {key} are left and not there"
         for key, object_name in self.failed:
             assert object_name in self.left.get(key, {}), f"{name}: {key} {object_name} failed and is not left"
-        counted: dict[str, int] = {}
-        for named in self.objects.values():
+        counted: dict[str, dict[str, int]] = {}
+        for key, named in self.objects.items():
             for item in named.values():
                 for finalizer in item.metadata.finalizers or ():
-                    counted[finalizer] = counted.get(finalizer, 0) + 1
+                    _add(counted.setdefault(key, {}), finalizer, 1)
         assert counted == self.finalizers, f"{name}: {counted} finalizers, not {self.finalizers}"
+        assert sum(self.graces.values()) == len(self.objects.get(Pods.key, ())), f"{name}: {self.graces}"
+
+
+T = TypeVar("T")
+
+
+def _add(counts: dict[T, int], name: T, step: int) -> None:
+    count = counts.get(name, 0) + step
+    if count:
+        counts[name] = count
+    else:
+        del counts[name]
+
+
+def _grace_s(pod: Pod) -> int:
+    """Negative ones count as one second, which an update may make of them."""
+    return max(1, pod.spec.termination_grace_period_seconds or 0)
 
 
 def said(namespace: Namespace) -> dict[str, dict[str, str]]:
@@ -103,12 +136,23 @@ def said(namespace: Namespace) -> dict[str, dict[str, str]]:
     }
 
 
-def conditions(resources: dict[str, Resource], content: NamespaceContent) -> list[dict[str, str]]:
-    """The five conditions in their order.  ``resources.group`` in texts ends with a dot for the core group."""
-    counts = {f"{r.plural}.{r.group}": len(content.objects.get(key, {})) for key, r in resources.items()}
+def conditions(resources: dict[str, Resource], content: NamespaceContent, stuck: str) -> list[dict[str, str]]:
+    """The five conditions in their order.  ``resources.group`` in texts ends with a dot for the core group.
+
+    *stuck*: the name of the namespace if its Pods are still there though their time is over, else "".
+    """
+    due = resources.keys() if content.now_due is None else content.now_due
+    counts = {f"{r.plural}.{r.group}": len(content.objects.get(key, {})) for key, r in resources.items() if key in due}
     remaining = ", ".join(f"{name} has {count} resource instances" for name, count in sorted(counts.items()) if count)
-    held = ", ".join(f"{name} in {count} resource instances" for name, count in sorted(content.finalizers.items()))
-    failures = ", ".join(sorted({said for _, said in content.failed.values()})[:FAILURES_MAX])
+    holders: dict[str, int] = {}
+    for key in due & content.finalizers.keys():
+        for finalizer, count in content.finalizers[key].items():
+            holders[finalizer] = holders.get(finalizer, 0) + count
+    held = ", ".join(f"{name} in {count} resource instances" for name, count in sorted(holders.items()))
+    failed = [said for (key, _), (_, said) in content.failed.items() if key in due]
+    if stuck:
+        failed.append(f"unexpected items still remain in namespace: {stuck} for gvr: /v1, Resource=pods")
+    failures = ", ".join(sorted(set(failed))[:FAILURES_MAX])
     return [
         _condition("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"),
         _condition(
@@ -125,7 +169,7 @@ def conditions(resources: dict[str, Resource], content: NamespaceContent) -> lis
         else _condition(
             "NamespaceDeletionContentFailure",
             "ContentDeletionFailed",
-            f"Failed to delete all resource types, {len(content.failed)} remaining: {failures}",
+            f"Failed to delete all resource types, {len(failed)} remaining: {failures}",
             "True",
         ),
         _condition("NamespaceContentRemaining", "ContentRemoved", "All content successfully removed")

@@ -36,6 +36,17 @@ def addresses(*, ipv6: bool) -> tuple[str, ...]:
         return ()
 
 
+def outward(version: int) -> str:
+    """The address that this machine's packets to others leave with, else its first one; "" where it has none."""
+    family, elsewhere = (socket.AF_INET, "192.0.2.1") if version == 4 else (socket.AF_INET6, "2001:db8::1")
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+            probe.connect((elsewhere, 9))  # no packet: the kernel chooses a route
+            return str(probe.getsockname()[0])
+    except OSError:
+        return next(iter(addresses(ipv6=version == 6)), "")
+
+
 def _asked(*, ipv6: bool) -> tuple[str, ...]:
     """Raises ``OSError``."""
     families = (socket.AF_INET, socket.AF_INET6) if ipv6 else (socket.AF_INET,)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import SERVED, Resource
 from sliceplane.registry.config import RegistryConfig, TopologyStorage
+from sliceplane.shell.process import interfaces
 from sliceplane.shell.process.flight import FlightConfig
 from sliceplane.shell.server.audit.log import AuditConfig
 from sliceplane.shell.server.connections.newcomers import ConnectionTiming
@@ -72,12 +73,19 @@ class PlaneConfig:
     def on_every_interface(self) -> bool:
         return ip_address(self.bind_address).is_unspecified
 
+    @property
+    def advertised(self) -> str:
+        """Where others reach the server: as it is told, else where it listens; if that is everywhere, the address that
+        this machine's packets leave with.  Without any it is loopback, which can be no endpoint."""
+        if self.advertise_address or not self.on_every_interface:
+            return self.advertise_address or self.host
+        return interfaces.outward(ip_address(self.bind_address).version) or self.host
+
     def registry(self, port: int) -> RegistryConfig:
         """What of it concerns the registry of a server at *port*."""
-        # A loopback address cannot be an endpoint: default/kubernetes then has none, but it exists.
         return RegistryConfig(
             service_cidrs=self.service_cidrs,
-            advertise_address=self.advertise_address or self.host,
+            advertise_address=self.advertised,
             advertise_port=port,
             topology_storage=self.topology_storage,
             gates=self.gates,

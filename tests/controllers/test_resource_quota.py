@@ -15,7 +15,17 @@ from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta
-from sliceplane.api.scheme import ConfigMaps, Namespaces, Pods, ResourceQuotas, Services
+from sliceplane.api.scheme import (
+    ConfigMaps,
+    Namespaces,
+    Pods,
+    ReplicaSets,
+    ReplicationControllers,
+    Resource,
+    ResourceQuotas,
+    Secrets,
+    Services,
+)
 from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.resource_quota import CHARGE_PATIENCE_S, ResourceQuotaController
 from sliceplane.informer.cache import Change
@@ -60,6 +70,37 @@ def test_status_follows(cluster: Cluster) -> None:
     assert status(cluster)["used"]["configmaps"] == "2"
     assert waited < 1, "a delete is credited at once"
     cluster.create(ConfigMaps, {"metadata": {"name": "d"}})
+
+
+TEMPLATE = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+LIVES: list[tuple[Resource, str, dict[str, Any]]] = [
+    (ConfigMaps, "configmaps", {}),
+    (Secrets, "secrets", {}),
+    (Services, "services", {"spec": {"ports": [{"port": 80}]}}),
+    (Pods, "pods", {"spec": TEMPLATE["spec"]}),
+    (ReplicationControllers, "replicationcontrollers", {"spec": {"replicas": 0, "template": TEMPLATE}}),
+    (
+        ReplicaSets,
+        "count/replicasets.apps",
+        {"spec": {"replicas": 0, "selector": {"matchLabels": {"a": "b"}}, "template": TEMPLATE}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("resource", "name", "content"), LIVES, ids=[name for _, name, _ in LIVES])
+def test_a_quota_follows_the_life_of_an_object(
+    cluster: Cluster, resource: Resource, name: str, content: dict[str, Any]
+) -> None:
+    """ "should create a ResourceQuota and capture the life of a ..."."""
+    cluster.create(ResourceQuotas, quota(**{name: "2", "resourcequotas": "1"}))
+    cluster.settle()
+    assert status(cluster) == {"hard": {name: "2", "resourcequotas": "1"}, "used": {name: "0", "resourcequotas": "1"}}
+    cluster.create(resource, {"metadata": {"name": "a"}, **content})
+    cluster.settle()
+    assert status(cluster)["used"][name] == "1"
+    cluster.delete(resource, "a")
+    cluster.settle()
+    assert status(cluster)["used"][name] == "0"
 
 
 def test_names_of_kinds_that_are_not_served_are_counted_as_nothing(cluster: Cluster) -> None:

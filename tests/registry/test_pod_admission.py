@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sliceplane.api.scheme import Pods
+from sliceplane.api.scheme import Pods, RuntimeClasses
 
 NOT_READY, UNREACHABLE = (
     {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
@@ -79,3 +79,47 @@ def test_an_update_may_leave_out_what_was_given(api: Any) -> None:
     created = api.create(Pods, pod(serviceAccountName="default", automountServiceAccountToken=False))
     outcome = api.update(Pods, "p", pod(serviceAccountName="default", automountServiceAccountToken=False))
     assert (outcome.revision, spec_of(outcome)) == (0, spec_of(created)), "nothing changed, nothing written"
+
+
+def runtime_class(api: Any) -> None:
+    scheduling = {"nodeSelector": {"disk": "ssd"}, "tolerations": [{"key": "slow", "operator": "Exists"}]}
+    overhead = {"podFixed": {"cpu": "10m", "memory": "1Mi"}}
+    document = {"metadata": {"name": "sandboxed"}, "handler": "h", "overhead": overhead, "scheduling": scheduling}
+    api.create(RuntimeClasses, document)
+
+
+def test_a_runtime_class_must_exist_and_gives_what_it_asks_for(api: Any) -> None:
+    sandboxed = pod(runtimeClassName="sandboxed", nodeSelector={"zone": "a"})
+    error = api.fails("create", Pods, sandboxed)
+    assert (error.code, error.message) == (
+        403,
+        'pods "p" is forbidden: pod rejected: RuntimeClass "sandboxed" not found',
+    )
+    runtime_class(api)
+    spec = spec_of(api.create(Pods, sandboxed))
+    assert spec["overhead"] == {"cpu": "10m", "memory": "1Mi"}
+    assert spec["nodeSelector"] == {"disk": "ssd", "zone": "a"}
+    assert spec["tolerations"] == [NOT_READY, UNREACHABLE, {"key": "slow", "operator": "Exists"}]
+    assert api.create(Pods, {**pod(**spec), "metadata": {"name": "again"}}), "what it gives may be said"
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        (
+            {"overhead": {"cpu": "1"}},
+            "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead",
+        ),
+        (
+            {"overhead": {"cpu": "1"}, "runtimeClassName": "sandboxed"},
+            "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead",
+        ),
+        (
+            {"nodeSelector": {"disk": "none"}, "runtimeClassName": "sandboxed"},
+            "conflict: runtimeClass.scheduling.nodeSelector[disk] = ssd; pod.spec.nodeSelector[disk] = none",
+        ),
+    ],
+)
+def test_what_a_runtime_class_says_is_not_for_pods_to_change(api: Any, spec: Any, why: str) -> None:
+    runtime_class(api)
+    assert api.fails("create", Pods, pod(**spec)).message == f'pods "p" is forbidden: {why}'

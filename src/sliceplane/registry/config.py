@@ -22,7 +22,7 @@ DENY_SERVICE_EXTERNAL_IPS: Final = "DenyServiceExternalIPs"
 #: admission that an operator switches on, under upstream's names (``--enable-admission-plugins``)
 OPTIONAL_PLUGINS: Final = (DENY_SERVICE_EXTERNAL_IPS,)
 #: what every server here does, so that asking for it changes nothing
-PLUGINS_ALWAYS_ON: Final = ("LimitRanger", "NamespaceLifecycle", "ResourceQuota", "ServiceAccount")
+PLUGINS_ALWAYS_ON: Final = ("LimitRanger", "NamespaceLifecycle", "ResourceQuota", "RuntimeClass", "ServiceAccount")
 _TRUE = frozenset({"", "1", "t", "T", "true", "TRUE", "True"})
 _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 

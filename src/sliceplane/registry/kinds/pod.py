@@ -3,7 +3,8 @@
 A kubelet would check much more (volumes, probes, security contexts); nothing here runs containers.  What Pods share
 with templates is in ``pod_spec``, and the Status column in ``pod_columns``.
 
-Every Pod gets something besides what its author said: zone and region of its node, an account, a priority, tolerations.
+Every Pod gets something besides what its author said: zone and region of its node, an account, a priority, tolerations,
+what its RuntimeClass asks for.
 As upstream's admission does it, in that order, with the two priority classes of the system built in.
 """
 
@@ -19,7 +20,7 @@ from sliceplane.api.errors import FieldError, forbidden, forbidden_field, invali
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Nodes, Pods, PriorityClasses
 from sliceplane.documents import fields
-from sliceplane.registry.admission import limit_ranges, service_accounts
+from sliceplane.registry.admission import limit_ranges, runtime_classes, service_accounts
 from sliceplane.registry.kinds import kind, pod_columns, pod_quota
 from sliceplane.registry.kinds.pod_spec import default_pod_spec, validate_pod_spec
 from sliceplane.registry.types import Target
@@ -48,6 +49,7 @@ def _complete(core: Core, _target: Target, document: Document) -> None:
     missing = [key for key in _BAD_NODES if not _is_tolerated(spec, key)]
     if missing:
         spec["tolerations"] = [*spec.get("tolerations", ()), *map(_toleration, missing)]
+    runtime_classes.admit_pod(core.store, document)
 
 
 def _carry_over(_core: Core, _target: Target, new: Document, old: Document) -> None:

@@ -23,13 +23,13 @@ UNITS = ("cli", "heuristics", "registry/kinds")
 #: other files of fewer lines, with the reason why each stands alone; this list only shrinks
 SMALL = {
     "__main__.py": "python -m sliceplane",
-    "api/quantity.py": "one rule of its own: amounts of resources",
     "shell/tools/lists.py": "one deed of its own, which the tools share",
     "documents/wire.py": "how bytes are counted, which estimate and what-if share",
     "client/draining.py": "one deed of its own, which programs of others import",
     "iptables/drain_hook.py": "rules that stand beside those of Services",
     "iptables/names.py": "a table of names, which the kernel's users read",
     "nft/drain_hook.py": "rules that stand beside those of Services",
+    "registry/pod_amounts.py": "a sum that LimitRanges and quotas share",
     "shell/process/extras.py": "what the entry point and a plane for tests say of a missing extra",
     "shell/process/free_memory.py": "one deed of its own, with the C library",
     "shell/process/start_error.py": "an interface between rooms",

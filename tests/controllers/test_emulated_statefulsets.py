@@ -85,6 +85,18 @@ def test_a_pod_that_goes_comes_back_under_its_name() -> None:
     assert cluster.get(Pods, "db-1")["metadata"]["uid"] != before
 
 
+def test_a_pod_that_failed_is_made_again_under_its_name() -> None:
+    """As one that its node evicted."""
+    cluster = make(StatefulSetController())
+    cluster.create(StatefulSets, stateful_set())
+    cluster.settle()
+    before = cluster.get(Pods, "db-1")["metadata"]["uid"]
+    cluster.patch(Pods, "db-1", {"status": {"phase": "Failed"}}, subresource="status")
+    cluster.settle()
+    assert names(cluster) == {"db-0", "db-1", "db-2"}
+    assert cluster.get(Pods, "db-1")["metadata"]["uid"] != before
+
+
 def test_ordered_pods_wait_for_those_before_them_and_parallel_ones_do_not() -> None:
     for policy, made in (("OrderedReady", {"db-0"}), ("Parallel", {"db-0", "db-1", "db-2"})):
         cluster = make(StatefulSetController(), ready_s=5.0)

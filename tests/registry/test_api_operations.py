@@ -204,6 +204,16 @@ def test_a_finalizer_of_a_namespace_comes_and_goes(api: Api) -> None:
         assert whole["spec"]["finalizers"] == finalizers
 
 
+def test_an_external_name_becomes_a_node_port(api: Api) -> None:
+    name = {"type": "ExternalName", "externalName": "foo.example.com"}
+    api.create(Services, {"metadata": {"name": "s"}, "spec": name})
+    assert "clusterIP" not in api.get(Services, "s")["spec"]
+    api.patch(Services, "s", {"spec": {"type": "NodePort", "externalName": None, "ports": [{"port": 80}]}})
+    spec = api.get(Services, "s")["spec"]
+    assert spec["clusterIP"]
+    assert spec["ports"][0]["nodePort"]
+
+
 def test_endpoints_and_accounts_live_as_the_conformance_tests_have_them(api: Api) -> None:
     """ "should test the lifecycle of an Endpoint", "should run through the lifecycle of a ServiceAccount"."""
     subsets = [{"addresses": [{"ip": "10.0.0.24"}], "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]}]

@@ -103,6 +103,12 @@ def test_a_runtime_class_must_exist_and_gives_what_it_asks_for(api: Any) -> None
     assert api.create(Pods, {**pod(**spec), "metadata": {"name": "again"}}), "what it gives may be said"
 
 
+def test_a_runtime_class_without_overhead_adds_none(api: Any) -> None:
+    api.create(RuntimeClasses, {"metadata": {"name": "plain"}, "handler": "h"})
+    spec = spec_of(api.create(Pods, pod(runtimeClassName="plain")))
+    assert not {"overhead", "nodeSelector"} & spec.keys()
+
+
 @pytest.mark.parametrize(
     ("spec", "why"),
     [

@@ -20,6 +20,8 @@ _CONFLICTING: Final = (frozenset(("BestEffort", "NotBestEffort")), frozenset(("T
 _WITH_VALUES: Final = ("In", "NotIn")
 _WITHOUT_VALUES: Final = ("Exists", "DoesNotExist")
 _SELECTING_SCOPE: Final = "PriorityClass"
+#: stands for every scope that there is not
+_UNKNOWN: Final = ""
 
 
 def _default(document: Document) -> None:
@@ -46,18 +48,30 @@ def _is_whole(name: str) -> bool:
 
 def _validate(document: Document) -> list[FieldError]:
     spec: Document = document.get("spec", {})
-    errors = _amount_errors("spec.hard", spec.get("hard", {}))
+    hard: Document = spec.get("hard", {})
+    errors = _amount_errors("spec.hard", hard)
     scopes: list[str] = spec.get("scopes", [])
-    for scope in while_few(errors, scopes):
-        errors += [invalid_value("spec.scopes", scopes, problem) for problem in _scope_problems(scope, spec)]
-    if _conflict(scopes):
-        errors.append(invalid_value("spec.scopes", scopes, "conflicting scopes"))
     selectors: list[Document] = spec.get("scopeSelector", {}).get("matchExpressions", [])
+    if not scopes and not selectors:
+        return errors
+    # Each list is looked at once, and its complaints are told once: they show the whole list.
+    problems = {scope: _scope_problems(scope, hard) for scope in (*pod_quota.SCOPES, _UNKNOWN)}
+    told = dict.fromkeys(problem for scope in dict.fromkeys(map(_known, scopes)) for problem in problems[scope])
+    if _conflict(scopes):
+        told["conflicting scopes"] = None
+    errors += [invalid_value("spec.scopes", scopes, problem) for problem in told]
+    where = "spec.scopeSelector.matchExpressions"
     for selector in while_few(errors, selectors):
-        errors += _selector_errors("spec.scopeSelector.matchExpressions", selector, spec)
+        scope = selector.get("scopeName", "")
+        errors += [invalid_value(f"{where}.scopeName", scope, problem) for problem in problems[_known(scope)]]
+        errors += _selector_errors(where, selector)
     if _conflict([selector.get("scopeName", "") for selector in selectors]):
-        errors.append(invalid_value("spec.scopeSelector.matchExpressions", scopes, "conflicting scopes"))
+        errors.append(invalid_value(where, scopes, "conflicting scopes"))
     return errors
+
+
+def _known(scope: str) -> str:
+    return scope if scope in pod_quota.SCOPES else _UNKNOWN
 
 
 def _validate_update(new: Document, old: Document) -> list[FieldError]:
@@ -94,17 +108,20 @@ def _name_errors(path: str, name: str) -> list[FieldError]:
     return errors
 
 
-def _scope_problems(scope: str, spec: Document) -> list[str]:
-    problems = [] if scope in pod_quota.SCOPES else ["unsupported scope"]
-    allowed = frozenset(("pods",)) if scope == pod_quota.BEST_EFFORT else pod_quota.SCOPED_NAMES
-    outside = [name for name in spec.get("hard", {}) if name in _standard() and (name not in allowed or bool(problems))]
-    return problems + ["unsupported scope applied to resource"] * len(outside)
+def _scope_problems(scope: str, hard: Document) -> list[str]:
+    problems = ["unsupported scope"] if scope == _UNKNOWN else []
+    allowed = {_UNKNOWN: frozenset[str](), pod_quota.BEST_EFFORT: frozenset(("pods",))}.get(
+        scope, pod_quota.SCOPED_NAMES
+    )
+    if any(name in _standard() and name not in allowed for name in hard):
+        problems.append("unsupported scope applied to resource")
+    return problems
 
 
-def _selector_errors(path: str, selector: Document, spec: Document) -> list[FieldError]:
+def _selector_errors(path: str, selector: Document) -> list[FieldError]:
     scope, operator = selector.get("scopeName", ""), selector.get("operator", "")
     values: list[str] = selector.get("values", [])
-    errors = [invalid_value(f"{path}.scopeName", scope, problem) for problem in _scope_problems(scope, spec)]
+    errors: list[FieldError] = []
     if scope in pod_quota.SCOPES and scope != _SELECTING_SCOPE and operator != "Exists":
         every = ", ".join(f"ResourceQuotaScope{name}" for name in pod_quota.SCOPES[:4])
         detail = f"must be 'Exist' when scope is any of {every} or ResourceQuotaScopeCrossNamespacePodAffinity"

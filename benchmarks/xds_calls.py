@@ -21,6 +21,7 @@ import signal
 import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -209,7 +210,10 @@ async def ready(kind: Kind, endpoints: int, turns: int) -> list[Result]:
             await client.patch(Pods, NAMESPACE, pod_name(number), body, patch_type="strategic", subresource="status")
 
         times = []
+        written = []
         calls = failed = 0
+        seen: deque[float] = deque()
+        watching = asyncio.create_task(watch_slices(client, seen))
         for turn in range(WARM_TURNS + turns):
             await write(turn, False)
             words = (await asked(caller, f"away {address}")).split()
@@ -221,9 +225,11 @@ async def ready(kind: Kind, endpoints: int, turns: int) -> list[Result]:
             await write(turn, True)
             words = (await answered).split()
             times.append(float(words[0]) - began)
+            written.append(next(at for at in seen if at > began) - began)
             failed += int(words[1])
             calls += int(words[2])
             await asyncio.sleep(PAUSE_S)
+        watching.cancel()
     note(f"{SHOWN[kind]}: {calls:,} calls, {failed} failed")
     size = f"{endpoints:,} endpoints, {turns} times"
     name = f"Pod ready until the next call goes there, {SHOWN[kind]}"
@@ -231,8 +237,17 @@ async def ready(kind: Kind, endpoints: int, turns: int) -> list[Result]:
     return [
         Result(name=f"{name}, p99", size=size, value=percentile(times, 99) * 1e3, unit="ms", budget=READY_MS),
         Result(name="  median", size=size, value=statistics.median(times) * 1e3, unit="ms"),
+        Result(name="  until a watcher has the slice", size=size, value=statistics.median(written) * 1e3, unit="ms"),
         Result(name="  failed calls", size=size, value=failed, unit="", budget=0.0),
     ]
+
+
+async def watch_slices(client: HttpClient, seen: deque[float]) -> None:
+    """When events came."""
+    since = (await client.list(EndpointSlices, namespace=NAMESPACE)).resource_version
+    async with client.watch(EndpointSlices, namespace=NAMESPACE, resource_version=since, bookmarks=False) as stream:
+        async for _ in stream:
+            seen.append(time.monotonic())
 
 
 # -- a rolling update ------------------------------------------------------------------------------------

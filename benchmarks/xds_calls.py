@@ -30,6 +30,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.harness import Result, main, note, percentile
+from benchmarks.rolling_update import until_settled
 from benchmarks.tools import peers
 from benchmarks.tools.balancer import Balancer
 from benchmarks.tools.callers import Load
@@ -199,10 +200,11 @@ async def plane(pods: int, *flags: str, sticky: bool) -> AsyncIterator[tuple[Sta
 async def ready(kind: Kind, endpoints: int, turns: int) -> list[Result]:
     async with plane(endpoints, sticky=True) as (stage, client):
         await stage.pod("start", "0.0.0.0")
+        await until_settled(client, sorted(map(pod_ip, range(endpoints))))
         caller = stage.caller(kind)
         await first_answer(caller)
         await asyncio.sleep(0.5)
-        address = await first_answer(caller)  # all have come meanwhile
+        address = await first_answer(caller)  # what was written last has come meanwhile
         number = next(number for number in range(endpoints) if pod_ip(number) == address)
 
         async def write(turn: int, is_ready: bool) -> None:
@@ -225,6 +227,8 @@ async def ready(kind: Kind, endpoints: int, turns: int) -> list[Result]:
             await write(turn, True)
             words = (await answered).split()
             times.append(float(words[0]) - began)
+            while not seen or seen[-1] < began:  # the client was quicker than the watcher
+                await asyncio.sleep(PAUSE_S)
             written.append(next(at for at in seen if at > began) - began)
             failed += int(words[1])
             calls += int(words[2])

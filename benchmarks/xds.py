@@ -354,7 +354,7 @@ async def rolled(stage: Scene, server: Ours, size: int) -> Result:
 async def flat(program: Path | None) -> list[Result]:
     """CPU of a delta and client with few and many Services, all of which each client follows."""
     few, many = SERVICES
-    clients, rounds = 100, 150
+    clients, rounds = 100, ROUNDS
     costs: dict[int, tuple[float, float | None]] = {}
     for services in (few, many):
         async with scene(services, 10) as stage:

@@ -194,6 +194,20 @@ def test_members_change_and_the_assignment_does_not() -> None:
     assert body(client.view) == before
 
 
+def test_a_rolling_update_of_a_large_service_does_not_turn_the_epoch() -> None:
+    """All members would be sent again, beside those that are replaced."""
+    count = 2 * REMEMBERED_MIN
+    world = World(service(), all_of(range(count)))
+    client = followed(world)
+    before = client.globs()
+    for revision, start in enumerate(range(32, count + 1, 32), 2):
+        world.put(all_of(range(start, count + start), revision))
+        assert ASSIGNMENT not in {change.type_url for change in world.changes()}
+    client.connect()
+    assert client.globs() == before
+    assert len(client.endpoints()) == count
+
+
 def test_the_epoch_turns_before_more_names_are_remembered_than_there_are_members() -> None:
     world = World(service(), all_of(range(30)))
     client = followed(world)

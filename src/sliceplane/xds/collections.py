@@ -3,8 +3,9 @@
 The assignment names a collection for each zone, and does not change when an endpoint does.  Envoy keeps the members of
 a collection over a reconnect and says nothing of them, so what went meanwhile must be told: a collection remembers the
 names that it ever lost (``removed``), and has an *epoch* in its name, which is never used again, neither by this
-process nor by another.  A client that holds another epoch is led to this one by the assignment.  When more names are
-remembered than there are members, the epoch turns.
+process nor by another.  A client that holds another epoch is led to this one by the assignment.  When twice as many
+names are remembered as there are members, the epoch turns, and all of them are sent again: a rolling update, which
+replaces each once, does not get there.
 
 A zone that lost its last endpoint stays, empty, until then: an empty collection is harmless where it was not empty
 before, and to a client that is new it is told as removed itself (the stream does).
@@ -78,7 +79,7 @@ class Collections:
         del held.by_name[name]
         held.lost[name] = None
         self._changed[name] = None
-        if len(held.lost) <= max(REMEMBERED_MIN, len(held.by_name)):
+        if len(held.lost) <= max(REMEMBERED_MIN, 2 * len(held.by_name)):
             return False
         del self._registry[held.glob]
         for lost in (*held.lost, *held.by_name):

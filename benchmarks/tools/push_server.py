@@ -60,7 +60,7 @@ async def ours(first: bytes, pki: Pki | None) -> tuple[int, Callable[[bytes], No
     listener = GrpcListener(handler, Rng(1))
     sock = socket.create_server(("127.0.0.1", 0), backlog=4096)
     if pki is None:
-        await listener.start_plain(sock, Unsecured())
+        listener.start_plain(sock, Unsecured())
     else:
         listener.start(sock, server_context(pki), Unsecured())
     return sock.getsockname()[1], handler.push

@@ -27,6 +27,7 @@ from sliceplane.api.meta import Document
 from sliceplane.client import EndpointSlices, HttpClient, Nodes, Services
 from sliceplane.xds.bootstrap import BootstrapWish
 from sliceplane.xds.catalog import XdsConfig
+from sliceplane.xds.streams.status import ClientReport
 
 __all__ = ["client", "live", "shop"]
 
@@ -312,8 +313,11 @@ class Servers:
         self._config = XdsConfig(namespaces=(namespace,), collected_from=4)
         self._stack = AsyncExitStack()
 
+    def reports(self) -> list[ClientReport]:
+        return self._served.server.reports()
+
     async def start(self) -> None:
-        served = await self._stack.enter_async_context(xds_server(self._client, config=self._config))
+        self._served = served = await self._stack.enter_async_context(xds_server(self._client, config=self._config))
         self._relay.target = served.port
 
     async def restart(self) -> None:
@@ -379,7 +383,9 @@ async def test_after_random_histories_envoys_hold_what_the_api_means(
                 try:
                     await eventually(lambda: _clusters(envoy), lambda seen: seen == meant, ignoring=(OSError,))  # noqa: B023
                 except AssertionError as error:
-                    raise AssertionError(f"{node} after {histories.told}: {error}; it should be {meant}") from None
+                    connected = await envoy.counter("control_plane.connected_state")
+                    known = f"{connected=}, the server says {servers.reports()}"
+                    raise AssertionError(f"{node} after {histories.told}: {error}; meant: {meant}; {known}") from None
             if number % 50 == 0:
                 print(f"{number - FIRST_SEED + 1} histories, {relay.cuts} cuts", flush=True)
         for envoy in envoys.values():

@@ -66,7 +66,7 @@ async def plain(echo: Echo, authenticator: Authenticator | None = None) -> Async
     """Listening on loopback without TLS; its port."""
     sock = socket.create_server(("127.0.0.1", 0))
     listener = GrpcListener(echo, Rng(1))
-    await listener.start_plain(sock, authenticator or Unsecured())
+    listener.start_plain(sock, authenticator or Unsecured())
     try:
         yield listener, sock.getsockname()[1]
     finally:

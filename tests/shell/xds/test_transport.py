@@ -18,7 +18,7 @@ import h2.connection
 import h2.events
 import pytest
 from tests.shell.xds.echo import ANA, Answering, Echo, plain, secure
-from tests.waiting import eventually
+from tests.waiting import eventually, turns
 
 from sliceplane.api.requests import Write
 from sliceplane.http2 import frames
@@ -240,6 +240,21 @@ async def test_a_stop_sends_clients_away_and_tells_the_handler() -> None:
         await client.close()
         await stopping
     assert echo.told[-1] == "closed"
+
+
+@pytest.mark.parametrize("on_its_way", range(6), ids=lambda count: f"{count} turns of the loop")
+async def test_no_client_stays_with_a_listener_that_has_stopped(on_its_way: int) -> None:
+    """Whatever of a connection has happened by then."""
+    async with plain(Echo()) as (listener, port):
+        sock = socket.create_connection(("127.0.0.1", port))
+        await turns(on_its_way)
+        await listener.stop(0.0)
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(ConnectionError):
+            while await asyncio.wait_for(loop.sock_recv(sock, 1000), 30.0):
+                """What it says before it goes."""
+        sock.close()
 
 
 async def test_who_asks_is_asked_again_and_calls_have_an_age(monkeypatch: pytest.MonkeyPatch) -> None:

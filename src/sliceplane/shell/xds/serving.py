@@ -88,7 +88,7 @@ class XdsDoors:
                 raise StartError(f"without TLS only this machine may come: {doors.plain[0]} is no loopback address")
             sock = _bound(*doors.plain)
             listening.append(sock.getsockname()[:2])
-            await self.listener.start_plain(sock, Unsecured())
+            self.listener.start_plain(sock, Unsecured())
         return tuple(listening)
 
     async def follow(self, period_s: float = LOOK_S) -> None:

@@ -10,11 +10,12 @@ clients spread over all replicas.  Clients come again by themselves, and hold wh
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from sliceplane.http2.grpc import GrpcStatus
 from sliceplane.kit.metrics import Metrics
@@ -64,11 +65,14 @@ class GrpcListener:
         self._calls_per_user_max = calls_per_user_max
         self._timing = timing
         self._acceptor: TlsAcceptor | None = None
-        self._server: asyncio.Server | None = None
+        #: without TLS: the socket that listens, and connections that asyncio is taking over
+        self._plain: socket.socket | None = None
+        self._coming: dict[asyncio.Task[Any], None] = {}
         #: in the order of their coming
         self._connections: dict[GrpcProtocol, None] = {}
         self._calls_of: dict[tuple[str, str], int] = {}
         self._asking: dict[Call, asyncio.Task[None]] = {}
+        self._is_stopping = False
         #: connections that have something to write
         self._to_flush: list[GrpcProtocol] = []
         self.newcomers = Newcomers() if newcomers is None else newcomers
@@ -101,10 +105,33 @@ class GrpcListener:
         )
         self._acceptor.start()
 
-    async def start_plain(self, sock: socket.socket, authenticator: Authenticator) -> None:
+    def start_plain(self, sock: socket.socket, authenticator: Authenticator) -> None:
         """Without TLS; the caller sees to it that *sock* is bound to loopback."""
-        make = partial(GrpcProtocol, self, authenticator)
-        self._server = await asyncio.get_running_loop().create_server(make, sock=sock)
+        sock.setblocking(False)
+        self._plain = sock
+        self._accept_from(sock, partial(GrpcProtocol, self, authenticator))
+
+    def _accept_from(self, sock: socket.socket, make: Callable[[], GrpcProtocol]) -> None:
+        if not self._is_stopping:
+            asyncio.get_running_loop().add_reader(sock, self._accept, sock, make)
+
+    def _accept(self, sock: socket.socket, make: Callable[[], GrpcProtocol]) -> None:
+        """A server of asyncio that is closed loses what it has accepted and not yet made a connection of."""
+        loop = asyncio.get_running_loop()
+        try:
+            accepted, _ = sock.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            _log.error("a connection was not accepted", problem=os.strerror(error.errno or 0))
+            loop.remove_reader(sock)
+            loop.call_later(self._timing.rest_s, self._accept_from, sock, make)
+            return
+        accepted.setblocking(False)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        task = loop.create_task(loop.connect_accepted_socket(make, accepted))
+        self._coming[task] = None
+        task.add_done_callback(self._coming.pop)
 
     def use(self, context: ssl.SSLContext, *, distrusting: bool) -> None:
         """Connections from now on get *context*; *distrusting*: those by certificate must come anew."""
@@ -119,10 +146,14 @@ class GrpcListener:
 
     async def stop(self, spread_s: float) -> None:
         """Take no connection any more, and send the clients away one after the other within *spread_s*."""
+        self._is_stopping = True
         if self._acceptor is not None:
             self._acceptor.close()
-        if self._server is not None:
-            self._server.close()
+        if self._plain is not None:
+            asyncio.get_running_loop().remove_reader(self._plain)
+            self._plain.close()
+            self._plain = None
+            await asyncio.gather(*self._coming, return_exceptions=True)
         connections = list(self._connections)
         for connection in connections:
             if connection in self._connections:
@@ -146,7 +177,9 @@ class GrpcListener:
     # What connections tell
 
     def enter(self, connection: GrpcProtocol) -> bool:
-        """False: there is no room."""
+        """False: there is no room, or the listener stops: the client would stay with a server that follows nothing."""
+        if self._is_stopping:
+            return False
         if len(self._connections) >= self._connections_max:
             self.met("connections")
             return False

@@ -20,6 +20,7 @@ proxies leave them out.  Owned by ``balancing.view.BalancedService``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import compress
 from operator import ne
 
 from sliceplane.api.discovery import EndpointPort, EndpointSlice, SliceEndpoint
@@ -120,7 +121,10 @@ class EndpointMerge:
                 held.family = family
                 held.sources = ()
             held.age = (new.metadata.revision, key)
-            held.endpoints = self._read(new, held)
+            differing = self._read(new, held)
+            if not self._doubled and not self._crowded and self._exchange(held, differing):
+                return
+            held.endpoints = {endpoint.id: endpoint for endpoint in held.read if endpoint is not None}
         alone = (held,)
         for identity in old.keys() - held.endpoints.keys():
             self._release(identity, held)
@@ -144,17 +148,19 @@ class EndpointMerge:
         visible = self.visible
         return {identity: taken[identity] for identity in sorted(taken) if visible.get(identity) != taken[identity]}
 
-    def _read(self, new: EndpointSlice, held: HeldEndpoints) -> dict[str, Endpoint]:
+    def _read(self, new: EndpointSlice, held: HeldEndpoints) -> list[tuple[int, Endpoint | None]] | None:
+        """The endpoints of *held* become those of *new*.  Where it has as many as before: the places that differ, and
+        what was there."""
         sources = new.endpoints or ()
         number, problem = self._port.of(new.ports or ())
         held.problem = problem if sources else ""
         before = held.sources if number == held.number else ()
-        known = held.read
         held.number = number
         held.sources = () if problem else sources
-        held.read = read = list(known[: len(held.sources)])
+        held.read = read = held.read[: len(held.sources)]
         # What did not change stays the object that readers hold already; to compare is quicker than to read.
-        differing = [index for index, differs in enumerate(map(ne, before, held.sources)) if differs]
+        differing = list(compress(range(len(before)), map(ne, before, held.sources)))
+        was = [(index, read[index]) for index in differing]
         for index in (*differing, *range(len(before), len(held.sources))):
             source = held.sources[index]
             address = canonical_of(source.addresses[0], held.family) if source.addresses else None
@@ -165,7 +171,22 @@ class EndpointMerge:
                 read[index] = endpoint
             else:
                 read.append(endpoint)
-        return {endpoint.id: endpoint for endpoint in read if endpoint is not None}
+        return was if len(before) == len(held.sources) == len(held.endpoints) else None
+
+    def _exchange(self, held: HeldEndpoints, differing: list[tuple[int, Endpoint | None]] | None) -> bool:
+        """The usual change costs what it changes: each endpoint keeps its place, and no slice and no Pod disagrees with
+        another.  False: it is another one, and nothing was done."""
+        for index, before in differing or ():
+            after = held.read[index]
+            if before is None or after is None or before.id != after.id:
+                return False
+        for index, _ in differing or ():
+            after = held.read[index]
+            assert after is not None, "looked at above"
+            if held.endpoints[after.id] is not after:
+                held.endpoints[after.id] = after
+                self._settle(after.id)
+        return differing is not None
 
     # -- which entry of an id counts ---------------------------------------------------------------------
 

@@ -91,12 +91,12 @@ class PortChanges(NamedTuple):
     def is_empty(self) -> bool:
         return not (self.everywhere or self.flipped or self.pools)
 
-    def of(self, place: XdsPlace, used: PoolKey) -> PoolChanges | None:
-        """For a client at *place*, which uses *used* now."""
+    def reassigns(self, place: XdsPlace, used: PoolKey, *, collected: bool) -> bool:
+        """Whether the assignment differs for a client at *place*, which uses *used* now."""
         if self.everywhere or (self.flipped and any(key in self.flipped for key in _may_use(place))):
-            members = self.pools[used].members if used in self.pools else ()
-            return PoolChanges(plain=True, collected=True, members=members)
-        return self.pools.get(used)
+            return True
+        pool = self.pools.get(used)
+        return pool is not None and (pool.collected if collected else pool.plain)
 
 
 class PortEndpoints:

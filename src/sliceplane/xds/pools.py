@@ -2,7 +2,8 @@
 
 There is one pool for each possible answer of ``proxy.usable`` (all that are ready, those that hints name for a zone or
 a node, those on a node, those that end and still serve), shared by all places that get this answer; a pool is kept from
-the first time that one asks.  A changed endpoint is one insertion; the assignment is joined when it is asked for.
+the first time that one asks.  A changed endpoint is one insertion; the assignment is joined when it is asked for.  Its
+version is made of a sum of hashes of its pieces, which costs the same however many there are.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from sliceplane.proxy.usable import is_still_serving
 from sliceplane.xds.collections import Collections
 from sliceplane.xds.endpoints import LocalityPieces, assignment, collected_assignment
 from sliceplane.xds.names import ASSIGNMENT, PortKey
-from sliceplane.xds.resource import XdsResource
+from sliceplane.xds.resource import DIGESTS, XdsResource, digest_of, version_of
 
 PoolKind = Literal["ready", "terminating", "zone", "node", "local", "local-terminating", "place unknown"]
 
@@ -86,25 +87,38 @@ def named_pools(endpoint: Endpoint) -> tuple[PoolKey, ...]:
 
 
 class _Zone:
-    """Pieces of one zone, by identity."""
+    """Pieces of one zone, by identity.  ``digest``: of the pieces, in whatever order."""
 
-    __slots__ = ("drains", "identities", "pieces", "size")
+    __slots__ = ("digest", "drains", "identities", "pieces", "size")
 
     def __init__(self) -> None:
         self.identities: list[str] = []
         self.pieces: list[bytes] = []
         self.drains: dict[str, None] = {}
         self.size = 0
+        self.digest = 0
+
+    def _count(self, encoded: bytes, by: int) -> None:
+        self.size += by * len(encoded)
+        self.digest = (self.digest + by * digest_of(encoded)) % DIGESTS
+
+    def append(self, identity: str, encoded: bytes, *, draining: bool) -> None:
+        """The last one."""
+        self.identities.append(identity)
+        self.pieces.append(encoded)
+        self._count(encoded, 1)
+        if draining:
+            self.drains[identity] = None
 
     def put(self, identity: str, encoded: bytes, *, draining: bool) -> None:
         index = bisect_left(self.identities, identity)
         if index < len(self.identities) and self.identities[index] == identity:
-            self.size -= len(self.pieces[index])
+            self._count(self.pieces[index], -1)
             self.pieces[index] = encoded
         else:
             self.identities.insert(index, identity)
             self.pieces.insert(index, encoded)
-        self.size += len(encoded)
+        self._count(encoded, 1)
         self.drains.pop(identity, None)
         if draining:
             self.drains[identity] = None
@@ -112,7 +126,7 @@ class _Zone:
     def discard(self, identity: str) -> None:
         index = bisect_left(self.identities, identity)
         assert self.identities[index] == identity, f"{identity} is not in this zone"
-        self.size -= len(self.pieces[index])
+        self._count(self.pieces[index], -1)
         del self.identities[index], self.pieces[index]
         self.drains.pop(identity, None)
 
@@ -153,12 +167,7 @@ class EndpointList:
         """The first ones, and whether they drain; in the order of identities."""
         for entry, draining in entries:
             zone = self._zones.setdefault(entry.zone, _Zone())
-            encoded = entry.draining if draining else entry.encoded
-            zone.identities.append(entry.identity)
-            zone.pieces.append(encoded)
-            zone.size += len(encoded)
-            if draining:
-                zone.drains[entry.identity] = None
+            zone.append(entry.identity, entry.draining if draining else entry.encoded, draining=draining)
             self._size += 1
 
     def put(self, entry: PoolEntry, *, draining: bool, is_new: bool) -> None:
@@ -209,13 +218,19 @@ class EndpointList:
 
     def assignment(self, regions: Mapping[str, str]) -> XdsResource:
         if self._assignment is None:
+            zones = sorted(self._zones.items())
             localities = [
                 LocalityPieces(name, regions.get(name, ""), zone.pieces, zone.size, len(zone.pieces) - len(zone.drains))
-                for name, zone in sorted(self._zones.items())
+                for name, zone in zones
             ]
+            version = ""
             if self.is_too_large:
                 localities = [self._cut(locality) for locality in localities]
-            self._assignment = XdsResource(ASSIGNMENT, str(self._key), assignment(self._key, localities))
+            elif zones:
+                said = [(*place, usable, len(pieces)) for *place, pieces, _, usable in localities]
+                version = version_of(repr((said, [zone.digest for _, zone in zones])).encode())
+            body = assignment(self._key, localities)
+            self._assignment = XdsResource(ASSIGNMENT, str(self._key), body, version)
         return self._assignment
 
     @property
@@ -271,6 +286,7 @@ class EndpointList:
         assert self._size == len(held), f"{self._size} endpoints are counted, {len(held)} are held"
         for zone in self._zones.values():
             assert zone.size == sum(map(len, zone.pieces)), "the size of pieces is off"
+            assert zone.digest == sum(map(digest_of, zone.pieces)) % DIGESTS, "the digest of pieces is off"
             assert zone.identities == sorted(zone.identities), "the order is off"
         if self._collections is not None:
             self._collections.check(held)

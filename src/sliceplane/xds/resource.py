@@ -15,6 +15,8 @@ from sliceplane.xds.wire import any_of, any_parts, head, text
 
 ListenerMode = Literal["none", "cluster-ip", "capture", "port"]
 ClientKind = Literal["grpc", "envoy"]
+#: sums of digests are counted modulo this
+DIGESTS: Final = 2**64
 LISTENER_MODES: Final[tuple[ListenerMode, ...]] = ("none", "cluster-ip", "capture", "port")
 
 
@@ -23,12 +25,13 @@ class XdsResource:
 
     __slots__ = ("_as_any", "_as_delta", "body", "name", "type_url", "version")
 
-    def __init__(self, type_url: str, name: str, body: bytes) -> None:
+    def __init__(self, type_url: str, name: str, body: bytes, version: str = "") -> None:
+        """*version*: of who knows one that tells this body from others."""
         self.type_url: Final = type_url
         self.name: Final = name
         self.body: Final = body
         #: 64 bits in 11 characters: it goes out with each member of a collection
-        self.version: Final = b2a_base64(sha256(body).digest()[:8], newline=False)[:11].decode()
+        self.version: Final = version or version_of(body)
         self._as_any = b""
         self._as_delta = b""
 
@@ -51,6 +54,15 @@ class XdsResource:
 
     def __repr__(self) -> str:
         return f"XdsResource({self.name} {self.version})"
+
+
+def version_of(body: bytes) -> str:
+    return b2a_base64(sha256(body).digest()[:8], newline=False)[:11].decode()
+
+
+def digest_of(piece: bytes) -> int:
+    """A number below ``DIGESTS``.  A sum of them tells a set of pieces from others."""
+    return int.from_bytes(sha256(piece).digest()[:8], "big")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,15 +142,15 @@ class ServedService:
             yield from self.assignments()
         audience = self.audience(place)
         for (port, of), changed in changes.ports.items():
-            if of != audience or changed.is_empty:
-                continue
-            pool = changed.of(place, self._ports[port, of].select(place))
-            if pool is None:
-                continue
-            if pool.collected if client.leds else pool.plain:
-                yield ResourceChange(CHANGED[ASSIGNMENT], ASSIGNMENT, str(self.settings[port].key))
-            for member in pool.members if client.leds else ():
-                yield ResourceChange(CHANGED[ENDPOINT], ENDPOINT, member)
+            if of == audience and not changed.is_empty:
+                used = self._ports[port, of].select(place)
+                if changed.reassigns(place, used, collected=client.leds):
+                    yield ResourceChange(CHANGED[ASSIGNMENT], ASSIGNMENT, str(self.settings[port].key))
+            # Also of pools that the place does not use now: its clients may hold them, and come to use them again
+            # before they have heard of another one.
+            for pool in changed.pools.values() if client.leds else ():
+                for member in pool.members:
+                    yield ResourceChange(CHANGED[ENDPOINT], ENDPOINT, member)
 
     def assignments(self) -> Iterator[ResourceChange]:
         """All of them, as changed."""

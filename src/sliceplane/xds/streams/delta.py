@@ -107,12 +107,23 @@ class DeltaStream(AdsStream):
     def _subscribe_collection(self, channel: XdsChannel, glob: str) -> None:
         """Envoy keeps members over a reconnect, and does not say which: all are sent, and what ever went is removed."""
         assert self._view is not None, "admitted"
+        is_seen = self._sight.everything or self._sight.sees(self._view.namespace_of(names.ENDPOINT, glob))
+        for name in self._collected(glob) if is_seen else (glob,):
+            channel.force(name)
+
+    def _collected(self, glob: str) -> list[str]:
+        """What there is to say of a collection: that it is empty is told by its own name."""
+        assert self._view is not None, "admitted"
         collection = self._view.collection(glob)
-        if collection is None or not collection.members:
-            channel.force(glob)
-        if collection is not None:
-            for name in (*collection.removed, *[member.name for member in collection.members]):
-                channel.force(name)
+        if collection is None:
+            return [glob]
+        members = [member.name for member in collection.members]
+        return [*collection.removed, *members] if members else [glob, *collection.removed]
+
+    def _of_interest(self, channel: XdsChannel) -> list[str]:
+        if channel.type_url != names.ENDPOINT:
+            return super()._of_interest(channel)
+        return [name for glob in channel.names for name in self._collected(glob)]
 
     def _unsubscribe(self, channel: XdsChannel, name: str) -> None:
         if name == EVERYTHING:

@@ -77,4 +77,6 @@ if [ "$what" = dev ]; then
     apt_missing dnsperf dnsperf dig bind9-dnsutils kdig knot-dnsutils
     # What docs/etcd.md shows, and what checks deploy/systemd.
     apt_missing etcdctl etcd-client haproxy haproxy curl curl jq jq systemd-analyze systemd
+    # Programs whose clock is another.
+    apt_missing faketime faketime
 fi

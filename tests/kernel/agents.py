@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,34 +19,9 @@ from typing import Any, Protocol
 
 from tests.e2e.running import ROOT, kubectl_path, spawn, stop
 from tests.kernel.cluster import CLIENT
+from tests.kernel.load import SERVER
 from tests.kernel.netns import Host, Net, run
 
-#: a server that answers with its name; at SIGTERM it serves who has come, and ends when no one comes any more
-SERVER = """
-import asyncio, signal, sys
-name, count = sys.argv[1].encode(), 0
-async def answer(reader, writer):
-    global count
-    count += 1
-    try:
-        while await reader.read(100):
-            writer.write(name + b"\\n")
-            await writer.drain()
-    except OSError:
-        pass
-    writer.close()
-async def main():
-    ended = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
-    server = await asyncio.start_server(answer, "0.0.0.0", 8080, backlog=1024)
-    await ended.wait()
-    seen = -1
-    while seen != count:
-        seen = count
-        await asyncio.sleep(0.5)
-    server.close()
-asyncio.run(main())
-"""
 SERVICE = {
     "apiVersion": "v1",
     "kind": "Service",
@@ -52,18 +29,31 @@ SERVICE = {
     "spec": {"clusterIP": "10.96.0.100", "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
 }
 VIP = "10.96.0.100"
-#: makes ``time.time`` of a Python program differ from the machine's by what a file says
-CLOCK = """
-import os, time
-_true = time.time
-def _shifted():
-    try:
-        with open(os.environ["CLOCK_FILE"]) as file:
-            return _true() + float(file.read() or 0)
-    except (OSError, ValueError):
-        return _true()
-time.time = _shifted
-"""
+#: gives a program another CLOCK_REALTIME, and it alone (a time namespace of Linux leaves that clock as it is)
+FAKETIME = "/usr/$LIB/faketime/libfaketime.so.1"
+
+
+class MovedClock:
+    """The wall clock of programs, as libfaketime tells it to them: the machine's, plus what ``move`` says."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "clock"
+        self.move(0)
+
+    def move(self, seconds: int) -> None:
+        """From now on."""
+        temporary = self._file.with_suffix(".new")
+        temporary.write_text(f"{seconds:+d}\n")
+        temporary.replace(self._file)
+        seen = int(run(["env", *self.environment(), "date", "+%s"]).stdout) - time.time()
+        assert abs(seen - seconds) < 300, f"the clock was moved by {seen} s and not by {seconds}"
+
+    def environment(self) -> tuple[str, ...]:
+        """For ``env``: of the programs whose clock it is."""
+        return (
+            f"LD_PRELOAD={FAKETIME}", f"FAKETIME_TIMESTAMP_FILE={self._file}", "FAKETIME_NO_CACHE=1",
+            "FAKETIME_DONT_FAKE_MONOTONIC=1",
+        )  # fmt: skip
 
 
 class Machine:
@@ -78,15 +68,17 @@ class Machine:
         self.said: list[str] = []
         self._reader = threading.Thread()
         self.process: subprocess.Popen[str] | None = None
-        self.clock = _clock_of(self.folder)
+        #: of its agent, if it has one of its own
+        self.clock: MovedClock | None = None
 
     def start(self, *flags: str) -> None:
         environment = {
             "KUBECONFIG": str(self.kubeconfig), "XDG_STATE_HOME": str(self.folder),
-            "XDG_RUNTIME_DIR": str(self.folder / "run"), **self.clock,
+            "XDG_RUNTIME_DIR": str(self.folder / "run"), "PYTHONPATH": str(ROOT / "src"),
         }  # fmt: skip
         self.process = self.host.spawn([
             "env", *(f"{name}={value}" for name, value in environment.items()),
+            *(self.clock.environment() if self.clock is not None else ()),
             sys.executable, "-m", "sliceplane", "agent", "run", "web", "--name", self.name, "--port", "http=8080",
             *flags, "--", sys.executable, "-I", "-c", SERVER, self.name,
         ])  # fmt: skip
@@ -125,9 +117,10 @@ class Machine:
 
 
 class Ground(Protocol):
-    """What agents stand on: an API server, a judge and a node proxy, on one machine."""
+    """What agents stand on: an API server, a judge and a node proxy, on one machine.  ``clock``: the judge's."""
 
     kubeconfig: Path
+    clock: MovedClock | None
 
     def start(self) -> None: ...
 
@@ -140,11 +133,11 @@ class OurPlane:
     def __init__(self, node: Host, folder: Path) -> None:
         self._node = node
         self._folder = folder
-        self._clock = _clock_of(folder)
         self._port = "0"
+        self.clock: MovedClock | None = None
 
     def start(self) -> None:
-        clock = (f"{name}={value}" for name, value in self._clock.items())
+        clock = self.clock.environment() if self.clock is not None else ()
         flags = ("--bind-address", self._node.ip4, "--proxy", "--hostname-override", "node-1")
         prefix = (*self._node.place.command(), "env", *clock)
         self._plane = spawn(self._folder, "--secure-port", self._port, *flags, prefix=prefix)
@@ -156,17 +149,22 @@ class OurPlane:
 
 
 class AgentTown:
-    """*ground*: made of the node's host and a folder."""
+    """*ground*: made of the node's host and a folder.  *clocks*: the judge and the first agent have one each."""
 
-    def __init__(self, net: Net, folder: Path, ground: Callable[[Host, Path], Ground]) -> None:
+    def __init__(self, net: Net, folder: Path, ground: Callable[[Host, Path], Ground], *, clocks: bool) -> None:
         self.folder = folder
         self.node = net.add_host("node", ip4="10.79.0.1/16", ip6="fd79::1/64")
         self.ground = ground(self.node, folder)
+        if clocks:
+            assert shutil.which("faketime"), "needs the Debian package faketime"
+            self.ground.clock = MovedClock(folder)
         self.ground.start()
         self.machines = []
         for number in (1, 2):
             host = net.add_host(f"vm{number}", ip4=f"10.79.1.{number}/16", ip6=f"fd79::1:{number}/64")
             self.machines.append(Machine(host, f"vm{number}", folder, self.ground.kubeconfig))
+        if clocks:
+            self.machines[0].clock = MovedClock(self.machines[0].folder)
         self.kubectl("create", "-f", "-", document=SERVICE)
 
     def kubectl(self, *arguments: str, document: Any = None, kubeconfig: Path | None = None) -> str:
@@ -189,19 +187,13 @@ class AgentTown:
         return set(json.loads(self.node.converse(CLIENT, json.dumps(["tcp", VIP, 80, 16, 20.0]))))
 
 
-def _clock_of(folder: Path) -> dict[str, str]:
-    """For the environment of a process whose clock can be set: write seconds to the file ``clock`` in *folder*."""
-    modules = folder / "modules"
-    modules.mkdir()
-    (modules / "sitecustomize.py").write_text(CLOCK)
-    return {"CLOCK_FILE": str(folder / "clock"), "PYTHONPATH": f"{modules}{os.pathsep}{ROOT / 'src'}"}
-
-
 @contextmanager
-def agent_town(folder: Path, ground: Callable[[Host, Path], Ground] = OurPlane) -> Iterator[AgentTown]:
+def agent_town(
+    folder: Path, ground: Callable[[Host, Path], Ground] = OurPlane, *, clocks: bool = False
+) -> Iterator[AgentTown]:
     """Two machines."""
     with Net("spa") as net:
-        town = AgentTown(net, folder, ground)
+        town = AgentTown(net, folder, ground, clocks=clocks)
         try:
             yield town
         finally:

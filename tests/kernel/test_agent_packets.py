@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -24,6 +25,8 @@ from tests.waiting import eventually
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(600)]
 
 BOTH: Final = {"vm1", "vm2"}
+#: requests a second that tell until when a client was led to what is gone
+PROBES: Final = 200.0
 
 
 @pytest.fixture
@@ -49,21 +52,21 @@ async def _serve(town: AgentTown) -> None:
 async def terminate_under_load(
     town: AgentTown, rate: float, drained: str = "all 1 nodes have followed"
 ) -> dict[str, Any]:
-    """One agent gets SIGTERM while clients ask."""
+    """One agent gets SIGTERM while clients ask, a second's requests before and after."""
     first = town.machines[0]
     async with load(town.node, VIP, rate) as client:
-        await client.more(100)
+        await client.more(round(rate))
         began = time.monotonic()
         first.end()
         code = await first.ended()
         took_s = time.monotonic() - began
-        await client.more(100)
+        await client.more(round(rate))
         tally = await client.tally()
     assert code == 0, first.said
     tally.assert_none_failed()
     assert set(tally.answers) == BOTH, "both were asked"
     assert any(drained in line for line in first.said), first.said
-    return {"sent": tally.sent, "failed": len(tally.errors), "seconds": round(took_s, 2)}
+    return {"sent": tally.sent, "a second": round(tally.rate), "failed": len(tally.errors), "s": round(took_s, 2)}
 
 
 async def test_no_request_fails_when_an_agent_ends(town: AgentTown) -> None:
@@ -83,12 +86,19 @@ async def test_no_request_fails_at_a_thousand_a_second(town: AgentTown) -> None:
 
 
 async def kill_process(town: AgentTown) -> dict[str, float]:
-    """A server dies; the agent says so, and ends."""
+    """A server dies; the agent says so, and ends.  Seconds until the slice says so, and until the last request of a
+    client that was led there had failed."""
     first = town.machines[0]
-    os.kill(first.server(), signal.SIGKILL)
-    took = {"packets": await until_seen(town.led_to, {"vm2"})}
-    assert await first.ended() == 128 + signal.SIGKILL
-    return took
+    async with load(town.node, VIP, PROBES) as client:
+        await client.more(25)
+        began = time.time()
+        os.kill(first.server(), signal.SIGKILL)
+        ready_s = await until_seen(town.ready, {"vm2"})
+        assert await first.ended() == 128 + signal.SIGKILL
+        await until_seen(town.led_to, {"vm2"})
+        tally = await client.tally()
+    packets_s = max((at - began for at, _ in tally.errors), default=0.0)
+    return {"ready": round(ready_s, 3), "packets": round(packets_s, 3)}
 
 
 async def kill_agent(town: AgentTown) -> dict[str, float]:
@@ -162,22 +172,34 @@ async def api_away(town: AgentTown, seconds: float) -> dict[str, Any]:
     return {"away": seconds, "sent": tally.sent, "failed": len(tally.errors)}
 
 
-async def clocks_moved(town: AgentTown) -> None:
-    """An hour forth and back, of an agent and of the server with its judge."""
+async def clocks_moved(town: AgentTown) -> int:
+    """An hour forth and back, first of an agent alone, then of the judge.  Gives how often a clock was moved."""
     before = await asyncio.to_thread(versions, town)
-    for folder in (town.machines[0].folder, town.folder):
+    moves = 0
+    for clock in (town.machines[0].clock, town.ground.clock):
+        assert clock is not None, "the town has clocks"
         for seconds in (3600, -3600, 0):
-            (folder / "clock").write_text(str(seconds))
+            clock.move(seconds)
             await renewed(town, 4)
+            moves += 1
     assert await asyncio.to_thread(versions, town) == before, "no slice was written"
     assert await asyncio.to_thread(town.led_to) == BOTH
+    return moves
 
 
 @pytest.mark.slow
-async def test_neither_outages_nor_clocks_write_a_slice(town: AgentTown) -> None:
+async def test_a_minute_without_the_api_writes_no_slice(town: AgentTown) -> None:
     await _serve(town)
     await api_away(town, 60.0)
-    await clocks_moved(town)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("faketime") and not os.environ.get("CI"), reason="needs faketime")
+async def test_a_clock_that_is_set_by_an_hour_writes_no_slice(tmp_path: Path) -> None:
+    with agent_town(tmp_path, clocks=True) as town:
+        await _serve(town)
+        await clocks_moved(town)
+        await kill_process(town)
 
 
 async def main(outages: tuple[float, ...]) -> None:
@@ -191,10 +213,11 @@ async def main(outages: tuple[float, ...]) -> None:
             await come_back(town)
             print("kill -9 of the agent, s:", await kill_agent(town), flush=True)
             await come_back(town)
-        await clocks_moved(town)
-        print("clocks of an agent and of the server moved by an hour, both ways: nothing was written", flush=True)
         for seconds in outages:
             print("API away:", await api_away(town, seconds), flush=True)
+    with tempfile.TemporaryDirectory() as folder, agent_town(Path(folder), clocks=True) as town:
+        await _serve(town)
+        print("clocks moved by an hour, and no slice written:", await clocks_moved(town), flush=True)
 
 
 if __name__ == "__main__":

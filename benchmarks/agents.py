@@ -1,4 +1,7 @@
-"""What 1,000 agents cost the plane: its processor time while they renew, and how late others see it.
+"""What 1,000 agents cost the plane: its processor time while they renew, and how late others see what is written.
+
+A bystander writes a slice of a Service that has no agents and watches it by name: its lag without agents is compared
+with its lag among them.
 
 The agents write and watch what ``sliceplane agent`` does, in processes of their own (``tools.agent_fleet``); server,
 judge and storage are those of ``sliceplane up``.  Then 600 of them are killed: every endpoint stays, since so many are
@@ -12,18 +15,22 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from itertools import count
 from pathlib import Path
 
 from benchmarks.harness import Result, main, percentile
 from benchmarks.tools.cluster import populate
+from benchmarks.tools.objects import slice_document
 from benchmarks.tools.process import PlaneProcess, Process, scratch
-from sliceplane.api.codec import decode
+from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Lease, Service
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.api.requests import Selection
+from sliceplane.api.errors import StatusError
+from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Services
 from sliceplane.external.judge import HOLD_S
-from sliceplane.external.registration import LABEL_AGENT, LEASE_S, RENEW_S
+from sliceplane.external.registration import LABEL_AGENT, LEASE_S
+from sliceplane.external.tenure import LeaseTerms
 from sliceplane.kit.times import parse_time
 from sliceplane.shell.tools.guarding import held_of
 from sliceplane.shell.tools.lists import list_whole
@@ -38,6 +45,8 @@ SECONDS = 60.0
 SMALL_FLEETS = (1, 5)
 SMALL_SERVICES = 1
 SMALL_S = 6.0
+#: between two writes of the bystander
+BYSTANDER_S = 0.05
 CORE_SHARE = 0.4
 #: to connect, with TLS, and to write what they keep
 START_S = 600.0
@@ -63,6 +72,49 @@ async def lateness_s(client: HttpClient, seconds: float) -> list[float]:
                 lease = decode(message.body, Lease)
                 late.append(time.time() - parse_time(lease.spec.renew_time or ""))
     return late
+
+
+async def lags_s(client: HttpClient, seconds: float) -> list[float]:
+    """A bystander's: from the moment when a write is sent until a watcher of that object sees it."""
+    document = slice_document("bystander-1", "bystander", range(1))
+    document["metadata"]["namespace"] = namespace = "default"
+    with suppress(StatusError):  # it is there already
+        await client.create(EndpointSlices, namespace, encode(document))
+    sent: dict[str, float] = {}
+    lags: list[float] = []
+    selection = Selection(EndpointSlices, namespace, field_selector="metadata.name=bystander-1")
+    version = (await client.list(selection)).resource_version
+
+    async def write() -> None:
+        for number in count():
+            at = str(number)
+            body = encode({"metadata": {"annotations": {"example.com/at": at}}})
+            patch = Write(verb="patch", resource=EndpointSlices, namespace=namespace, name="bystander-1", body=body)
+            sent[at] = time.monotonic()
+            await client.perform(patch)
+            await asyncio.sleep(BYSTANDER_S)
+
+    writer = asyncio.create_task(write())
+    try:
+        with suppress(TimeoutError):
+            async with (
+                asyncio.timeout(seconds),
+                client.watch(selection, resource_version=version, bookmarks=False) as messages,
+            ):
+                async for message in messages:
+                    annotations = decode(message.body, EndpointSlice).metadata.annotations or {}
+                    lags.append(time.monotonic() - sent[annotations["example.com/at"]])
+    finally:
+        writer.cancel()
+        await asyncio.gather(writer, return_exceptions=True)
+    return lags
+
+
+def lag_results(lags: list[float], size: str) -> list[Result]:
+    return [
+        Result(name=f"a bystander's lag, p{percent}", size=size, value=percentile(lags, percent) * 1e3, unit="ms")
+        for percent in (50, 99)
+    ]
 
 
 async def _slices(client: HttpClient) -> dict[str, bool]:
@@ -104,6 +156,8 @@ async def measure(small: bool) -> list[Result]:
             ((Services, "default", {"metadata": {"name": f"web-{n}"}, "spec": spec}, None) for n in range(services)),
         )
         server = stack.enter_context(PlaneProcess(folder))
+        async with HttpClient(from_file(server.kubeconfig)) as client:
+            results += lag_results(await lags_s(client, seconds / 2), "no agents")
 
         def fleet(at: int) -> Process:
             numbers = (str(sum(counts[:at])), str(counts[at]), str(services))
@@ -116,24 +170,25 @@ async def measure(small: bool) -> list[Result]:
         async with HttpClient(from_file(server.kubeconfig)) as client:
             before = await _slices(client)
             assert sum(before.values()) == agents, before
-            count = await asyncio.to_thread(renewals, fleets)
+            renewed = await asyncio.to_thread(renewals, fleets)
             began = time.monotonic()
             cpu_s = server.cpu_s()
             late = await lateness_s(client, seconds)
             took_s = time.monotonic() - began
             cpu_s = server.cpu_s() - cpu_s
-            count = await asyncio.to_thread(renewals, fleets) - count
+            renewed = await asyncio.to_thread(renewals, fleets) - renewed
+            results += lag_results(await lags_s(client, seconds / 2), size)
             results += [
-                Result(name="renewals", size=size, value=count / took_s, unit="1/s"),
+                Result(name="renewals", size=size, value=renewed / took_s, unit="1/s"),
                 # at the agents' own pace, which a busy machine does not give them
                 Result(
                     name="server CPU, a renewal every 5 s each",
                     size=size,
-                    value=cpu_s / count * agents / RENEW_S,
+                    value=cpu_s / renewed * agents / LeaseTerms().renew_s,
                     unit="cores",
                     budget=CORE_SHARE,
                 ),
-                Result(name="server CPU for a renewal", size=size, value=cpu_s / count * 1e3, unit="ms"),
+                Result(name="server CPU for a renewal", size=size, value=cpu_s / renewed * 1e3, unit="ms"),
                 Result(name="server memory", size=size, value=server.rss_mib(), unit="MiB"),
             ]
             for percent in (50, 99):

@@ -20,7 +20,7 @@ from benchmarks.tools.load_clients import Client
 from sliceplane.api.codec import encode
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Resource, Services
-from sliceplane.external.registration import FIELD_MANAGER, RENEW_S, AgentPort, Registration, lease_name
+from sliceplane.external.registration import FIELD_MANAGER, AgentPort, Registration, lease_name
 from sliceplane.external.tenure import SPREAD, AgentConfig, Tenure
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.transport.kubeconfig import load
@@ -67,7 +67,7 @@ class Agent:
 
     async def renew_for_ever(self) -> None:
         while True:
-            await asyncio.sleep(RENEW_S * self._rng.uniform(1 - SPREAD, 1 + SPREAD))
+            await asyncio.sleep(self._config.terms.renew_s * self._rng.uniform(1 - SPREAD, 1 + SPREAD))
             await self._renew()
             self.renewals += 1
 

@@ -15,7 +15,7 @@ from sliceplane.controllers.external_agent import AgentController
 from sliceplane.controllers.external_endpoints import ExternalEndpointsController
 from sliceplane.external.checks import CheckSpec
 from sliceplane.external.registration import AgentPort, Registration
-from sliceplane.external.tenure import AgentConfig
+from sliceplane.external.tenure import AgentConfig, LeaseTerms
 from sliceplane.kit.rng import Rng
 from sliceplane.sim.network import Answer, Network
 from sliceplane.sim.process import Process
@@ -108,8 +108,8 @@ class Farm:
         return Registration(agent=name, namespace="default", addresses=(address,), **wanted)
 
     def agent(self, name: str, address: str, *, start: str = "1", host: str = "", **more: Any) -> Agent:
-        takeover = more.pop("takeover", False)
-        config = AgentConfig(name=name, host=host or f"host-{name}", start=start, takeover=takeover)
+        terms = LeaseTerms(takeover=more.pop("takeover", False))
+        config = AgentConfig(name=name, host=host or f"host-{name}", start=start, terms=terms)
         agent = Agent(self, config, (self.registration(name, address, **more),), Link(self.sim.network))
         agent.start()
         return agent

@@ -166,6 +166,7 @@ def _run_file(path: Path, flags: dict[str, Any]) -> None:
 
 def _serve(flags: dict[str, Any], command: tuple[str, ...], read: Any, path: Path | None) -> None:
     from sliceplane.external.agent_file import AgentFileError
+    from sliceplane.external.tenure import LeaseTerms
     from sliceplane.shell.agent.control import NoAgent
     from sliceplane.shell.agent.machine import MachineError
     from sliceplane.shell.agent.program import AgentOptions
@@ -173,10 +174,9 @@ def _serve(flags: dict[str, Any], command: tuple[str, ...], read: Any, path: Pat
 
     options = AgentOptions(
         command=command,
-        lease_s=flags["lease_s"],
+        terms=LeaseTerms(lease_s=flags["lease_s"], takeover=flags["takeover"]),
         drain_s=flags["drain_s"],
         stop_s=flags["stop_s"],
-        takeover=flags["takeover"],
         create_service=flags.get("create_service", False),
         dry_run=flags.get("dry_run", False),
         path=path,

@@ -12,8 +12,8 @@ Three things are refused, with a sentence in an annotation of the slice that the
 - an address that is a Pod's, or of the networks of cluster IPs and of Nodes' Pods, if the account does not say;
 - an address and port that another agent brought to the same Service later: the newest Lease keeps it.
 
-What is held in a mass expiry is told by the condition ``AgentRemovalHeld`` of each Service concerned.  Each agent that
-is held is probed once: if all its ports refuse a connection it is withdrawn at once.  No answer says nothing.
+What is held in a mass expiry is told by each Service concerned (``external.notices``).  Each agent that is held is
+probed once: if all its ports refuse a connection it is withdrawn at once.  No answer says nothing.
 """
 
 from __future__ import annotations
@@ -21,33 +21,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-import msgspec
-from msgspec.structs import replace
-
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Lease, Node, Pod, Service, ServiceCIDR
-from sliceplane.api.discovery import LABEL_MANAGED_BY, EndpointConditions, EndpointSlice
-from sliceplane.api.meta import Document, Object, is_newer
+from sliceplane.api.discovery import LABEL_MANAGED_BY, EndpointSlice
+from sliceplane.api.meta import Object, is_newer
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, ServiceAccounts, ServiceCIDRs, Services
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Selection, Write, condition_write
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.external.judge import LeaseJudge
+from sliceplane.external.notices import HoldNotices
 from sliceplane.external.refusals import AgentRefusals
-from sliceplane.external.registration import (
-    ANNOTATION_CIDRS,
-    ANNOTATION_REFUSED,
-    ANNOTATION_RELEASE,
-    ANNOTATION_STATE,
-    CONDITION_HELD,
-    LABEL_AGENT,
-    LEASE_S,
-    MANAGED_BY,
-    conditions,
-)
+from sliceplane.external.registration import ANNOTATION_CIDRS, LABEL_AGENT, LEASE_S, MANAGED_BY
+from sliceplane.external.withdrawal import lease_end, refusal, shown_refusal, withdrawal
 from sliceplane.informer.cache import Change
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.metrics import Family, Metrics
-from sliceplane.kit.times import format_time
 
 #: from the moment when an agent is lost until its Lease goes
 FORGET_AFTER_S: Final = 600.0
@@ -85,11 +73,7 @@ class ExternalEndpointsController(KeyedController):
         self._services: dict[str, Service] = {}
         #: agents that are lost -> since when
         self._lost: dict[str, float] = {}
-        #: status of the condition that Services show
-        self._shown: dict[str, tuple[str, str]] = {}
-        self._released: dict[str, str] = {}
-        #: the judge's ``held_changes`` of which Services were told last; -1: a Service has changed since
-        self._told_changes = -1
+        self._notices = HoldNotices(self._judge, self._refusals.services_of)
         self._metrics = Metrics()
         self._losses = self._metrics.counter("sliceplane_agents_lost_total", "Agents whose Lease ran out.")
         self._metrics.computed("gauge", "sliceplane_agents", "Agents that have a Lease.", lambda: len(self._leases))
@@ -173,22 +157,13 @@ class ExternalEndpointsController(KeyedController):
 
     def _on_service(self, key: str, new: Service | None, now: float) -> None:
         self._services.pop(key, None)
-        self._shown.pop(key, None)
-        self._told_changes = -1
-        if new is None:
-            self._released.pop(key, None)
-            return
-        self._services[key] = new
-        for condition in new.status.conditions or ():
-            if condition.type == CONDITION_HELD:
-                self._shown[key] = (condition.status, condition.message)
-        asked = (new.metadata.annotations or {}).get(ANNOTATION_RELEASE, "")
-        if asked and asked != self._released.get(key) and self._judge.held_of(key):
+        if new is not None:
+            self._services[key] = new
+        if self._notices.on_service(key, new):
             held = self._judge.held
             self._judge.release(now)
             for agent in held:
                 self.enqueue(agent, now)
-        self._released[key] = asked
 
     # -- work -------------------------------------------------------------------------------------------
 
@@ -219,7 +194,7 @@ class ExternalEndpointsController(KeyedController):
         if withdrawals or now < forget_at:
             self.enqueue_after(key, max(0.0, forget_at - now), now)
             return withdrawals
-        return (_forget(lease),)
+        return (lease_end(lease),)
 
     def _of_living(self, key: str, lease: Lease, now: float) -> tuple[Write, ...]:
         if self._judge.asks(key, now):
@@ -239,22 +214,18 @@ class ExternalEndpointsController(KeyedController):
         return self._refusal_writes(key)
 
     def _withdrawals(self, key: str) -> tuple[Write, ...]:
-        writes = []
-        for slice_key in self._refusals.slices_of(key):
-            found = self._slices[slice_key]
-            if (found.metadata.annotations or {}).get(ANNOTATION_STATE) != "lost" or _serves(found):
-                writes.append(_patch(found, {ANNOTATION_STATE: "lost"}, withdraw=True))
-        return tuple(writes)
+        writes = (withdrawal(self._slices[slice_key]) for slice_key in self._refusals.slices_of(key))
+        return tuple(write for write in writes if write is not None)
 
     def _refusal_writes(self, key: str) -> tuple[Write, ...]:
         writes = []
         for slice_key in self._refusals.slices_of(key):
             found = self._slices[slice_key]
             why = self._refusals.why(slice_key)
-            shown = (found.metadata.annotations or {}).get(ANNOTATION_REFUSED, "")
-            if why != shown or (why and _serves(found)):
-                writes.append(_patch(found, {ANNOTATION_REFUSED: why or None}, withdraw=bool(why)))
-            if why and why != shown:
+            write = refusal(found, why)
+            if write is not None:
+                writes.append(write)
+            if why and why != shown_refusal(found):
                 self._tell(key, "AgentRefused", why)
         return tuple(writes)
 
@@ -275,41 +246,15 @@ class ExternalEndpointsController(KeyedController):
                     )
                 )
 
-    # -- what is held is told ---------------------------------------------------------------------------
-
     def _tell_held(self, now: float) -> None:
-        if self._told_changes == self._judge.held_changes:
-            return
-        self._told_changes = self._judge.held_changes
-        concerned = {service for key in self._judge.held for service in self._refusals.services_of(key)}
-        for service_key in sorted(concerned | self._shown.keys()):
-            if self._wanted(service_key) != self._shown.get(service_key):
-                self.enqueue(f"{_CONDITION}{service_key}", now)
-
-    def _wanted(self, service_key: str) -> tuple[str, str] | None:
-        hold = self._judge.hold
-        held = self._judge.held_of(service_key)
-        if hold is not None and held:
-            text = (
-                f"{held} agents fell silent together; their endpoints stay until {format_time(hold.until)}, "
-                "and then go by a tenth every 10 s"
-            )
-            return ("True", text)
-        return ("False", "nothing is held") if service_key in self._shown else None
+        for service_key in self._notices.take_outdated():
+            self.enqueue(f"{_CONDITION}{service_key}", now)
 
     def _condition_write(self, service_key: str, now: float) -> tuple[Write, ...]:
         service = self._services.get(service_key)
-        wanted = self._wanted(service_key)
-        if service is None or wanted is None or wanted == self._shown.get(service_key):
+        condition = self._notices.condition(service_key, now)
+        if service is None or condition is None:
             return ()
-        status, message = wanted
-        condition = {
-            "type": CONDITION_HELD,
-            "status": status,
-            "reason": "ManySilent" if status == "True" else "Over",
-            "message": message,
-            "lastTransitionTime": format_time(now),
-        }
         meta = service.metadata
         return (condition_write(Services, meta.namespace, meta.name, meta.uid, condition),)
 
@@ -353,45 +298,4 @@ def _own_addresses(pod: Pod | None) -> tuple[str, ...]:
         return ()
     return tuple(address.ip for address in pod.status.pod_ips or ()) or (
         (pod.status.pod_ip,) if pod.status.pod_ip else ()
-    )
-
-
-def _serves(found: EndpointSlice) -> bool:
-    """As consumers read it: what is not said is true."""
-    return any(
-        endpoint.conditions.ready is not False or endpoint.conditions.serving is not False
-        for endpoint in found.endpoints or ()
-    )
-
-
-def _patch(found: EndpointSlice, annotations: dict[str, str | None], *, withdraw: bool) -> Write:
-    """Of this very version: what the agent wrote since stays."""
-    meta = found.metadata
-    body: Document = {
-        "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version, "annotations": annotations}
-    }
-    if withdraw:
-        gone = msgspec.convert(conditions("lost", publish_not_ready=False), EndpointConditions)
-        body["endpoints"] = [replace(endpoint, conditions=gone) for endpoint in found.endpoints or ()]
-    return Write(
-        verb="patch",
-        resource=EndpointSlices,
-        namespace=meta.namespace,
-        name=meta.name,
-        body=encode(body),
-        tolerate=("NotFound", "Conflict"),
-    )
-
-
-def _forget(lease: Lease) -> Write:
-    """The end of this version of the Lease; a renewal that was not seen yet keeps it."""
-    meta = lease.metadata
-    preconditions = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-    return Write(
-        verb="delete",
-        resource=Leases,
-        namespace=meta.namespace,
-        name=meta.name,
-        body=encode({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}),
-        tolerate=("NotFound", "Conflict"),
     )

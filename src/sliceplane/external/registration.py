@@ -35,9 +35,8 @@ ANNOTATION_RELEASE: Final = "agent.sliceplane.dev/release"
 #: of a Service: agents of it fell silent, and their endpoints are held
 CONDITION_HELD: Final = "AgentRemovalHeld"
 LEASE_PREFIX: Final = "agent-"
-#: what a Lease lasts, and between two renewals
+#: what a Lease lasts; it is renewed three times meanwhile (``tenure``)
 LEASE_S: Final = 15.0
-RENEW_S: Final = 5.0
 _HASH_LENGTH: Final = 10
 
 #: ``unknown``: no check has said anything; ``lost``: the judge's word for an agent that fell silent

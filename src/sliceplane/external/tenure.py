@@ -19,7 +19,7 @@ from sliceplane.api.core import Lease
 from sliceplane.api.meta import Document, is_newer
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Leases
-from sliceplane.external.registration import LABEL_AGENT, LEASE_S, RENEW_S, lease_name
+from sliceplane.external.registration import LABEL_AGENT, LEASE_S, lease_name
 from sliceplane.kit.times import format_micro_time
 
 #: renewals are spread by this part of their period
@@ -29,15 +29,26 @@ Standing = Literal["free", "ours", "watched", "refused"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTerms:
+    """What a person chose: how long a silent agent is believed to live, and whether it takes its name from another."""
+
+    lease_s: float = LEASE_S
+    takeover: bool = False
+
+    @property
+    def renew_s(self) -> float:
+        """Two renewals may get lost."""
+        return self.lease_s / 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
     """``host``: stays the same as long as the machine does; ``start``: of this start of the agent."""
 
     name: str
     host: str
     start: str
-    lease_s: float = LEASE_S
-    renew_s: float = RENEW_S
-    takeover: bool = False
+    terms: LeaseTerms = LeaseTerms()
 
     @property
     def identity(self) -> str:
@@ -85,7 +96,7 @@ class Tenure:
         if write.verb != "get":
             self.is_new |= write.patch_type == "apply"
             self.renewed_at = self._asked_at
-            self.renew_at = self._asked_at + self._config.renew_s * spread
+            self.renew_at = self._asked_at + self._config.terms.renew_s * spread
 
     def _on_lease(self, lease: Lease | None, now: float) -> None:
         known = self.lease
@@ -107,7 +118,7 @@ class Tenure:
             self.refused_by = ""
             return "ours"
         is_ours = not holder or holder.rpartition("_")[0] == self._config.host
-        if is_ours or self._config.takeover or now >= self.silent_at:
+        if is_ours or self._config.terms.takeover or now >= self.silent_at:
             self.refused_by = ""
             self.renew_at = now
             return "ours"
@@ -122,13 +133,13 @@ class Tenure:
     def silent_at(self) -> float:
         """When a holder that does not renew until then is believed to be gone."""
         seconds = self.lease.spec.lease_duration_seconds if self.lease is not None else None
-        return self._seen_at + float(seconds or self._config.lease_s)
+        return self._seen_at + float(seconds or self._config.terms.lease_s)
 
     def is_due(self, now: float) -> bool:
         return self.renew_at <= now
 
     def is_half_over(self, now: float) -> bool:
-        return now - (self.renewed_at or 0.0) > self._config.renew_s / 2
+        return now - (self.renewed_at or 0.0) > self._config.terms.renew_s / 2
 
     def read(self) -> Write:
         return Write(verb="get", resource=Leases, namespace=self._namespace, name=self._name, tolerate=("NotFound",))
@@ -138,7 +149,7 @@ class Tenure:
         labels = {LABEL_AGENT: self._config.name}
         spec: Document = {
             "holderIdentity": self._config.identity,
-            "leaseDurationSeconds": round(self._config.lease_s),
+            "leaseDurationSeconds": round(self._config.terms.lease_s),
             "renewTime": format_micro_time(now),
         }
         lease = self.lease

@@ -23,6 +23,7 @@ from sliceplane.client import connect
 from sliceplane.external.agent_file import AgentFile, ServiceEntry, read_agent_file
 from sliceplane.external.checks import CheckSpec
 from sliceplane.external.registration import AgentPort
+from sliceplane.external.tenure import LeaseTerms
 from sliceplane.shell.agent import control
 from sliceplane.shell.agent.granting import Grant, apply_grant
 from sliceplane.shell.agent.listing import ListedAgent, list_of
@@ -59,7 +60,7 @@ class Running:
         self.said: list[str] = []
         self.stop: Callable[[], object] = lambda: None
         chosen: dict[str, Any] = {
-            "command": (), "lease_s": 15.0, "drain_s": 0.2, "stop_s": 30.0, "takeover": False,
+            "command": (), "terms": LeaseTerms(), "drain_s": 0.2, "stop_s": 30.0,
             "create_service": False, "dry_run": False, "path": None, **options,
         }  # fmt: skip
         connection = from_file(machine.kubeconfig)
@@ -192,7 +193,7 @@ async def test_a_pass_lasts_as_long_as_was_said(machine: Machine, service: str) 
 async def test_one_name_has_one_process_on_a_machine_and_one_host(
     machine: Machine, service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with machine.agent(service, _WELL, lease_s=3.0):
+    async with machine.agent(service, _WELL, terms=LeaseTerms(lease_s=3.0)):
         await machine.until("ready", True)
         async with machine.agent(service, _WELL) as second:
             with pytest.raises(MachineError, match="runs on this machine already"):

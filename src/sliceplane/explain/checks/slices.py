@@ -38,8 +38,18 @@ _HELD: Final = {
     REASON_HELD: "slices list endpoints whose Pods are missing, or are not ready by their Node's silence",
     CONDITION_HELD: "slices list endpoints whose agents may be gone",
 }
-#: states of an agent's endpoint that somebody should see to
-_STATES: Final = {"lost": "it fell silent for longer than its Lease lasts", "failing": "its checks fail"}
+#: states of an agent's endpoint that somebody should see to, and how
+_STATES: Final = {
+    "lost": (
+        "it fell silent for longer than its Lease lasts",
+        "on its machine, see that it runs and reaches the API server: sliceplane agent status {agent}",
+    ),
+    "failing": ("its checks fail", "on its machine, see what they saw: sliceplane agent status {agent}"),
+}
+_REFUSED: Final = (
+    "start it with another --address, or stop who else has this one, "
+    "or allow it: sliceplane agent grant {agent} --service {service} --cidr NETWORK"
+)
 
 
 def wants(case: ServiceCase) -> Iterator[Selection]:
@@ -197,13 +207,14 @@ def of_agents(case: ServiceCase) -> Iterable[Finding]:
             continue
         told.add(agent)
         annotation = ANNOTATION_REFUSED if refused else ANNOTATION_STATE
+        why, remedy = (refused, _REFUSED) if refused else _STATES[state]
         yield Finding(
             code="E17",
             subject=case.subject,
-            sentence=f"agent {agent}: {refused or _STATES[state]}",
+            sentence=f"agent {agent}: {why}",
             evidence=(seen(SLICES, endpoint_slice, f"metadata.annotations[{annotation}]", refused or state),),
             effect=f"no node sends to {some([ip for part in endpoint_slice.endpoints or () for ip in part.addresses])}",
-            remedy=f"on its machine: sliceplane agent status {agent}",
+            remedy=remedy.format(agent=agent, service=case.name),
         )
 
 

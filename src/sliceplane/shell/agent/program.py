@@ -20,7 +20,7 @@ from typing import Any, Final
 from sliceplane.controllers.external_agent import AgentController
 from sliceplane.external.checks import CheckProbe, Kind
 from sliceplane.external.registration import Registration
-from sliceplane.external.tenure import AgentConfig
+from sliceplane.external.tenure import AgentConfig, LeaseTerms
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.agent import control
 from sliceplane.shell.agent.child import Child
@@ -47,10 +47,9 @@ class AgentOptions:
     a name that another host has, the others end."""
 
     command: tuple[str, ...]
-    lease_s: float
+    terms: LeaseTerms
     drain_s: float
     stop_s: float
-    takeover: bool
     create_service: bool
     dry_run: bool
     path: Path | None

@@ -55,14 +55,8 @@ async def serve(
     lock = lock_name(folder, name)
     try:
         async with HttpClient(connection, field_manager=FIELD_MANAGER) as client:
-            config = AgentConfig(
-                name=name,
-                host=host_id(folder),
-                start=secrets.token_hex(4),
-                lease_s=options.lease_s,
-                renew_s=options.lease_s / 3,
-                takeover=options.takeover,
-            )
+            start = secrets.token_hex(4)
+            config = AgentConfig(name=name, host=host_id(folder), start=start, terms=options.terms)
             agent: Agent | None = None
             while True:
                 registrations = await _registrations(client, connection, wanted._replace(name=name), options)

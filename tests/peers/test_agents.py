@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 from tests.e2e.running import ROOT, kubectl_path
-from tests.kernel.agents import VIP, AgentTown, agent_town
+from tests.kernel.agents import VIP, AgentTown, MovedClock, agent_town
 from tests.kernel.load import load
 from tests.kernel.netns import Host
 from tests.kernel.test_agent_packets import (
     BOTH,
     api_away,
+    clocks_moved,
     come_back,
     kill_agent,
     kill_process,
@@ -53,6 +54,7 @@ class ForeignCluster:
         self._node = node
         self._folder = folder
         self.kubeconfig = folder / "admin.kubeconfig"
+        self.clock: MovedClock | None = None
         self._stack = ExitStack()
         self._flags = kubernetes.api_server_flags(folder, "http://127.0.0.1:2379", node.ip4, 6443)
 
@@ -67,7 +69,8 @@ class ForeignCluster:
             authority = f"--from-file=ca.crt={self._folder / 'certs' / 'apiserver.crt'}"
             self._kubectl("create", "configmap", "kube-root-ca.crt", authority)
         self._begin("kube-proxy", self._kube_proxy, "--config", configuration(self._folder, str(self.kubeconfig)))
-        command = ("env", f"PYTHONPATH={ROOT / 'src'}", sys.executable, "-m", "sliceplane", "controllers")
+        clock = self.clock.environment() if self.clock is not None else ()
+        command = ("env", *clock, f"PYTHONPATH={ROOT / 'src'}", sys.executable, "-m", "sliceplane", "controllers")
         which = "--controllers=external-endpoints"
         self._begin("controllers", *command, which, "--kubeconfig", str(self.kubeconfig))
 
@@ -84,7 +87,10 @@ class ForeignCluster:
 
 
 def test_agents_serve_a_cluster_that_is_not_ours(kube_apiserver: str, kube_proxy: str, tmp_path: Path) -> None:
-    with agent_town(tmp_path, lambda node, folder: ForeignCluster(kube_apiserver, kube_proxy, node, folder)) as town:
+    def ground(node: Host, folder: Path) -> ForeignCluster:
+        return ForeignCluster(kube_apiserver, kube_proxy, node, folder)
+
+    with agent_town(tmp_path, ground, clocks=True) as town:
         for machine in town.machines:
             machine.kubeconfig = _grant(town, machine.name)
         _a_stolen_account_is_worth_little(town)
@@ -149,4 +155,5 @@ async def _live(town: AgentTown) -> dict[str, Any]:
     figures["kill -9 of the agent, s"] = await kill_agent(town)
     await come_back(town)
     figures["API away"] = await api_away(town, 30.0)
+    figures["clocks moved by an hour"] = await clocks_moved(town)
     return figures

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import ipaddress
 import json
 import os
 import signal
@@ -25,9 +27,11 @@ from sliceplane.external.checks import CheckSpec
 from sliceplane.external.registration import AgentPort
 from sliceplane.external.tenure import LeaseTerms
 from sliceplane.shell.agent import control
+from sliceplane.shell.agent import machine as machine_module
 from sliceplane.shell.agent.granting import Grant, apply_grant
 from sliceplane.shell.agent.listing import ListedAgent, list_of
 from sliceplane.shell.agent.machine import MachineError, SleepWatch
+from sliceplane.shell.agent.probes import look
 from sliceplane.shell.agent.program import EXIT_REFUSED, AgentOptions
 from sliceplane.shell.agent.start import serve, service_of
 from sliceplane.shell.transport.base import Client
@@ -170,6 +174,38 @@ def test_a_clock_that_is_set_is_no_sleep(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(time, "clock_gettime", lambda _: since_boot + 3600.0)
     assert watch.slept()
     assert not watch.slept(), "once for each sleep"
+
+
+async def test_a_process_that_listens_on_loopback_alone_fails_and_the_look_says_why() -> None:
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    assert await look(CheckSpec(kind="tcp"), "127.0.0.1", port) == (True, "connected")
+    for kind in ("tcp", "http"):
+        # another address of this machine
+        passed, text = await look(CheckSpec(kind=kind, timeout_s=60.0), "127.0.0.2", port)
+        assert not passed
+        assert "it listens on a loopback address alone" in text
+    server.close()
+    await server.wait_closed()
+    passed, text = await look(CheckSpec(kind="tcp", timeout_s=60.0), "127.0.0.2", port)
+    assert (passed, text) == (False, os.strerror(errno.ECONNREFUSED)), "it listens nowhere"
+
+
+def test_with_the_server_on_this_machine_auto_is_the_address_that_leads_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    routes = {"127.0.0.1": "127.0.0.1", "192.0.2.1": "192.168.7.9"}
+
+    def source_towards(host: str, _: int) -> ipaddress.IPv4Address:
+        if host not in routes:
+            raise OSError(errno.ENETUNREACH, "Network is unreachable")
+        return ipaddress.IPv4Address(routes[host])
+
+    monkeypatch.setattr(machine_module, "_source_towards", source_towards)
+    monkeypatch.setattr(machine_module, "addresses", lambda **_: ("172.17.0.1", "192.168.7.9"))
+    assert machine_module.own_addresses("https://127.0.0.1:6443", ("auto",)) == ("192.168.7.9",)
+    del routes["192.0.2.1"]
+    assert machine_module.own_addresses("https://127.0.0.1:6443", ("auto",)) == ("172.17.0.1",), "there is no other way"
 
 
 async def test_a_child_can_say_itself_that_it_is_ready(machine: Machine, service: str) -> None:

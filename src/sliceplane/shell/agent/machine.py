@@ -20,6 +20,8 @@ from sliceplane.shell.process.interfaces import addresses
 
 _MACHINE_ID: Final = Path("/etc/machine-id")
 _HOST_FILE: Final = "host-id"
+#: addresses for documentation (RFC 5737, RFC 3849): the way there is the way to everywhere
+_ELSEWHERE: Final = {4: "192.0.2.1", 6: "2001:db8::1"}
 #: clocks with and without sleep that part by more than this: the machine slept
 SLEPT_S: Final = 5.0
 
@@ -108,20 +110,26 @@ def own_addresses(server_url: str, wanted: Iterable[str]) -> tuple[str, ...]:
 
 def _route_source(server_url: str) -> str:
     parts = urlsplit(server_url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
-        candidates = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_DGRAM)
-        family, kind, _, _, target = candidates[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(target)  # no packet: the kernel chooses a route
-            source = ipaddress.ip_address(probe.getsockname()[0].partition("%")[0])
+        source = _source_towards(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
     except OSError as error:
         raise MachineError(f"there is no way to {server_url}: {error}; name an address with --address") from error
     if not source.is_loopback:
         return str(source)
-    # The server is on this machine, too: its clients reach the process by any address of the machine's own.
+    # The server is on this machine, too.  What leads to other machines is an address that they reach; a bridge of
+    # containers has one that they do not.
+    with suppress(OSError):
+        return str(_source_towards(_ELSEWHERE[source.version], 443))
     others = [text for text in addresses(ipv6=True) if ipaddress.ip_address(text).version == source.version]
     return next(iter(others), str(source))
+
+
+def _source_towards(host: str, port: int) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Raises ``OSError``."""
+    family, kind, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(target)  # no packet: the kernel chooses a route
+        return ipaddress.ip_address(probe.getsockname()[0].partition("%")[0])
 
 
 class SleepWatch:

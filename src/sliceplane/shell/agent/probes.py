@@ -19,6 +19,8 @@ from sliceplane.external.checks import CheckSpec
 #: of what a command prints, for people
 _SHOWN_MAX: Final = 200
 _GRPC_METHOD: Final = "/grpc.health.v1.Health/Check"
+#: what a look asks beside itself when it has failed; a machine's own addresses answer at once
+_ASIDE_S: Final = 0.5
 #: HealthCheckResponse with status SERVING
 _SERVING: Final = b"\x08\x01"
 
@@ -34,10 +36,29 @@ async def look(spec: CheckSpec, address: str, first_port: int) -> tuple[bool, st
             return True, await _seen(spec, address, spec.port or first_port)
     except TimeoutError:
         return False, f"no answer within {spec.timeout_s:g} s"
-    except Failed as error:
-        return False, str(error)
-    except OSError as error:
-        return False, error.strerror or str(error)
+    except (Failed, OSError) as error:
+        number = error.errno if isinstance(error, OSError) else None
+        text = os.strerror(number) if number else str(error)
+    if spec.kind != "exec" and await _answers_on_loopback_alone(address, spec.port or first_port):
+        text += "; it listens on a loopback address alone, which no other machine reaches"
+    return False, text
+
+
+async def _answers_on_loopback_alone(address: str, port: int) -> bool:
+    loopback = "::1" if ":" in address else "127.0.0.1"
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_ASIDE_S):
+            try:
+                await _open(address, port)
+            except ConnectionRefusedError:
+                await _open(loopback, port)
+                return True
+    return False
+
+
+async def _open(address: str, port: int) -> None:
+    _, writer = await asyncio.open_connection(address, port)
+    writer.close()
 
 
 async def _seen(spec: CheckSpec, address: str, port: int) -> str:
@@ -45,8 +66,7 @@ async def _seen(spec: CheckSpec, address: str, port: int) -> str:
         case "http" | "https":
             return await _http(spec, address, port)
         case "tcp":
-            _, writer = await asyncio.open_connection(address, port)
-            writer.close()
+            await _open(address, port)
             return "connected"
         case "grpc":
             return await _grpc(spec.target, address, port)
@@ -75,6 +95,8 @@ async def _http(spec: CheckSpec, address: str, port: int) -> str:
             session.get(url, headers=headers, allow_redirects=False) as response,
         ):
             text = f"status {response.status}"
+    except aiohttp.ClientConnectorError as error:
+        raise error.os_error from error
     except aiohttp.ClientError as error:
         raise Failed(str(error)) from error
     if not 200 <= response.status < 400:

@@ -232,6 +232,8 @@ class Agent:
             line += f": {entry.problem}" if entry.problem else ""
             if self._said.get(entry.registration.key) != line:
                 self._said[entry.registration.key] = line
+                # not part of what is compared: what a check sees may differ each time
+                line += "".join(f"; {check.name}: {check.text}" for check in entry.checks if check.passing is False)
                 self._notify(f"STATUS={line}")
                 self._say(line)
         if not self._ready and all(entry.stored and entry.state == "passing" for entry in view.registrations):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-START_S = 30.0
+START_S = 120.0
 
 
 @dataclass(frozen=True)

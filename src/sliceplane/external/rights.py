@@ -4,6 +4,8 @@ Rights are bound to names (``resourceNames``): the agent's Lease, its slices, it
 only when it is an apply, so that is how the agent creates.  Lists and watches of one name are allowed by the field
 selector ``metadata.name`` (kubernetes.io, "Using RBAC Authorization", "Referring to resources").
 
+It may ask for tokens of its own: a short one that is copied to a machine is renewed there.
+
 Which addresses its slices may have is beyond RBAC: a ValidatingAdmissionPolicy says it, and an annotation of the
 account says the same to the plane's controllers, for servers without such policies.
 """
@@ -39,6 +41,7 @@ def grants(
         _rule("coordination.k8s.io", "leases", _WRITES, lease_name(agent)),
         _rule("discovery.k8s.io", "endpointslices", _WRITES, *slices),
         _rule("", "services", ["get", "list", "watch"], *services),
+        _rule("", "serviceaccounts/token", ["create"], name),
     ]
     documents: list[Document] = [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {**metadata, **annotations}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import errno
 import ipaddress
 import json
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import yaml
 from tests.waiting import eventually
 
 from sliceplane.api.requests import Write
@@ -268,6 +270,32 @@ async def test_a_granted_account_can_do_its_work_and_nothing_else(
         ("get", "services", "kubernetes", False),
     ):
         assert await _can(granted, verb, resource, name) is allowed, (verb, resource, name)
+
+
+async def test_a_token_is_renewed_and_kept_and_one_that_is_refused_forgotten(
+    machine: Machine, service: str, tmp_path: Path
+) -> None:
+    grant = Grant(machine.name, "default", (service,), (), sees_nodes=False)
+    async with connect(machine.kubeconfig) as client:
+        text, _ = await apply_grant(client, from_file(machine.kubeconfig), grant, 3600.0)
+    machine.kubeconfig = tmp_path / "granted"
+    machine.kubeconfig.write_text(text)
+    given = yaml.safe_load(text)["users"][0]["user"]["token"]
+    head, payload, _ = given.split(".")
+    claims = json.loads(base64.urlsafe_b64decode(payload + "=="))
+    later = json.dumps({**claims, "exp": claims["exp"] + 60}).encode()
+    forged = f"{head}.{base64.urlsafe_b64encode(later).rstrip(b'=').decode()}.AAAA"
+    file = tmp_path / "state" / "sliceplane-agent" / f"{machine.name}.token"
+    file.parent.mkdir(parents=True)
+    file.write_text(forged)
+    async with machine.agent(service, _WELL):
+        await machine.until("ready", True)
+        kept = await eventually(lambda: file.read_text().strip(), lambda kept: kept != forged)
+    assert file.stat().st_mode & 0o777 == 0o600
+    machine.kubeconfig = tmp_path / "renewed"
+    machine.kubeconfig.write_text(text.replace(given, kept))
+    async with machine.agent(service, _WELL):
+        await machine.until("ready", True)
 
 
 async def _can(kubeconfig: Path, verb: str, resource: str, name: str) -> bool:

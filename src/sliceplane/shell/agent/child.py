@@ -32,7 +32,8 @@ class Child:
         """Raises ``OSError`` for a command that cannot be started."""
         folder = tempfile.TemporaryDirectory(prefix="sliceplane-agent-")
         path = Path(folder.name, "notify")
-        notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        notify.setblocking(False)
         notify.bind(str(path))
         try:
             environment = {**os.environ, "NOTIFY_SOCKET": str(path)}

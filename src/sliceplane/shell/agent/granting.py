@@ -5,15 +5,16 @@ from __future__ import annotations
 import base64
 import ipaddress
 import json
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
 from sliceplane.api.requests import Write
-from sliceplane.api.scheme import ConfigMaps, Resource, ServiceAccounts, by_kind
+from sliceplane.api.scheme import ConfigMaps, Resource, by_kind
 from sliceplane.external.rights import account_name, grants
 from sliceplane.kit.names import check_dns_label
+from sliceplane.shell.agent.token import request_token
 from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.kubeconfig import Connection
 
@@ -78,26 +79,8 @@ async def apply_grant(
             if error.code != 404:
                 raise
             notes.append(f"this server has no {kind}; the plane's controllers heed the account's annotation instead")
-    token = await _token(client, wanted, duration_s)
+    token = await request_token(client, wanted.namespace, account_name(wanted.agent), duration_s)
     return _kubeconfig(connection, wanted, token, await _authority(client, wanted.namespace)), tuple(notes)
-
-
-async def _token(client: Client, wanted: Grant, duration_s: float) -> str:
-    request = {
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenRequest",
-        "spec": {"expirationSeconds": int(duration_s)},
-    }
-    write = Write(
-        verb="create",
-        resource=ServiceAccounts,
-        namespace=wanted.namespace,
-        name=account_name(wanted.agent),
-        subresource="token",
-        body=encode(request),
-    )
-    answer: dict[str, Any] = json.loads(await client.perform(write))
-    return str(answer["status"]["token"])
 
 
 async def _authority(client: Client, namespace: str) -> str:

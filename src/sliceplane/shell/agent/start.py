@@ -18,13 +18,13 @@ from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Services
 from sliceplane.external.agent_file import AgentFile, AgentFileError, ServiceEntry
 from sliceplane.external.checks import CheckSpec
-from sliceplane.external.registration import FIELD_MANAGER, AgentPort, Registration
+from sliceplane.external.registration import AgentPort, Registration
 from sliceplane.external.tenure import AgentConfig
 from sliceplane.shell.agent.machine import default_name, host_id, lock_name, own_addresses, state_folder
 from sliceplane.shell.agent.program import Agent, AgentOptions
+from sliceplane.shell.agent.token import agent_client
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client
-from sliceplane.shell.transport.http import HttpClient
 from sliceplane.shell.transport.kubeconfig import Connection
 
 #: between two looks at the file
@@ -54,7 +54,7 @@ async def serve(
     folder = state_folder()
     lock = lock_name(folder, name)
     try:
-        async with HttpClient(connection, field_manager=FIELD_MANAGER) as client:
+        async with agent_client(connection, name, folder) as client:
             start = secrets.token_hex(4)
             config = AgentConfig(name=name, host=host_id(folder), start=start, terms=options.terms)
             agent: Agent | None = None

@@ -32,7 +32,7 @@ def addresses(*, ipv6: bool) -> tuple[str, ...]:
     """
     try:
         return _asked(ipv6=ipv6)
-    except OSError:
+    except (OSError, AttributeError):  # other systems have no rtnetlink
         return ()
 
 

@@ -1,0 +1,152 @@
+"""The token of an agent's account: asked for, and asked for anew when half of its life is over.
+
+``sliceplane agent grant`` asks for the first, which is copied to the machine in a kubeconfig; the agent asks for the
+others, as the account of its name may (``external.rights``), and keeps the newest in its state folder.  Where that one
+is refused the kubeconfig's is tried, so a person who copies a new one is heeded.  Half of a life is counted from the
+renewal, on our own clock: times in a token are the server's.
+
+Other credentials (certificates, login programs, files of tokens, accounts of other names) are left as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from sliceplane.api.codec import encode
+from sliceplane.api.errors import StatusError
+from sliceplane.api.requests import Write
+from sliceplane.api.scheme import ServiceAccounts
+from sliceplane.external.registration import FIELD_MANAGER
+from sliceplane.external.rights import account_name
+from sliceplane.shell.process.log import get_logger
+from sliceplane.shell.transport.base import Client, Unreachable
+from sliceplane.shell.transport.credentials import Fixed
+from sliceplane.shell.transport.http import HttpClient
+from sliceplane.shell.transport.kubeconfig import Connection
+
+#: between two tries while the server is away
+_RETRY_S: Final = 60.0
+#: servers give no shorter ones (kubernetes.io, "TokenRequest")
+_LIFE_MIN_S: Final = 600.0
+_SUBJECT: Final = "system:serviceaccount:"
+
+_log = get_logger("agent")
+
+
+class _Claims(NamedTuple):
+    namespace: str
+    account: str
+    begins: float
+    ends: float
+
+
+async def request_token(client: Client, namespace: str, account: str, duration_s: float) -> str:
+    """Raises ``StatusError`` and ``Unreachable``."""
+    request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": int(duration_s)},
+    }
+    write = Write(
+        verb="create",
+        resource=ServiceAccounts,
+        namespace=namespace,
+        name=account,
+        subresource="token",
+        body=encode(request),
+    )
+    answer: dict[str, Any] = json.loads(await client.perform(write))
+    return str(answer["status"]["token"])
+
+
+class OwnToken:
+    """A ``Credentials``.  *given*: the kubeconfig's token; *file*: where the newest is kept."""
+
+    refreshable = True
+
+    def __init__(self, given: str, claims: _Claims, file: Path) -> None:
+        self._claims = claims
+        self._file = file
+        self._token = given
+        #: tried next when that one is refused
+        self._spare = given
+        with suppress(OSError):
+            stored = file.read_text(encoding="utf-8").strip()
+            known = _claims_of(stored)
+            if known is not None and known[:2] == claims[:2] and known.ends > claims.ends:
+                self._token = stored
+
+    async def authorization(self, *, refresh: bool = False) -> str:
+        if refresh:
+            self._token, self._spare = self._spare, self._token
+        return f"Bearer {self._token}"
+
+    async def keep_fresh(self, client: Client) -> None:
+        """Until it is cancelled, or the account has no right to it."""
+        claims = self._claims
+        life_s = max(_LIFE_MIN_S, claims.ends - claims.begins)
+        while True:
+            pause_s = _RETRY_S
+            try:
+                token = await request_token(client, claims.namespace, claims.account, life_s)
+            except StatusError as error:
+                if error.code == 403:
+                    _log.info("the token is not renewed", problem=str(error))
+                    return
+            except Unreachable:
+                pass
+            else:
+                self._keep(token)
+                given = _claims_of(token)
+                # a server may give a shorter one
+                pause_s = life_s / 2 if given is None else (given.ends - given.begins) / 2
+            await asyncio.sleep(pause_s)
+
+    def _keep(self, token: str) -> None:
+        self._token = token
+        temporary = self._file.with_suffix(".new")
+        try:
+            temporary.touch(mode=0o600)
+            temporary.write_text(token + "\n", encoding="utf-8")
+            temporary.replace(self._file)
+        except OSError as error:
+            _log.warning("the renewed token cannot be kept for the next start", problem=str(error))
+
+
+@asynccontextmanager
+async def agent_client(connection: Connection, agent: str, folder: Path) -> AsyncIterator[HttpClient]:
+    """A client of *connection*, whose token is renewed meanwhile if it is the agent's own."""
+    credentials = connection.credentials
+    value = await credentials.authorization() if isinstance(credentials, Fixed) else ""
+    token = value.removeprefix("Bearer ")
+    claims = _claims_of(token)
+    if token == value or claims is None or claims.account != account_name(agent):
+        async with HttpClient(connection, field_manager=FIELD_MANAGER) as client:
+            yield client
+        return
+    own = OwnToken(token, claims, folder / f"{agent}.token")
+    async with HttpClient(replace(connection, credentials=own), field_manager=FIELD_MANAGER) as client:
+        renewing = asyncio.create_task(own.keep_fresh(client))
+        try:
+            yield client
+        finally:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+
+
+def _claims_of(token: str) -> _Claims | None:
+    """Of a service account's token with an end (RFC 7519); what it says is not verified: the server does that."""
+    try:
+        payload = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        namespace, _, account = claims["sub"].removeprefix(_SUBJECT).partition(":")
+        return _Claims(namespace, account, float(claims["iat"]), float(claims["exp"]))
+    except (IndexError, KeyError, TypeError, ValueError, AttributeError):
+        return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,7 @@ from sliceplane.shell.transport.kubeconfig import load
 NAMESPACE: Final = "default"
 #: that begin together; the next when these serve, so that a busy machine is not asked for more than it can
 TOGETHER: Final = 20
+TRIES: Final = 5
 _MEDIA: Final = {"apply": "application/apply-patch+yaml", "merge": "application/merge-patch+json"}
 
 
@@ -82,6 +84,16 @@ class Agent:
         return await self._client.exchange("PATCH", f"{path}{'&force=true' if write.force else ''}", write.body, media)
 
 
+async def begun(agent: Agent) -> None:
+    """Again after a while if a busy server has ended a connection that had asked for nothing yet."""
+    for _ in range(TRIES - 1):
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            await agent.begin()
+            return
+        await asyncio.sleep(1.0)
+    await agent.begin()
+
+
 async def run(kubeconfig: Path, first: int, count: int, services: int) -> None:
     connection = load(kubeconfig)
     host, _, port = connection.server.removeprefix("https://").rpartition(":")
@@ -94,7 +106,7 @@ async def run(kubeconfig: Path, first: int, count: int, services: int) -> None:
             Agent(number, services, [Client(number, host, int(port), context) for _ in range(4)])
             for number in range(at, min(at + TOGETHER, first + count))
         ]
-        await asyncio.gather(*(agent.begin() for agent in batch))
+        await asyncio.gather(*map(begun, batch))
         tasks += [asyncio.create_task(agent.renew_for_ever()) for agent in batch]
         agents += batch
     print("ready", flush=True)

@@ -148,7 +148,7 @@ async def _live(town: AgentTown) -> dict[str, Any]:
         await client.more(100)
         assert set((await client.tally()).answers) == BOTH
     # kube-proxy does not tell how far it is, so the drain takes its time
-    figures: dict[str, Any] = {"SIGTERM": await terminate_under_load(town, 100, "still to follow: node-1")}
+    figures: dict[str, Any] = {"SIGTERM": await terminate_under_load(town, 100, "still to follow")}
     await come_back(town)
     figures["kill -9 of the process, s"] = await kill_process(town)
     await come_back(town)

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from itertools import count
 from typing import Any
 
-import pytest
 import pytest_asyncio
-from tests.shell.server.serving import Server, run_plane
+from tests.shell.server.live import client, live
 
 from sliceplane.api import codec
-from sliceplane.client import EndpointSlices, HttpClient, Namespaces, StatusError, connect
-from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.client import EndpointSlices, HttpClient, Namespaces, StatusError
 
 _numbers = count()
 
 
-@pytest.fixture(scope="session")
-def live() -> Iterator[Server]:
-    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0))
-    yield Server(plane)
-    end()
-
-
-@pytest_asyncio.fixture
-async def client(live: Server) -> AsyncIterator[HttpClient]:
-    async with connect(live.plane.kubeconfig) as made:
-        yield made
+__all__ = ["client", "live"]
 
 
 class Writer:

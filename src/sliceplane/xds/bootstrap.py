@@ -107,6 +107,8 @@ def _cluster(wish: BootstrapWish) -> Document:
         "load_assignment": {"cluster_name": CLUSTER, "endpoints": [{"lb_endpoints": [endpoint]}]},
         "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": protocol},
     }
+    if not _is_address(wish.host):
+        cluster["dns_lookup_family"] = "ALL"  # by itself Envoy looks at no IPv4 address where there is one of IPv6
     if not wish.insecure:
         cluster["transport_socket"] = _tls(wish)
     return cluster

@@ -7,23 +7,21 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import grpc
-import pytest
 import pytest_asyncio
-from tests.shell.server.serving import Server, run_plane
+from tests.shell.server.live import client, live
 from tests.xds.streams.clients import Response, delta_request, read_response
 
 from sliceplane.api import codec
-from sliceplane.client import EndpointSlices, HttpClient, Namespaces, Services, StatusError, connect
+from sliceplane.client import EndpointSlices, HttpClient, Namespaces, Services, StatusError
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.process.interfaces import addresses
-from sliceplane.shell.server.plane import PlaneConfig
 from sliceplane.shell.transport.reflect import loop_clock
 from sliceplane.shell.xds.admission import AdmissionConfig
 from sliceplane.shell.xds.server import XdsServer
@@ -36,17 +34,7 @@ PROGRAM = Path(__file__).with_name("grpc_program.py")
 _numbers = count()
 
 
-@pytest.fixture(scope="session")
-def live() -> Iterator[Server]:
-    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0))
-    yield Server(plane)
-    end()
-
-
-@pytest_asyncio.fixture
-async def client(live: Server) -> AsyncIterator[HttpClient]:
-    async with connect(live.plane.kubeconfig) as made:
-        yield made
+__all__ = ["client", "live"]
 
 
 def host_address() -> str:
@@ -189,11 +177,13 @@ class GrpcProgram:
 
 
 @asynccontextmanager
-async def grpc_program(folder: Path, wish: BootstrapWish, *command: str) -> AsyncIterator[GrpcProgram]:
-    """*command*: another program that can be asked the same."""
-    bootstrap = folder / f"{wish.node_id}.json"
-    bootstrap.write_text(json.dumps(grpc_bootstrap(wish)))
-    environment = {**os.environ, "GRPC_XDS_BOOTSTRAP": str(bootstrap)}
+async def grpc_program(
+    folder: Path, wish: BootstrapWish, *command: str, bootstrap: str = "", **variables: str
+) -> AsyncIterator[GrpcProgram]:
+    """*command*: another program that can be asked the same.  *bootstrap*: not the one that is made of *wish*."""
+    file = folder / f"{wish.node_id}.json"
+    file.write_text(bootstrap or json.dumps(grpc_bootstrap(wish)))
+    environment = {**os.environ, "GRPC_XDS_BOOTSTRAP": str(file), **variables}
     process = await asyncio.create_subprocess_exec(
         *(command or (sys.executable, str(PROGRAM))), env=environment,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,

@@ -11,7 +11,17 @@ import pytest
 from tests.whatif.asked import ask, cart, deployment, make_cluster, service, state_of, traffic
 
 from sliceplane.api.discovery import LABEL_ZONE
-from sliceplane.api.scheme import Deployments, EndpointSlices, Nodes, Pods, ReplicaSets, Services
+from sliceplane.api.scheme import (
+    Deployments,
+    EndpointSlices,
+    Nodes,
+    Pods,
+    PriorityClasses,
+    ReplicaSets,
+    RuntimeClasses,
+    ServiceAccounts,
+    Services,
+)
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.sim.cluster import Cluster
 from sliceplane.whatif.picture import Clients
@@ -170,6 +180,21 @@ def test_scaling_is_done_by_the_controllers() -> None:
     down = ask(cart(9, a=1, b=1, c=1), "replicas=2", "termination=5s")
     assert down.after.ready.total() == 2
     assert down.written.took_s >= 5, "Pods that end are endpoints until they are gone"
+
+
+def test_accounts_and_classes_that_were_not_read_are_there() -> None:
+    """A state has none of them, and a server refuses a Pod that names what is not there."""
+    cluster = make_cluster(a=1)
+    cluster.settle()
+    cluster.create(ServiceAccounts, {"metadata": {"name": "shop"}})
+    cluster.create(PriorityClasses, {"metadata": {"name": "high"}, "value": 7}, "")
+    cluster.create(RuntimeClasses, {"metadata": {"name": "sandboxed"}, "handler": "h"}, "")
+    named = {"serviceAccountName": "shop", "priorityClassName": "high", "runtimeClassName": "sandboxed"}
+    cluster.create(Deployments, deployment(2, **named))
+    cluster.create(Services, service())
+    cluster.settle()
+    found = ask(cluster, "replicas=5")
+    assert sum(found.after.ready.values()) == 5
 
 
 def test_a_rollout_takes_the_time_that_its_pods_take() -> None:

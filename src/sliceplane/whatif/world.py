@@ -43,6 +43,7 @@ from sliceplane.sim.cluster import START, Cluster
 from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.store.types import EventType, Record, StoreEvent
 from sliceplane.whatif.changes import NONE, Changes, Running
+from sliceplane.whatif.named import objects_named
 from sliceplane.whatif.state import CannotTell, ClusterState, ServiceWorkload
 
 #: of a Pod's template: a new value is a rollout, as ``kubectl rollout restart`` does it
@@ -111,6 +112,8 @@ class WhatIfWorld:
             seed=_seed(state), records=state.records, revision=state.revision, began=max(_newest(state)),
             field_manager=FIELD_MANAGER,
         )  # fmt: skip
+        for resource, namespace, document in objects_named(state):
+            self.cluster.create(resource, document, namespace)
         self.cluster.listeners.append(self._on_commit)
         self._start()
 

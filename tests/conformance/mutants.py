@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sliceplane.conformance.model import Belief, State
-from sliceplane.conformance.story import Away, Back, Case, Check, Cut, Delete, Expire, Put, Refuse, Silence, Step
+from sliceplane.conformance.story import NODE, Away, Back, Case, Check, Cut, Delete, Expire, Put, Refuse, Silence, Step
 
-CLAIMS: frozenset[Any] = frozenset(("hints", "fallback"))
+CLAIMS: frozenset[Any] = frozenset(("hints", "fallback", "local"))
 Slices = dict[str, Any]
 
 
@@ -21,6 +21,7 @@ class Mutant:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.held: Slices = {}
+        self.policy = "Cluster"
         self.connected = True
         self.missed: list[Put | Delete] = []
 
@@ -39,7 +40,9 @@ class Mutant:
             self.trouble()
 
     def apply(self, step: Put | Delete) -> None:
-        self.held = dict(State(self.held).after(step).slices)
+        state = State(self.held, self.policy).after(step)
+        self.held = dict(state.slices)
+        self.policy = state.policy
 
     def catch_up(self) -> None:
         for step in self.missed:
@@ -53,7 +56,7 @@ class Mutant:
         return self.held
 
     def belief(self) -> Belief:
-        return State(self.slices()).believed(self.case.asked_port, CLAIMS)
+        return State(self.slices(), self.policy).believed(self.case.asked_port, CLAIMS)
 
 
 class LastSliceOnly(Mutant):
@@ -123,6 +126,28 @@ class HintsPerSlice(Mutant):
     def belief(self) -> Belief:
         parts = (State({name: document}).believed(self.case.asked_port, CLAIMS) for name, document in self.held.items())
         return frozenset().union(*parts)
+
+
+class IgnoresPolicy(Mutant):
+    def belief(self) -> Belief:
+        return State(self.slices()).believed(self.case.asked_port, CLAIMS)
+
+
+class HintsDespitePolicy(Mutant):
+    """Leaves out other nodes, and then honours hints."""
+
+    def belief(self) -> Belief:
+        if self.policy == "Cluster":
+            return super().belief()
+        here = {
+            name: {**held, "endpoints": [_here(one) for one in held["endpoints"]]} for name, held in self.held.items()
+        }
+        return State(here).believed(self.case.asked_port, CLAIMS)
+
+
+def _here(endpoint: Any) -> Any:
+    gone = {"ready": False, "serving": False}
+    return endpoint if endpoint.get("nodeName") == NODE else {**endpoint, "conditions": gone}
 
 
 class OneByAddress(Mutant):
@@ -238,6 +263,8 @@ MUTANTS: tuple[type[Mutant], ...] = (
     NeverComesBack,
     CountsAddresses,
     HintsPerSlice,
+    IgnoresPolicy,
+    HintsDespitePolicy,
     LooksOnce,
     Debounced,
     Toggles,

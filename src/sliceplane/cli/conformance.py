@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 ])  # fmt: skip
 @click.option("--list", "only_list", is_flag=True, help="List the cases, and the public bugs they stand for.")
 @click.option("--run", "consumer", default="", metavar="CONSUMER",
-    help="Judge 'view', 'dns', 'program:COMMAND' or 'name-server:COMMAND'.")  # fmt: skip
+    help="Judge 'view', 'dns', 'proxy', 'program:COMMAND', 'name-server:COMMAND' or 'node-proxy:COMMAND'.")  # fmt: skip
 @click.option("--name", default="", metavar="NAME", help="What the report calls the consumer.")
 @click.option("--case", "cases", multiple=True, metavar="NAME", help="This case alone. May be repeated.")
-@click.option("--claims", default="", metavar="hints,fallback",
+@click.option("--claims", default="", metavar="hints,fallback,local",
     help="What a program or name server honours beyond ready endpoints.")  # fmt: skip
 @click.option("--unable", default="", metavar="large,ipv6,unnamed-port",
     help="What a program cannot tell: such cases are not asked.")  # fmt: skip
@@ -87,10 +87,11 @@ def _chosen(names: tuple[str, ...]) -> tuple[Case, ...]:
 def _consumer(text: str, *, name: str, claims: str, unable: str, patience: float) -> JudgedConsumer:
     """Raises ``UsageError``."""
     from sliceplane.conformance.consumers.name_server import NameServerConsumer
+    from sliceplane.conformance.consumers.node_proxy import NodeProxyConsumer
     from sliceplane.conformance.consumers.program import ProgramConsumer
     from sliceplane.conformance.consumers.view import ViewConsumer
 
-    claimed: Any = _words("--claims", claims, ("hints", "fallback"))
+    claimed: Any = _words("--claims", claims, ("hints", "fallback", "local"))
     kind, _, program = text.partition(":")
     try:
         match kind:
@@ -99,6 +100,11 @@ def _consumer(text: str, *, name: str, claims: str, unable: str, patience: float
             case "dns" if not program:
                 ours = f"{sys.executable} -m sliceplane dns --listen 127.0.0.1:{{port}} --zone-answers=false"
                 return NameServerConsumer(ours, name=name or "dns", claims=claimed, patience_s=patience)
+            case "proxy" if not program:
+                ours = f"{sys.executable} -m sliceplane proxy --hostname-override {{node}} --conntrack-max-per-core 0"
+                return NodeProxyConsumer(ours, name=name or "proxy", patience_s=patience)
+            case "node-proxy":
+                return NodeProxyConsumer(program, name=name, patience_s=patience)
             case "program":
                 left_out: Any = _words("--unable", unable, ("large", "ipv6", "unnamed-port"))
                 return ProgramConsumer(program, name=name, claims=claimed, unable=left_out, patience_s=patience)
@@ -106,7 +112,8 @@ def _consumer(text: str, *, name: str, claims: str, unable: str, patience: float
                 return NameServerConsumer(program, name=name, claims=claimed, patience_s=patience)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    raise click.UsageError(f"no consumer {text!r}: it is view, dns, program:COMMAND or name-server:COMMAND")
+    known = "view, dns, proxy, program:COMMAND, name-server:COMMAND or node-proxy:COMMAND"
+    raise click.UsageError(f"no consumer {text!r}: it is {known}")
 
 
 def _words(option: str, text: str, known: tuple[str, ...]) -> frozenset[str]:

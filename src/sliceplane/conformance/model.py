@@ -7,7 +7,7 @@ address once.  It knows nothing of our own consumers' code, for it judges them, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sliceplane.conformance.story import NODE, SERVICE, ZONE, AskedPort, Claim, Delete, Document, Put, Step
 
@@ -17,23 +17,27 @@ Belief = frozenset[str]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The slices that the API server holds, by name."""
+    """The slices that the API server holds, by name, and the Service's ``internalTrafficPolicy``."""
 
     slices: Mapping[str, Document] = field(default_factory=dict)
+    policy: str = "Cluster"
 
     def after(self, step: Step) -> State:
         if isinstance(step, Put) and step.object["kind"] == "EndpointSlice":
-            return State({**self.slices, step.object["metadata"]["name"]: step.object})
+            return replace(self, slices={**self.slices, step.object["metadata"]["name"]: step.object})
+        if isinstance(step, Put) and step.object["metadata"]["name"] == SERVICE:
+            return replace(self, policy=step.object["spec"].get("internalTrafficPolicy", "Cluster"))
         if isinstance(step, Delete) and step.kind == "EndpointSlice":
-            return State({name: document for name, document in self.slices.items() if name != step.name})
+            return replace(self, slices={name: held for name, held in self.slices.items() if name != step.name})
         return self
 
     def believed(self, asked_port: AskedPort, claims: frozenset[Claim]) -> Belief:
         """What a consumer with these *claims* must come to believe."""
-        candidates = list(self._endpoints(asked_port))
+        local = self.policy == "Local" and "local" in claims
+        candidates = [pair for pair in self._endpoints(asked_port) if not local or pair[0].get("nodeName") == NODE]
         ready = [(endpoint, shown) for endpoint, shown in candidates if _condition(endpoint, "ready", True)]
         if ready:
-            return frozenset(shown for _, shown in (_closest(ready) if "hints" in claims else ready))
+            return frozenset(shown for _, shown in (_closest(ready) if "hints" in claims and not local else ready))
         if "fallback" in claims:
             return frozenset(shown for endpoint, shown in candidates if _serves_to_the_end(endpoint))
         return frozenset()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from sliceplane.conformance.story import SERVICE, Document, Put
+from sliceplane.conformance.story import SERVICE, SERVICE_PORT, Document, Put
 
 HTTP: Final[tuple[Document, ...]] = ({"name": "http", "port": 8080, "protocol": "TCP"},)
 _SERVICE_NAME: Final = "kubernetes.io/service-name"
@@ -80,14 +80,10 @@ def slice_(
     )
 
 
-def service(*ports: Document, name: str = SERVICE) -> Put:
+def service(*ports: Document, name: str = SERVICE, policy: str = "") -> Put:
     """A Service without a selector: no controller writes slices for it."""
-    wanted = ports or ({"name": "http", "port": 80, "protocol": "TCP"},)
-    return Put(
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": name},
-            "spec": {"clusterIP": "None", "ports": list(wanted)},
-        }
-    )
+    wanted = ports or ({"name": "http", "port": SERVICE_PORT, "protocol": "TCP"},)
+    spec: dict[str, Any] = {"clusterIP": "None", "ports": list(wanted)}
+    if policy:
+        spec["internalTrafficPolicy"] = policy
+    return Put({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec})

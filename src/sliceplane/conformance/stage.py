@@ -20,13 +20,17 @@ from sliceplane.conformance.consumers.consumer import FollowedService, Following
 from sliceplane.conformance.model import Belief, State
 from sliceplane.conformance.objects import service
 from sliceplane.conformance.story import (
+    NODE,
+    NODE_ADDRESS,
     SERVICE,
+    ZONE,
     Away,
     Back,
     Case,
     Check,
     Cut,
     Delete,
+    Document,
     Expire,
     Put,
     Refuse,
@@ -38,6 +42,13 @@ from sliceplane.testing.faults import Fault
 from sliceplane.testing.plane import Plane
 
 LOOK_S: Final = 0.02
+#: where consumers that ask for it find their zone and their address
+_NODE: Final = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {"name": NODE, "labels": {"topology.kubernetes.io/zone": ZONE}},
+    "status": {"addresses": [{"type": "InternalIP", "address": NODE_ADDRESS}]},
+}
 #: a belief that became right has to stay so
 STAYS_S: Final = 0.2
 #: runs that a failed history may cost until it is short enough
@@ -52,10 +63,11 @@ class Stage:
         self._consumer = consumer
         self._runs = 0
         self._outage: Fault | None = None
+        self._cluster_ip = ""
 
     async def judge(self, case: Case, *, shrink: bool = True) -> CaseVerdict:
         """What *case* shows.  A history that fails is made shorter, step by step, as long as it fails."""
-        unable = sorted(case.needs - self._consumer.ables)
+        unable = sorted(case.needs - self._consumer.ables - self._consumer.claims)
         if unable:
             return CaseVerdict(case, "not asked", f"{self._consumer.name} is not asked about: {', '.join(unable)}")
         began = time.monotonic()
@@ -94,17 +106,22 @@ class Stage:
         self._runs += 1
         namespace = f"case-{self._runs}"
         self._plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        if self._consumer.has_cluster_ip:
+            self._cluster_ip = _cluster_ip(self._runs, case.asked_port.family)
         state = State()
         for step in (service(), *case.given):
             self._perform(step, namespace)
             state = state.after(step)
-        asked = FollowedService(self._plane.kubeconfig, namespace, SERVICE, case.asked_port)
+        asked = FollowedService(self._plane.kubeconfig, namespace, SERVICE, case.asked_port, self._cluster_ip)
         try:
             async with self._consumer.follow(asked) as follower:
                 return await self._play(case, namespace, state, follower)
         finally:
             self._perform(Back(), namespace)
             self._plane.faults.clear()
+            for kind in ("EndpointSlice", "Service"):
+                for document in self._plane.list(kind, namespace=namespace):
+                    self._plane.delete(kind, document["metadata"]["name"], namespace=namespace)
 
     async def _play(self, case: Case, namespace: str, state: State, follower: FollowingConsumer) -> str:
         right = state.believed(case.asked_port, self._consumer.claims)
@@ -148,11 +165,19 @@ class Stage:
                 return f"it ended: {follower.ended}"
             await asyncio.sleep(LOOK_S)
 
+    def _addressed(self, document: Document) -> Document:
+        """The Service with a cluster IP, if the consumer needs one."""
+        if not self._cluster_ip or document["kind"] != "Service" or document["metadata"]["name"] != SERVICE:
+            return document
+        family = "IPv6" if ":" in self._cluster_ip else "IPv4"
+        spec = {**document["spec"], "clusterIP": self._cluster_ip, "ipFamilies": [family]}
+        return {**document, "spec": spec}
+
     def _perform(self, step: Step, namespace: str) -> None:
         faults = self._plane.faults
         match step:
             case Put(document):
-                self._plane.apply(document, namespace=namespace)
+                self._plane.apply(self._addressed(document), namespace=namespace)
             case Delete(kind, name):
                 with suppress(StatusError):  # a shrunk history may not have made it
                     self._plane.delete(kind, name, namespace=namespace)
@@ -174,6 +199,12 @@ class Stage:
                 raise AssertionError("a checkpoint is waited for, not performed")
 
 
+def _cluster_ip(run: int, family: str) -> str:
+    """One of the ranges that a plane has by itself; the first addresses are the API server's and others'."""
+    number = 0x1000 + run
+    return f"fd00:10:96::{number:x}" if family == "IPv6" else f"10.96.{number >> 8}.{number & 255}"
+
+
 def _legal(case: Case) -> bool:
     """Whether the history ends with a server that can be reached."""
     away = False
@@ -190,6 +221,7 @@ async def run(
     """Judge *consumer* by *cases* on a server of its own, and tell each verdict as it comes.  Raises ``OSError`` and
     ``TimeoutError`` for a consumer that does not start."""
     async with Plane(controllers=False) as plane:
+        plane.apply(_NODE)
         stage = Stage(plane, consumer)
         for case in cases:
             tell(await stage.judge(case, shrink=shrink))

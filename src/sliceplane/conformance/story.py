@@ -16,10 +16,13 @@ SERVICE: Final = "web"
 #: where the consumer under test believes to be
 ZONE: Final = "east"
 NODE: Final = "east-1"
+NODE_ADDRESS: Final = "192.0.2.1"
+#: of the Service itself, before its endpoints' ports
+SERVICE_PORT: Final = 80
 
-#: what a consumer may honour beyond the ready endpoints: hints for its place, and serving endpoints that terminate
-#: where none is ready (KEP-1669)
-Claim = Literal["hints", "fallback"]
+#: what a consumer may honour beyond the ready endpoints: hints for its place, serving endpoints that terminate where
+#: none is ready (KEP-1669), and ``internalTrafficPolicy: Local`` (KEP-2086)
+Claim = Literal["hints", "fallback", "local"]
 #: what a consumer may be unable to tell, so that a case says nothing of it
 Need = Literal["large", "unnamed-port", "ipv6", "silence"]
 
@@ -128,7 +131,7 @@ class Case:
     #: what happens before the consumer starts
     given: tuple[Step, ...] = ()
     asked_port: AskedPort = field(default=AskedPort())
-    needs: frozenset[Need] = frozenset()
+    needs: frozenset[Need | Claim] = frozenset()
 
 
 def named(document: Document) -> str:
@@ -138,7 +141,9 @@ def named(document: Document) -> str:
 def told(document: Document) -> str:
     """A slice in a line, for people who look for the step that hurts."""
     if document["kind"] != "EndpointSlice":
-        return "ports " + ", ".join(str(port.get("name")) for port in document["spec"].get("ports", ()))
+        policy = document["spec"].get("internalTrafficPolicy")
+        ports = "ports " + ", ".join(str(port.get("name")) for port in document["spec"].get("ports", ()))
+        return f"{ports}, internalTrafficPolicy {policy}" if policy else ports
     endpoints = document["endpoints"]
     shown = [_endpoint(endpoint) for endpoint in endpoints[:4]]
     if len(endpoints) > len(shown):
@@ -164,7 +169,9 @@ __all__ = [
     "CUT",
     "EXPIRE",
     "NODE",
+    "NODE_ADDRESS",
     "SERVICE",
+    "SERVICE_PORT",
     "ZONE",
     "Away",
     "Back",

@@ -20,6 +20,8 @@ class FollowedService:
     namespace: str
     service: str
     asked_port: AskedPort
+    #: of the Service, for a consumer that ``has_cluster_ip``
+    cluster_ip: str = ""
 
 
 class FollowingConsumer(Protocol):
@@ -42,6 +44,8 @@ class JudgedConsumer(Protocol):
     ables: frozenset[Need]
     #: seconds until it must believe what is right
     patience_s: float
+    #: whether the Service must have one; else it is headless
+    has_cluster_ip: bool = False
 
     @abstractmethod
     def follow(self, asked: FollowedService) -> AbstractAsyncContextManager[FollowingConsumer]:

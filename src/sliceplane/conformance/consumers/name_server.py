@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from sliceplane.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
-from sliceplane.conformance.consumers.program import process
+from sliceplane.conformance.consumers.program import ignored, process
 from sliceplane.conformance.model import Belief, authority
 from sliceplane.conformance.story import Claim
 from sliceplane.dns.forwarding.message import Reply, encode_query, read_reply
@@ -47,17 +47,13 @@ class NameServerConsumer(JudgedConsumer):
     async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
         port = _free_port()
         command = shlex.split(self._command.replace("{port}", str(port)))
-        async with process(command, asked) as (program, last_words):
-            drain = asyncio.create_task(_ignore(program))
-            try:
-                async with asyncio.timeout(_STARTS_S):
-                    while not await _answers(port):
-                        if program.returncode is not None:
-                            raise ChildProcessError(" / ".join([f"exit code {program.returncode}", *last_words]))
-                        await asyncio.sleep(0.05)
-                yield _Asking(port, asked)
-            finally:
-                drain.cancel()
+        async with process(command, asked) as (program, last_words), ignored(program):
+            async with asyncio.timeout(_STARTS_S):
+                while not await _answers(port):
+                    if program.returncode is not None:
+                        raise ChildProcessError(" / ".join([f"exit code {program.returncode}", *last_words]))
+                    await asyncio.sleep(0.05)
+            yield _Asking(port, asked)
 
 
 async def _answers(port: int) -> bool:
@@ -115,13 +111,6 @@ async def _ask(port: int, names: Sequence[bytes], kind: int) -> list[Reply]:
         return [replies[number] for number in range(len(queries))]
     except (OSError, EOFError, TimeoutError, WireError, KeyError):
         return []
-
-
-async def _ignore(program: asyncio.subprocess.Process) -> None:
-    """A pipe that nobody reads would hold the program up."""
-    assert program.stdout is not None
-    while await program.stdout.read(1 << 16):
-        pass
 
 
 def _free_port() -> int:

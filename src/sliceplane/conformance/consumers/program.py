@@ -97,6 +97,22 @@ async def process(
         reading.cancel()
 
 
+@asynccontextmanager
+async def ignored(program: asyncio.subprocess.Process) -> AsyncIterator[None]:
+    """What it prints is read: a pipe that is full would hold the program up."""
+
+    async def read() -> None:
+        assert program.stdout is not None
+        while await program.stdout.read(1 << 16):
+            pass
+
+    task = asyncio.create_task(read())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
 async def _keep(program: asyncio.subprocess.Process, last_words: deque[str]) -> None:
     assert program.stderr is not None
     while line := await program.stderr.readline():

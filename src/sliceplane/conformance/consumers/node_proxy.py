@@ -1,0 +1,134 @@
+"""Any node proxy that writes nftables rules: one is started for each case, in a network namespace of its own.
+
+Its command has ``{kubeconfig}`` and ``{node}`` where it wants them, and finds ``KUBECONFIG`` in its environment.
+Belief: where the kernel of that namespace would send a connection to the cluster IP and port of the Service
+(``kernel_rules``).  Root, ``ip`` and ``nft`` are needed; nothing outside of the namespace changes.
+
+The API server listens on this machine's loopback.  A socket at the same address inside the namespace leads to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from sliceplane.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
+from sliceplane.conformance.consumers.kernel_rules import UnknownStatement, destinations
+from sliceplane.conformance.consumers.program import ignored, process
+from sliceplane.conformance.story import NODE, NODE_ADDRESS, SERVICE_PORT
+from sliceplane.shell.node.kernel.netns import listening_in
+from sliceplane.shell.transport.kubeconfig import load
+
+_CHUNK: Final = 1 << 16
+
+
+class NodeProxyConsumer(JudgedConsumer):
+    """*command* as a shell would split it.  Raises ``ValueError`` for one that is empty or cannot be split."""
+
+    has_cluster_ip = True
+
+    def __init__(self, command: str, *, name: str = "", patience_s: float) -> None:
+        words = shlex.split(command)
+        if not words:
+            raise ValueError("a program to run is missing after node-proxy:")
+        self._command = words
+        self.name = name or Path(words[0]).name
+        self.claims = frozenset(("hints", "fallback", "local"))
+        self.ables = frozenset(("large", "unnamed-port", "ipv6"))
+        self.patience_s = patience_s
+
+    @asynccontextmanager
+    async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
+        values = {"{kubeconfig}": str(asked.kubeconfig), "{node}": NODE}
+        async with _namespace() as netns, _way_out(netns, _port(asked.kubeconfig)):
+            inside = ["ip", "netns", "exec", netns]
+            command = [values.get(word, word) for word in self._command]
+            async with process([*inside, *command], asked) as (program, last_words), ignored(program):
+                yield _Reading(asked, program, last_words, [*inside, "nft", "-j", "list", "ruleset"])
+
+
+class _Reading(Beliefs):
+    def __init__(
+        self, asked: FollowedService, program: asyncio.subprocess.Process, last_words: deque[str], command: list[str]
+    ) -> None:
+        super().__init__()
+        self._asked = asked
+        self._program = program
+        self._last_words = last_words
+        self._command = command
+
+    async def look(self) -> None:
+        listing = await _output(*self._command)
+        try:
+            believed = destinations(listing, self._asked.cluster_ip, SERVICE_PORT, NODE_ADDRESS)
+        except UnknownStatement as error:
+            self.ended = f"its rules are not understood: {error}"
+            return
+        if believed is not None:
+            self.believe(believed)
+        if self._program.returncode is not None:
+            self.ended = " / ".join([f"exit code {self._program.returncode}", *self._last_words])
+
+
+@asynccontextmanager
+async def _namespace() -> AsyncIterator[str]:
+    """Its name.  Raises ``OSError``."""
+    netns = f"sliceplane-conformance-{os.getpid()}"
+    await _output("ip", "netns", "add", netns)
+    try:
+        await _output("ip", "-n", netns, "link", "set", "lo", "up")
+        yield netns
+    finally:
+        await _output("ip", "netns", "del", netns)
+
+
+@asynccontextmanager
+async def _way_out(netns: str, port: int) -> AsyncIterator[None]:
+    """Loopback's *port* inside is the one outside."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:  # as if nothing listened
+            writer.transport.abort()
+            return
+        await asyncio.gather(_pass_on(reader, back), _pass_on(there, writer))
+
+    listening = await listening_in(netns)("127.0.0.1", port)
+    server = await asyncio.start_server(connected, sock=listening)
+    try:
+        yield
+    finally:
+        server.close()  # connections end with the program
+
+
+def _port(kubeconfig: Path) -> int:
+    port = urlsplit(load(str(kubeconfig)).server).port
+    assert port is not None, "the stage's server says its port"
+    return port
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Until one side ends."""
+    with suppress(OSError):
+        while data := await reader.read(_CHUNK):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+async def _output(*command: str) -> str:
+    """Raises ``OSError`` with what a command said that failed."""
+    pipe = asyncio.subprocess.PIPE
+    program = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+    printed, said = await program.communicate()
+    if program.returncode:
+        raise OSError(f"{' '.join(command)}: {said.decode(errors='replace').strip()}")
+    return printed.decode()

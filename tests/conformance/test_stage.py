@@ -66,20 +66,45 @@ async def test_our_name_server_passes() -> None:
     ]
 
 
-async def test_a_program_that_looks_once_is_caught_by_a_short_history(tmp_path: Path) -> None:
+async def test_a_program_that_looks_once_is_caught_and_what_comes_after_is_not_told(tmp_path: Path) -> None:
     program = tmp_path / "once.py"
     program.write_text(LOOKS_ONCE)
     consumer = ProgramConsumer(f"{sys.executable} {program}", patience_s=4.0)
-    (verdict,) = await judged(consumer, "becomes-unready")
+    (verdict,) = await judged(consumer, "becomes-unready", shrink=False)
     assert verdict.outcome == "failed"
     assert verdict.history[-1] == "check"
     assert len(verdict.history) == 2, "the list alone is wrong: no other step is needed"
+
+
+async def test_a_history_is_made_as_short_as_it_goes() -> None:
+    consumer = Stubborn(frozenset({"10.1.0.1:8080", "10.1.0.2:8080"}))
+    (verdict,) = await judged(consumer, "flaps-and-ends-unready")
+    assert verdict.outcome == "failed"
+    assert verdict.history[1:] == (
+        "write EndpointSlice a: 10.1.0.1 ready=true, 10.1.0.2 ready=false serving=false terminating=false",
+        "check",
+    )
 
 
 async def test_a_program_that_ends_is_told_with_its_last_words() -> None:
     consumer = ProgramConsumer(f"{sys.executable} -c 'raise SystemExit(\"no such cluster\")'", patience_s=60.0)
     (verdict,) = await judged(consumer, "only-an-empty-slice", shrink=False)
     assert (verdict.outcome, verdict.why) == ("failed", "it ended: exit code 1 / no such cluster")
+
+
+class Stubborn(ViewConsumer):
+    """Believes the same for ever."""
+
+    def __init__(self, belief: Belief) -> None:
+        super().__init__()
+        self.patience_s = 0.3
+        self._belief = belief
+
+    @asynccontextmanager
+    async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
+        beliefs = Beliefs()
+        beliefs.believe(self._belief)
+        yield beliefs
 
 
 class Forgetful(ViewConsumer):

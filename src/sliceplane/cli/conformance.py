@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 @click.option("--case", "cases", multiple=True, metavar="NAME", help="This case alone. May be repeated.")
 @click.option("--claims", default="", metavar="hints,fallback,local",
     help="What a program or name server honours beyond ready endpoints.")  # fmt: skip
-@click.option("--unable", default="", metavar="large,ipv6,unnamed-port",
+@click.option("--unable", default="", metavar="large,families,unnamed-port",
     help="What a program cannot tell: such cases are not asked.")  # fmt: skip
 @click.option("--patience", type=DurationType(), default="30s", show_default=True,
-    help="Time for a program or name server to believe what is right.")  # fmt: skip
+    help="Time for a consumer of others to believe what is right.")  # fmt: skip
 @click.option("--shrink", is_flag=True, help="After a failure look for the shortest history that fails.")
 @click.option("--report", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
     help="Write the report there, as Markdown and as JSON.")  # fmt: skip
@@ -59,7 +59,8 @@ def command(
     A program is started for each case with KUBECONFIG, SLICEPLANE_NAMESPACE, SLICEPLANE_SERVICE,
     SLICEPLANE_PORT and SLICEPLANE_FAMILY in its environment; it prints a JSON list of "ADDRESS:PORT" on a line of its
     own whenever its endpoints change.  A name server finds KUBECONFIG, listens on the {port} of its command, and is
-    asked for SRV records.
+    asked for SRV records.  A node proxy runs as root in a network namespace of its own, with {kubeconfig} and {node}
+    in its command, and its nftables rules are read.
 
     Exit code 1: a case failed; 2: the consumer could not be asked.
     """
@@ -106,7 +107,7 @@ def _consumer(text: str, *, name: str, claims: str, unable: str, patience: float
             case "node-proxy":
                 return NodeProxyConsumer(program, name=name, patience_s=patience)
             case "program":
-                left_out: Any = _words("--unable", unable, ("large", "ipv6", "unnamed-port"))
+                left_out: Any = _words("--unable", unable, ("large", "families", "unnamed-port"))
                 return ProgramConsumer(program, name=name, claims=claimed, unable=left_out, patience_s=patience)
             case "name-server":
                 return NameServerConsumer(program, name=name, claims=claimed, patience_s=patience)

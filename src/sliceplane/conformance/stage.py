@@ -71,13 +71,15 @@ class Stage:
         if unable:
             return CaseVerdict(case, "not asked", f"{self._consumer.name} is not asked about: {', '.join(unable)}")
         began = time.monotonic()
-        fault = await self._fault(case)
+        fault, played = await self._fault(case)
         seconds = time.monotonic() - began
         if not fault:
             return CaseVerdict(case, "passed", seconds=seconds)
-        short = await self._shortened(case, fault) if shrink else case
-        if short is not case:
-            fault = await self._fault(short) or fault
+        whole = replace(case, story=case.story[:played])
+        short = await self._shortened(whole, fault) if shrink else whole
+        if short is not whole:
+            again, _ = await self._fault(short)
+            fault = again or fault
         steps = (*short.given, *short.story)
         return CaseVerdict(case, "failed", fault, history(steps), seconds)
 
@@ -93,16 +95,17 @@ class Stage:
                 end = min(at + size, len(case.story) - 1)  # the last checkpoint stays
                 shorter = replace(case, story=case.story[:at] + case.story[end:])
                 runs += 1
-                if _legal(shorter) and sort_of(await self._fault(shorter)) == sort:
-                    case = shorter
+                again, played = await self._fault(shorter) if _legal(shorter) else ("", 0)
+                if sort_of(again) == sort:
+                    case = replace(shorter, story=shorter.story[:played])
                 else:
                     at += size
             if size > 1 or case is before:
                 size //= 2
         return case
 
-    async def _fault(self, case: Case) -> str:
-        """What the consumer gets wrong; "" if nothing."""
+    async def _fault(self, case: Case) -> tuple[str, int]:
+        """What the consumer gets wrong, "" if nothing, and the steps of the story until then."""
         self._runs += 1
         namespace = f"case-{self._runs}"
         self._plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
@@ -123,27 +126,27 @@ class Stage:
                 for document in self._plane.list(kind, namespace=namespace):
                     self._plane.delete(kind, document["metadata"]["name"], namespace=namespace)
 
-    async def _play(self, case: Case, namespace: str, state: State, follower: FollowingConsumer) -> str:
+    async def _play(self, case: Case, namespace: str, state: State, follower: FollowingConsumer) -> tuple[str, int]:
         right = state.believed(case.asked_port, self._consumer.claims)
         always: Belief = frozenset()  # before the first checkpoint nothing has to be known
         heard = 0
-        for step in case.story:
+        for played, step in enumerate(case.story, 1):
             if not isinstance(step, Check):
                 self._perform(step, namespace)
                 state = state.after(step)
                 right = state.believed(case.asked_port, self._consumer.claims)
-                always &= right
+                always &= right if _keeps_the_service(step) else frozenset()
                 await asyncio.sleep(0)
                 continue
             if fault := await self._settled(follower, right):
-                return fault
+                return fault, played
             beliefs = follower.beliefs[heard:]
             lost = frozenset().union(*(always - belief for belief in beliefs))
             if lost:
-                return missing_meanwhile(lost)
+                return missing_meanwhile(lost), played
             heard = len(follower.beliefs)
             always = right
-        return ""
+        return "", len(case.story)
 
     async def _settled(self, follower: FollowingConsumer, right: Belief) -> str:
         """Wait until *right* is believed, and stays so."""
@@ -197,6 +200,11 @@ class Stage:
                 faults.refuse(code, times=times, where="watch=" if watches else "/endpointslices")
             case Check():
                 raise AssertionError("a checkpoint is waited for, not performed")
+
+
+def _keeps_the_service(step: Step) -> bool:
+    """Without its Service a consumer may forget the slices for a moment."""
+    return not (isinstance(step, Delete) and step.kind == "Service")
 
 
 def _cluster_ip(run: int, family: str) -> str:

@@ -23,8 +23,8 @@ SERVICE_PORT: Final = 80
 #: what a consumer may honour beyond the ready endpoints: hints for its place, serving endpoints that terminate where
 #: none is ready (KEP-1669), and ``internalTrafficPolicy: Local`` (KEP-2086)
 Claim = Literal["hints", "fallback", "local"]
-#: what a consumer may be unable to tell, so that a case says nothing of it
-Need = Literal["large", "unnamed-port", "ipv6", "silence"]
+#: what a consumer may be unable to tell, so that a case says nothing of it; "families" is one address type of several
+Need = Literal["large", "unnamed-port", "families", "silence"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ CASES: Final = (
         ("cilium/cilium#40883", "KEP-0563"),
         given=(slice_("a", *pods((1, 2))), slice_("b", _six(1), _six(2), family="IPv6")),
         story=(CHECK, slice_("b", _six(1), family="IPv6"), CHECK, slice_("a", pod(2)), CHECK),
-        needs=frozenset({"ipv6"}),
+        needs=frozenset({"families"}),
     ),
     Case(
         "six-beside-four",
@@ -121,7 +121,7 @@ CASES: Final = (
         given=(slice_("a", *pods((1, 2))), slice_("b", _six(1), _six(2), family="IPv6")),
         story=(CHECK, slice_("b", _six(2), _six(3), family="IPv6"), CHECK),
         asked_port=AskedPort(family="IPv6"),
-        needs=frozenset({"ipv6"}),
+        needs=frozenset({"families"}),
     ),
     Case(
         "names-are-no-addresses",
@@ -129,5 +129,6 @@ CASES: Final = (
         ("kubernetes/ingress-nginx#10080", "kubernetes/kubernetes#114210", "istio/istio#34995"),
         given=(slice_("a", pod(1)), _names("b", "db.example.com")),
         story=(CHECK, _names("b", "db.example.com", "db2.example.com"), CHECK, slice_("a", pod(1), pod(2)), CHECK),
+        needs=frozenset({"families"}),
     ),
 )

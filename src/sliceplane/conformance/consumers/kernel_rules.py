@@ -155,7 +155,7 @@ class _Walk:
     def _holds(self, match: dict[str, Any]) -> bool:
         value = self._value(match["left"])
         inside = any(_contains(_bare(element), value) for element in self._elements(match["right"]))
-        return inside != (match["op"] == "!=")
+        return inside is not (match["op"] == "!=")
 
     def _value(self, expression: Any) -> Any:
         match expression:

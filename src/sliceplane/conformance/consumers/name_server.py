@@ -40,18 +40,18 @@ class NameServerConsumer(JudgedConsumer):
         self.name = name or Path(shlex.split(command)[0]).name
         self.claims = frozenset(claims)
         # An answer of 64 KiB does not hold the SRV records of a thousand endpoints, and unnamed ports have none.
-        self.ables = frozenset(("ipv6",))
+        self.ables = frozenset(("families",))
         self.patience_s = patience_s
 
     @asynccontextmanager
     async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
         port = _free_port()
         command = shlex.split(self._command.replace("{port}", str(port)))
-        async with process(command, asked) as (program, last_words), ignored(program):
+        async with process(command, asked) as running, ignored(running):
             async with asyncio.timeout(_STARTS_S):
                 while not await _answers(port):
-                    if program.returncode is not None:
-                        raise ChildProcessError(" / ".join([f"exit code {program.returncode}", *last_words]))
+                    if running.process.returncode is not None:
+                        raise ChildProcessError(await running.farewell())
                     await asyncio.sleep(0.05)
             yield _Asking(port, asked)
 

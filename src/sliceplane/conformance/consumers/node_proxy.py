@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -21,7 +20,7 @@ from urllib.parse import urlsplit
 
 from sliceplane.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
 from sliceplane.conformance.consumers.kernel_rules import UnknownStatement, destinations
-from sliceplane.conformance.consumers.program import ignored, process
+from sliceplane.conformance.consumers.program import RunningProgram, ignored, process
 from sliceplane.conformance.story import NODE, NODE_ADDRESS, SERVICE_PORT
 from sliceplane.shell.node.kernel.netns import listening_in
 from sliceplane.shell.transport.kubeconfig import load
@@ -41,7 +40,7 @@ class NodeProxyConsumer(JudgedConsumer):
         self._command = words
         self.name = name or Path(words[0]).name
         self.claims = frozenset(("hints", "fallback", "local"))
-        self.ables = frozenset(("large", "unnamed-port", "ipv6"))
+        self.ables = frozenset(("large", "unnamed-port", "families"))
         self.patience_s = patience_s
 
     @asynccontextmanager
@@ -50,18 +49,15 @@ class NodeProxyConsumer(JudgedConsumer):
         async with _namespace() as netns, _way_out(netns, _port(asked.kubeconfig)):
             inside = ["ip", "netns", "exec", netns]
             command = [values.get(word, word) for word in self._command]
-            async with process([*inside, *command], asked) as (program, last_words), ignored(program):
-                yield _Reading(asked, program, last_words, [*inside, "nft", "-j", "list", "ruleset"])
+            async with process([*inside, *command], asked) as running, ignored(running):
+                yield _Reading(asked, running, [*inside, "nft", "-j", "list", "ruleset"])
 
 
 class _Reading(Beliefs):
-    def __init__(
-        self, asked: FollowedService, program: asyncio.subprocess.Process, last_words: deque[str], command: list[str]
-    ) -> None:
+    def __init__(self, asked: FollowedService, running: RunningProgram, command: list[str]) -> None:
         super().__init__()
         self._asked = asked
-        self._program = program
-        self._last_words = last_words
+        self._running = running
         self._command = command
 
     async def look(self) -> None:
@@ -73,8 +69,8 @@ class _Reading(Beliefs):
             return
         if believed is not None:
             self.believe(believed)
-        if self._program.returncode is not None:
-            self.ended = " / ".join([f"exit code {self._program.returncode}", *self._last_words])
+        if self._running.process.returncode is not None:
+            self.ended = await self._running.farewell()
 
 
 @asynccontextmanager

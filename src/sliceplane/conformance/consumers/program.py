@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import shlex
+import signal
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -45,15 +46,15 @@ class ProgramConsumer(JudgedConsumer):
             raise ValueError("a program to run is missing after program:")
         self.name = name or Path(self._command[0]).name
         self.claims = frozenset(claims)
-        every: frozenset[Need] = frozenset(("large", "unnamed-port", "ipv6"))
+        every: frozenset[Need] = frozenset(("large", "unnamed-port", "families"))
         self.ables = every - frozenset(unable)
         self.patience_s = patience_s
 
     @asynccontextmanager
     async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
-        async with process(self._command, asked) as (program, last_words):
+        async with process(self._command, asked) as running:
             beliefs = Beliefs()
-            task = asyncio.create_task(_listen(program, last_words, beliefs))
+            task = asyncio.create_task(_listen(running, beliefs))
             try:
                 yield beliefs
             finally:
@@ -62,11 +63,39 @@ class ProgramConsumer(JudgedConsumer):
                     await task
 
 
+class RunningProgram:
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self._last_words: deque[str] = deque(maxlen=_LAST_LINES)
+        self._keeping = asyncio.create_task(self._keep())
+
+    async def farewell(self) -> str:
+        """How it ended, with what it said last on stderr, once it has."""
+        code = await self.process.wait()
+        await asyncio.wait((self._keeping,), timeout=_ENDS_S)  # a child of it may hold the pipe
+        return " / ".join([f"exit code {code}", *self._last_words])
+
+    async def end(self) -> None:
+        """Its children end with it."""
+        with suppress(ProcessLookupError):
+            self.process.terminate()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ENDS_S):
+                await self.process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        await self.process.wait()
+        self._keeping.cancel()
+
+    async def _keep(self) -> None:
+        assert self.process.stderr is not None
+        while line := await self.process.stderr.readline():
+            self._last_words.append(line.decode(errors="replace").strip())
+
+
 @asynccontextmanager
-async def process(
-    command: list[str], asked: FollowedService
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, deque[str]]]:
-    """A program until the end of the block, with what it said last on stderr.  Raises ``OSError``."""
+async def process(command: list[str], asked: FollowedService) -> AsyncIterator[RunningProgram]:
+    """A program until the end of the block.  Raises ``OSError``."""
     environment = {
         **os.environ,
         "KUBECONFIG": str(asked.kubeconfig),
@@ -78,32 +107,29 @@ async def process(
         "SLICEPLANE_ZONE": ZONE,
     }
     pipe = asyncio.subprocess.PIPE
-    program = await asyncio.create_subprocess_exec(
-        *command, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe, limit=_LINE
+    started = await asyncio.create_subprocess_exec(
+        *command,
+        env=environment,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        limit=_LINE,
+        start_new_session=True,
     )
-    last_words: deque[str] = deque(maxlen=_LAST_LINES)
-    reading = asyncio.create_task(_keep(program, last_words))
+    running = RunningProgram(started)
     try:
-        yield program, last_words
+        yield running
     finally:
-        with suppress(ProcessLookupError):
-            program.terminate()
-        try:
-            async with asyncio.timeout(_ENDS_S):
-                await program.wait()
-        except TimeoutError:
-            program.kill()
-            await program.wait()
-        reading.cancel()
+        await running.end()
 
 
 @asynccontextmanager
-async def ignored(program: asyncio.subprocess.Process) -> AsyncIterator[None]:
+async def ignored(running: RunningProgram) -> AsyncIterator[None]:
     """What it prints is read: a pipe that is full would hold the program up."""
 
     async def read() -> None:
-        assert program.stdout is not None
-        while await program.stdout.read(1 << 16):
+        assert running.process.stdout is not None
+        while await running.process.stdout.read(1 << 16):
             pass
 
     task = asyncio.create_task(read())
@@ -113,20 +139,13 @@ async def ignored(program: asyncio.subprocess.Process) -> AsyncIterator[None]:
         task.cancel()
 
 
-async def _keep(program: asyncio.subprocess.Process, last_words: deque[str]) -> None:
-    assert program.stderr is not None
-    while line := await program.stderr.readline():
-        last_words.append(line.decode(errors="replace").strip())
-
-
-async def _listen(program: asyncio.subprocess.Process, last_words: deque[str], beliefs: Beliefs) -> None:
-    assert program.stdout is not None
-    while line := await program.stdout.readline():
+async def _listen(running: RunningProgram, beliefs: Beliefs) -> None:
+    assert running.process.stdout is not None
+    while line := await running.process.stdout.readline():
         try:
             addresses = json.loads(line)
         except ValueError:
             continue
         if isinstance(addresses, list):
             beliefs.believe(frozenset(str(address) for address in addresses))
-    code = await program.wait()
-    beliefs.ended = " / ".join([f"exit code {code}", *last_words])
+    beliefs.ended = await running.farewell()

@@ -24,7 +24,7 @@ class ViewConsumer(JudgedConsumer):
     def __init__(self) -> None:
         self.name = "view"
         self.claims = frozenset(("hints", "fallback"))
-        self.ables = frozenset(("large", "unnamed-port", "ipv6", "silence"))
+        self.ables = frozenset(("large", "unnamed-port", "families", "silence"))
         self.patience_s = 20.0
 
     @asynccontextmanager

@@ -9,7 +9,21 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sliceplane.conformance.model import Belief, State
-from sliceplane.conformance.story import NODE, Away, Back, Case, Check, Cut, Delete, Expire, Put, Refuse, Silence, Step
+from sliceplane.conformance.story import (
+    NODE,
+    Away,
+    Back,
+    Bookmark,
+    Case,
+    Check,
+    Cut,
+    Delete,
+    Expire,
+    Put,
+    Refuse,
+    Silence,
+    Step,
+)
 
 CLAIMS: frozenset[Any] = frozenset(("hints", "fallback", "local"))
 Slices = dict[str, Any]
@@ -36,7 +50,7 @@ class Mutant:
                 self.apply(step)
             else:
                 self.missed.append(step)
-        elif isinstance(step, Expire | Cut | Refuse | Silence):
+        elif isinstance(step, Expire | Cut | Refuse | Silence | Bookmark):
             self.trouble()
 
     def apply(self, step: Put | Delete) -> None:
@@ -96,6 +110,15 @@ class NeverComesBack(Mutant):
 
     def catch_up(self) -> None:
         self.dead = True
+
+
+class TakesBookmarksForObjects(Mutant):
+    """An event without endpoints is a Service without endpoints."""
+
+    def on(self, step: Step) -> None:
+        if isinstance(step, Bookmark):
+            self.held = {}
+        super().on(step)
 
 
 class CountsAddresses(Mutant):
@@ -265,6 +288,7 @@ MUTANTS: tuple[type[Mutant], ...] = (
     HintsPerSlice,
     IgnoresPolicy,
     HintsDespitePolicy,
+    TakesBookmarksForObjects,
     LooksOnce,
     Debounced,
     Toggles,

@@ -96,6 +96,17 @@ async def test_expired_means_410_for_every_version_that_a_client_can_know(plane:
             assert [message.type async for message in stream if message.type != "BOOKMARK"] == []
 
 
+async def test_bookmarks_come_when_they_are_asked_for_and_tell_nothing_else(plane: Plane) -> None:
+    async with plane.client() as client:
+        newest = (await client.list(Pods)).resource_version
+        async with client.watch(Pods, resource_version=newest) as stream:
+            await plane.until(lambda: plane.faults.watches)
+            await plane.until(plane.faults.bookmark)
+            async for message in stream:
+                assert message.type == "BOOKMARK"
+                break
+
+
 async def test_a_silent_watch_is_noticed_by_who_listens_for_silence(plane: Plane) -> None:
     async with (
         plane.client() as client,

@@ -26,6 +26,7 @@ from sliceplane.conformance.story import (
     ZONE,
     Away,
     Back,
+    Bookmark,
     Case,
     Check,
     Cut,
@@ -194,6 +195,8 @@ class Stage:
                     self._outage = None
             case Expire():
                 faults.expire()
+            case Bookmark():
+                faults.bookmark()
             case Silence():
                 faults.silence_watches()
             case Refuse(code, times, watches):

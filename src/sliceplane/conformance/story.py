@@ -77,6 +77,14 @@ class Expire:
 
 
 @dataclass(frozen=True, slots=True)
+class Bookmark:
+    """Watches that want bookmarks get one, and nothing else."""
+
+    def __str__(self) -> str:
+        return "bookmarks alone"
+
+
+@dataclass(frozen=True, slots=True)
 class Silence:
     """Open watches say nothing more, and their connections stay."""
 
@@ -104,12 +112,13 @@ class Check:
         return "check"
 
 
-Step = Put | Delete | Cut | Away | Back | Expire | Silence | Refuse | Check
+Step = Put | Delete | Cut | Away | Back | Expire | Bookmark | Silence | Refuse | Check
 CHECK: Final = Check()
 CUT: Final = Cut()
 AWAY: Final = Away()
 BACK: Final = Back()
 EXPIRE: Final = Expire()
+BOOKMARK: Final = Bookmark()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +174,7 @@ def _endpoint(endpoint: Document) -> str:
 __all__ = [
     "AWAY",
     "BACK",
+    "BOOKMARK",
     "CHECK",
     "CUT",
     "EXPIRE",
@@ -175,6 +185,7 @@ __all__ = [
     "ZONE",
     "Away",
     "Back",
+    "Bookmark",
     "Case",
     "Check",
     "Claim",

@@ -105,14 +105,21 @@ class Faults:
     def __init__(self) -> None:
         self._faults: tuple[Fault, ...] = ()
         self._watches: dict[_Wire, str] = {}
-        #: both are set by ``attach``
+        #: these are set by ``attach``
         self._call: Call
         self._forget: Callable[[], Coroutine[Any, Any, None]]
+        self._bookmark: Callable[[], Coroutine[Any, Any, int]]
 
-    def attach(self, call: Call, forget_history: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def attach(
+        self,
+        call: Call,
+        forget_history: Callable[[], Coroutine[Any, Any, None]],
+        send_bookmarks: Callable[[], Coroutine[Any, Any, int]],
+    ) -> None:
         """*call* reaches the plane's loop."""
         self._call = call
         self._forget = forget_history
+        self._bookmark = send_bookmarks
 
     # What a test asks for
 
@@ -167,6 +174,10 @@ class Faults:
             return self._cut("")
 
         return self._call(expire())
+
+    def bookmark(self) -> int:
+        """Send the bookmarks of the next minute now, to every watch that wants them, the plane's own too.  How many."""
+        return self._call(self._bookmark())
 
     def clear(self) -> None:
         """End every fault that goes on, delays included."""

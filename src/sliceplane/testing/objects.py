@@ -24,6 +24,7 @@ from sliceplane.informer.cache import Change
 from sliceplane.kit.ip import parse_strict
 from sliceplane.proxy.usable import Locality
 from sliceplane.shell.server.plane import ServerPlane
+from sliceplane.store.hub import BOOKMARK_PERIOD_S
 
 Document = dict[str, Any]
 #: YAML, a file of it, a document, or several
@@ -109,6 +110,13 @@ class Objects:
         conditions = readiness(pod, containers=ready)
         status = codec.encode({"status": ready_status(pod, conditions, self._plane.clock())})
         await self._client.patch(Pods, namespace, name, status, patch_type="strategic", subresource="status")
+
+    async def send_bookmarks(self) -> int:
+        """Those that are due within their period; how many."""
+        hub = self._plane.hub
+        before = hub.bookmarked.value
+        hub.on_tick(asyncio.get_running_loop().time() + BOOKMARK_PERIOD_S)
+        return int(hub.bookmarked.value - before)
 
     async def forget_history(self) -> None:
         """No version that a client can know by now may be gone on from."""

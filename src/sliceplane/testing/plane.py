@@ -118,7 +118,7 @@ class Plane:
         from sliceplane.testing.objects import Objects  # loaded by ``_made``
 
         self._objects = Objects(self._plane, emulates=self._nodes > 0)
-        self.faults.attach(self._call, self._objects.forget_history)
+        self.faults.attach(self._call, self._objects.forget_history, self._objects.send_bookmarks)
         if self._controllers:
             async with asyncio.timeout(WAIT_S):
                 await self._objects.settle()

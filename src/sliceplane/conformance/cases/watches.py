@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from sliceplane.conformance.objects import pod, pods, slice_
-from sliceplane.conformance.story import AWAY, BACK, CHECK, CUT, EXPIRE, Case, Delete, Refuse, Silence, Step
+from sliceplane.conformance.story import AWAY, BACK, BOOKMARK, CHECK, CUT, EXPIRE, Case, Delete, Refuse, Silence, Step
 
 _GIVEN: Final = (slice_("a", *pods((1, 2, 3))), slice_("b", *pods((4, 5))))
 
@@ -107,6 +107,46 @@ CASES: Final = (
             Delete("EndpointSlice", "b"),
             CUT,
             slice_("c", pod(8)),
+            CUT,
+            CHECK,
+        ),
+    ),
+    Case(
+        "bookmarks-alone",
+        "For long nothing comes but bookmarks, which are no objects and take none away",
+        ("tomplus/kubernetes_asyncio#291", "kubernetes-client/python#1729"),
+        given=_GIVEN,
+        story=(CHECK, BOOKMARK, BOOKMARK, CHECK, slice_("b", pod(5)), CHECK),
+    ),
+    Case(
+        "resumed-at-a-bookmark",
+        "The watch goes on from a bookmark: what came before it is known, what came after is not missed",
+        ("apache/airflow#21087", "kubernetes-client/python#1729"),
+        given=_GIVEN,
+        story=(
+            CHECK,
+            slice_("a", *pods((1, 2))),
+            BOOKMARK,
+            AWAY,
+            Delete("EndpointSlice", "b"),
+            BACK,
+            CHECK,
+        ),
+    ),
+    Case(
+        "told-again",
+        "A client that goes on from an early version is told again what it knows, deletes included",
+        ("defenseunicorns/pepr#295", "nolar/kopf#223"),
+        given=_GIVEN,
+        story=(
+            CHECK,
+            Delete("EndpointSlice", "b"),
+            slice_("b", *pods((4, 5))),
+            slice_("a", *pods((1, 3))),
+            slice_("a", *pods((1, 2, 3))),
+            CHECK,
+            CUT,
+            CHECK,
             CUT,
             CHECK,
         ),

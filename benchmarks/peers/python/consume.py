@@ -56,6 +56,9 @@ class Held:
         elif kind in ("ADDED", "MODIFIED"):
             self.slices[name] = document
 
+    def listed(self, documents: Iterable[dict[str, Any]]) -> None:
+        self.slices = {document["metadata"]["name"]: document for document in documents}
+
     def held(self) -> list[dict[str, Any]]:
         return list(self.slices.copy().values())
 
@@ -102,8 +105,9 @@ def official_watch() -> Callable[[], list[dict[str, Any]]]:
 
 
 def lightkube_loop() -> Callable[[], list[dict[str, Any]]]:
-    """List, watch from the list's version, retry; and from the start after an error that is not retried."""
-    from lightkube import Client, KubeConfig
+    """List, watch from the list's version, retry; and list again after 410 Gone, for a retry would go on without what
+    was deleted meanwhile."""
+    from lightkube import ApiError, Client, KubeConfig
     from lightkube.resources.discovery_v1 import EndpointSlice
     from lightkube.types import OnErrorAction, OnErrorResult
 
@@ -111,15 +115,16 @@ def lightkube_loop() -> Callable[[], list[dict[str, Any]]]:
     labels = {"kubernetes.io/service-name": os.environ["SLICEPLANE_SERVICE"]}
     held = Held()
 
-    def retry(*_: object) -> OnErrorResult:
+    def retry(error: Exception, _: int) -> OnErrorResult:
+        if isinstance(error, ApiError) and error.status.code == 410:
+            return OnErrorResult(OnErrorAction.RAISE)
         return OnErrorResult(OnErrorAction.RETRY, sleep=PAUSE_S)
 
     def loop() -> None:
         while True:
             try:
                 slices = client.list(EndpointSlice, labels=labels)
-                for item in slices:
-                    held.event("ADDED", item.to_dict())
+                held.listed(item.to_dict() for item in slices)
                 version = slices.resourceVersion
                 for kind, item in client.watch(EndpointSlice, labels=labels, resource_version=version, on_error=retry):
                     held.event(kind, item.to_dict())

@@ -30,7 +30,7 @@ CASES: Final = (
     Case(
         "not-ready-from-the-beginning",
         "A Pod that was never ready is left out",
-        ("kubernetes/kubernetes#117193",),
+        ("kubernetes/kubernetes#117193", "coredns/coredns#4580"),
         given=(slice_("a", pod(1), pod(2, conditions=_NOT_READY)),),
         story=(CHECK, slice_("a", pod(1), pod(2, conditions=_READY)), CHECK),
     ),

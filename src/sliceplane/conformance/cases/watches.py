@@ -19,7 +19,7 @@ CASES: Final = (
     Case(
         "slice-deleted-while-away",
         "A slice is deleted while the watch is away",
-        ("vllm-project/production-stack#1091", "kubernetes/kubernetes#115658"),
+        ("vllm-project/production-stack#1091", "coredns/coredns#3879", "kubernetes/kubernetes#115658"),
         given=_GIVEN,
         story=(CHECK, AWAY, Delete("EndpointSlice", "b"), BACK, CHECK),
     ),
@@ -82,7 +82,7 @@ CASES: Final = (
     Case(
         "two-gaps",
         "A second 410 Gone comes right after the first",
-        ("jupyterhub/kubespawner#209", "apache/airflow#21087"),
+        ("jupyterhub/kubespawner#209", "gtsystem/lightkube#108"),
         given=_GIVEN,
         story=(CHECK, EXPIRE, slice_("b", pod(5)), EXPIRE, CHECK, Delete("EndpointSlice", "b"), CHECK),
     ),

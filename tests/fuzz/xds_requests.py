@@ -37,8 +37,8 @@ _NAMES = (
     *("default/web:http", "default/api:http", "web", "web.default:80", "web.default.svc:http", "*", "", "x" * 400),
     *(
         "a/b/c",
-        "xdstp://sliceplane/*",
-        "xdstp://sliceplane/envoy.config.endpoint.v3.LbEndpoint/a/b/*",
+        "xdstp://sp/*",
+        "xdstp://sp/envoy.config.endpoint.v3.LbEndpoint/a/b/*",
         "é%7E",
         "/:",
         ":",

@@ -65,7 +65,7 @@ async def running(
     file = folder / f"{wish.node_id}.yaml"
     file.write_text(yaml.safe_dump(changed(envoy_bootstrap(wish))))
     with (folder / f"{wish.node_id}.log").open("wb") as log:
-        flags = ("--concurrency", "1", "--base-id", str(wish.admin_port), "-l", os.environ.get("XW", "warn"))
+        flags = ("--concurrency", "1", "--base-id", str(wish.admin_port), "-l", "warn")
         process = await asyncio.create_subprocess_exec(envoy(), "-c", str(file), *flags, stdout=log, stderr=log)
     try:
         yield Envoy(process, wish.admin_port)

@@ -36,7 +36,6 @@ from sliceplane.xds.names import (
     may_be_target,
     parse_key,
     parse_target,
-    service_of_collection,
 )
 from sliceplane.xds.pools import PoolKey
 from sliceplane.xds.resource import XdsClient, XdsResource
@@ -349,14 +348,19 @@ class XdsView:
 
     def namespace_of(self, type_url: str, name: str) -> str | None:
         """The namespace in which *name* is, for who may see it; ``None``: in none."""
+        service = self.service_of(type_url, name)
+        return None if service is None else service.namespace
+
+    def service_of(self, type_url: str, name: str) -> ServiceKey | None:
+        """The Service that *name* is of; ``None``: of none, or it is a collection's that is no more."""
         if type_url == ENDPOINT:
-            service = service_of_collection(collection_of(name))
-            return None if service is None else service.namespace
+            held = self._catalog.shared.registry.get(collection_of(name))
+            return None if held is None else held.key.service
         if type_url == LISTENER and self.client.kind == "grpc":
             target = parse_target(name, self.client.namespace, self._catalog.config.domains)
-            return None if target is None else target.service.namespace
+            return None if target is None else target.service
         key = parse_key(name)
-        return None if key is None else key.service.namespace
+        return None if key is None else key.service
 
 
 def _service_of(subject: EndpointSlice) -> ServiceKey | None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from sliceplane.xds.endpoints import body_of
-from sliceplane.xds.names import ENDPOINT, PortKey, collection, member_id
+from sliceplane.xds.names import ENDPOINT, PortKey, collection
 from sliceplane.xds.resource import XdsResource
 
 #: a collection remembers so many names at least before its epoch turns
@@ -25,10 +25,13 @@ REMEMBERED_MIN: Final = 256
 
 
 class XdsCollection:
-    """Of one zone of one pool, in one epoch.  Changed by its ``Collections`` alone."""
+    """Of one zone of one pool of *key*, in one epoch.  Changed by its ``Collections`` alone."""
 
-    def __init__(self, glob: str) -> None:
+    def __init__(self, key: PortKey, glob: str) -> None:
+        self.key: Final = key
         self.glob: Final = glob
+        #: of endpoints that are members or were, by identity
+        self.names: Final[dict[str, str]] = {}
         self.by_name: Final[dict[str, XdsResource]] = {}
         self.lost: Final[dict[str, None]] = {}
 
@@ -42,17 +45,19 @@ class XdsCollection:
         return tuple(sorted(self.lost))
 
     def name_of(self, identity: str) -> str:
-        return self.glob[:-1] + member_id(identity)
+        """Numbered in the order of their coming: a name is said twice for an endpoint that is replaced, and of a Pod's
+        uid no client makes sense."""
+        name = self.names.get(identity)
+        if name is None:
+            name = self.names[identity] = f"{self.glob[:-1]}{len(self.names):x}"
+        return name
 
 
 class Collections:
     """Those of one pool, by zone.  *registry*: all that clients may ask for, by glob; shared with the catalog."""
 
-    def __init__(
-        self, key: PortKey, scope: str, registry: dict[str, XdsCollection], next_epoch: Callable[[], str]
-    ) -> None:
+    def __init__(self, key: PortKey, registry: dict[str, XdsCollection], next_epoch: Callable[[], str]) -> None:
         self._key = key
-        self._scope = scope
         self._registry = registry
         self._next_epoch = next_epoch
         self.by_zone: Final[dict[str, XdsCollection]] = {}
@@ -88,9 +93,10 @@ class Collections:
             del self.by_zone[zone]
             return True
         turned = self._open(zone)
-        for old, resource in held.by_name.items():
-            renamed = turned.glob[:-1] + old.rpartition("/")[2]
-            turned.by_name[renamed] = XdsResource(ENDPOINT, renamed, resource.body)
+        for other, old in held.names.items():
+            if old in held.by_name:
+                renamed = turned.name_of(other)
+                turned.by_name[renamed] = XdsResource(ENDPOINT, renamed, held.by_name[old].body)
         return True
 
     def take_changed(self) -> list[str]:
@@ -115,6 +121,6 @@ class Collections:
             assert not held.lost.keys() & held.by_name.keys(), f"{held.glob}: a member is remembered as removed"
 
     def _open(self, zone: str) -> XdsCollection:
-        glob = collection(self._key, self._scope, zone, self._next_epoch())
-        made = self.by_zone[zone] = self._registry[glob] = XdsCollection(glob)
+        glob = collection(self._next_epoch())
+        made = self.by_zone[zone] = self._registry[glob] = XdsCollection(self._key, glob)
         return made

@@ -294,8 +294,8 @@ class PortEndpoints:
             if draining is not None:
                 yield self._entry(identity), draining
 
-    def _open_collections(self, scope: str) -> Collections:
-        return Collections(self._settings.key, scope, self._shared.registry, self._shared.next_epoch)
+    def _open_collections(self) -> Collections:
+        return Collections(self._settings.key, self._shared.registry, self._shared.next_epoch)
 
     def choice(self, place: XdsPlace) -> Choice[NodeEndpoint]:
         """What the rule itself leaves for *place*, by id; the second opinion of ``check``.  O(n)."""

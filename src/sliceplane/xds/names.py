@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from sliceplane.proxy.model import ServiceKey
@@ -22,7 +21,7 @@ ENDPOINT: Final = f"{_PREFIX}envoy.config.endpoint.v3.LbEndpoint"
 #: in the order in which new resources are sent
 TYPES: Final = (CLUSTER, ASSIGNMENT, ENDPOINT, LISTENER, ROUTES)
 
-_COLLECTIONS: Final = "xdstp://sliceplane/envoy.config.endpoint.v3.LbEndpoint/"
+_COLLECTIONS: Final = "xdstp://sp/envoy.config.endpoint.v3.LbEndpoint/"
 #: longer names name nothing; DNS names have 253 octets at most
 NAME_MAX: Final = 320
 #: each client that comes asks for the same names
@@ -31,7 +30,6 @@ _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _TARGET: Final = re.compile(rf"(?P<host>{_LABEL}(\.{_LABEL})*)\.?(:(?P<port>[A-Za-z0-9-]+))?")
 _KEY: Final = re.compile(rf"(?P<namespace>{_LABEL})/(?P<name>{_LABEL}):(?P<port>[a-z0-9-]+)")
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
-_ADDRESS: Final = re.compile(r"[0-9a-f:.]+")
 
 
 class GrpcTarget(NamedTuple):
@@ -74,27 +72,12 @@ def parse_target(name: str, namespace: str, domains: tuple[str, ...]) -> GrpcTar
     return GrpcTarget(ServiceKey(of, name_in_service), match["port"] or "") if of else None
 
 
-def collection(key: PortKey, scope: str, zone: str, epoch: str) -> str:
-    """The glob of a collection.  Envoy escapes other characters than these and then finds nothing."""
-    parts = (key.service.namespace, key.service.name, key.port, scope, zone or "-", epoch)
-    return _COLLECTIONS + "/".join(_UNSAFE.sub("-", part) for part in parts) + "/*"
+def collection(epoch: str) -> str:
+    """The glob of a collection.  *epoch* alone tells it from all others, and it is short: each member that changes says
+    it again.  Envoy escapes other characters than these and then finds nothing."""
+    return f"{_COLLECTIONS}{_UNSAFE.sub('-', epoch)}/*"
 
 
 def collection_of(name: str) -> str:
     """The glob of the collection that the member *name* is in; "": of none."""
     return f"{name.rpartition('/')[0]}/*" if name.startswith(_COLLECTIONS) else ""
-
-
-def service_of_collection(glob: str) -> ServiceKey | None:
-    """``None``: it is none of ours."""
-    parts = glob.removeprefix(_COLLECTIONS).split("/") if glob.startswith(_COLLECTIONS) else []
-    return ServiceKey(parts[0], parts[1]) if len(parts) == 7 else None
-
-
-def member_id(identity: str) -> str:
-    """The last part of a member's name: the Pod's uid, or its address; different for different endpoints."""
-    if not _UNSAFE.search(identity) and "_" not in identity:
-        return identity
-    if _ADDRESS.fullmatch(identity):
-        return "ip_" + identity.replace(":", "-")
-    return "id_" + blake2b(identity.encode(), digest_size=16).hexdigest()

@@ -138,7 +138,7 @@ class EndpointList:
         self,
         key: PortKey,
         pool: PoolKey,
-        open_collections: Callable[[str], Collections],
+        open_collections: Callable[[], Collections],
         *,
         collected_from: int,
         size_max: int,
@@ -268,7 +268,7 @@ class EndpointList:
         if not self._wants_collections or self._size < max(1, least):
             self.close()
         elif self._collections is None:
-            self._collections = self._open_collections(str(self._pool))
+            self._collections = self._open_collections()
             for name, identity, encoded in self._pieces():
                 self._collections.put(name, identity, encoded)
             self._collections.take_changed()

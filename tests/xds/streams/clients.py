@@ -21,7 +21,7 @@ from sliceplane.xds.streams.messages import RequestError, ResponseEncoder, Whole
 from sliceplane.xds.streams.stream import Action, XdsAdmit, XdsFinish, XdsGateForced, XdsRefusal, XdsSend, XdsSight
 from sliceplane.xds.streams.whole import WholeStream
 
-GLOB = names.collection(names.PortKey(names.ServiceKey("default", "web"), "http"), "all", "a", "1")
+GLOB = names.collection("p-1")
 
 
 WEB = "default/web:http"

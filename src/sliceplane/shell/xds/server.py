@@ -25,7 +25,6 @@ from sliceplane.api.scheme import EndpointSlices, Nodes, Services
 from sliceplane.informer.cache import Change
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
-from sliceplane.proxy.model import ServiceKey
 from sliceplane.registry.types import User
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.pages import Page, PageMaker, follower_pages
@@ -37,7 +36,6 @@ from sliceplane.shell.xds.admission import AdmissionConfig, NotAdmitted, Sights,
 from sliceplane.shell.xds.connection import Call
 from sliceplane.shell.xds.notes import SERVICES_MAX, TEXT_MAX, ServiceNotes
 from sliceplane.shell.xds.progress import AckTeller, BehindCounts
-from sliceplane.xds import names
 from sliceplane.xds.catalog import XdsCatalog, XdsChange, XdsView
 from sliceplane.xds.resource import XdsClient
 from sliceplane.xds.streams.delta import DeltaStream
@@ -386,8 +384,9 @@ class XdsServer:
         text = refusal.text[:TEXT_MAX]
         shown = ", ".join(refusal.names[:SERVICES_MAX])
         _log.warning("a client refuses", **self._shown(item), type=short(refusal.type_url), resources=shown, why=text)
-        if self._notes is not None and item.client is not None:
-            found = (service_of(refusal.type_url, name, item.client.namespace) for name in refusal.names)
+        view = item.stream.view
+        if self._notes is not None and item.client is not None and view is not None:
+            found = (view.service_of(refusal.type_url, name) for name in refusal.names)
             self._notes.on_refusal([str(key) for key in found if key is not None], item.client.kind, text)
 
     # -- how far clients are -----------------------------------------------------------------------------
@@ -446,11 +445,3 @@ class XdsServer:
             return Page(body, content_type="application/json")
 
         return {**follower_pages(lambda: self.stopping, self._ready.is_set), "/xds/clients": clients}
-
-
-def service_of(type_url: str, name: str, namespace: str) -> ServiceKey | None:
-    """The Service that a resource is of; *namespace*: the client's."""
-    if type_url == names.ENDPOINT:
-        return names.service_of_collection(names.collection_of(name))
-    key = names.parse_key(name) or names.parse_target(name, namespace, ("cluster.local",))
-    return None if key is None else key.service

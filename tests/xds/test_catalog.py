@@ -327,3 +327,13 @@ def test_an_assignment_is_never_longer_than_a_message_that_grpc_takes() -> None:
     world.put(slice_of(endpoints[:20], 2))
     world.changes()
     assert (body(view).count(b"10.0.0."), world.catalog.too_large()) == (20, {})
+
+
+def test_ports_that_no_client_can_have_are_counted() -> None:
+    ports = (ServicePort(name="dns", port=53, protocol="UDP"), ServicePort(name="http", port=80))
+    outside = service("outside", type="ExternalName")
+    world = World(service(ports=ports), outside, slice_of([pod(1)]))
+    assert world.catalog.unserved == 2
+    world.delete(outside)
+    world.changes()
+    assert world.catalog.unserved == 1

@@ -93,6 +93,11 @@ class XdsCatalog:
         """Endpoints of Services that clients ask for, whose address no client could use."""
         return sum(served.left_out for served in self.services.values())
 
+    @property
+    def unserved(self) -> int:
+        """Ports of Services that no client can have: UDP, SCTP, and the type ExternalName.  O(Services)."""
+        return sum(served.unserved for served in self.services.values())
+
     def too_large(self) -> dict[str, str]:
         """Keys whose assignment leaves endpoints out because there are too many, and their Services.  O(Services)."""
         return {port: str(key) for key, served in sorted(self.services.items()) for port in served.too_large()}

@@ -22,7 +22,7 @@ from sliceplane.xds.model import EVERYBODY, Audience, PortChanges, PortEndpoints
 from sliceplane.xds.names import ASSIGNMENT, CLUSTER, ENDPOINT, LISTENER, ROUTES, GrpcTarget
 from sliceplane.xds.pools import EndpointList, PoolKey
 from sliceplane.xds.resource import ClientKind, ListenerMode, XdsClient, XdsResource
-from sliceplane.xds.settings import PortSettings, settings_of
+from sliceplane.xds.settings import PortSettings, settings_of, unserved_ports
 
 #: new or changed resources go first, in this order; Clusters that went go last
 CHANGED: Final = {CLUSTER: 0, ASSIGNMENT: 1, ENDPOINT: 2, LISTENER: 3, ROUTES: 4}
@@ -52,6 +52,8 @@ class ServedService:
         self.settings: dict[str, PortSettings] = {}
         #: what is wrong with annotations
         self.problems: list[str] = []
+        #: ports that no client can have
+        self.unserved = 0
         self.exists = False
         self._slices: dict[str, EndpointSlice] = {}
         #: slices with a label for a zone or a region
@@ -84,6 +86,7 @@ class ServedService:
         was_there = self.exists
         self.exists = service is not None
         self.settings, self.problems = ({}, []) if service is None else settings_of(service)
+        self.unserved = 0 if service is None else unserved_ports(service)
         changed = [port for port in {**before, **self.settings} if before.get(port) != self.settings.get(port)]
         for port in changed:
             self._resettled[port] = None

@@ -97,6 +97,14 @@ def settings_of(service: Service) -> tuple[dict[str, PortSettings], list[str]]:
     return made, list(dict.fromkeys(problems))
 
 
+def unserved_ports(service: Service) -> int:
+    """Those that no client of xDS can have."""
+    ports = service.spec.ports or ()
+    if service.spec.type == "ExternalName":
+        return max(1, len(ports))
+    return sum(port.protocol != "TCP" for port in ports)
+
+
 def _cluster_ips(service: Service) -> tuple[str, ...]:
     spec = service.spec
     canonical = [canonical_of(text, family) for text in spec.cluster_ips or (spec.cluster_ip,) for family in FAMILIES]

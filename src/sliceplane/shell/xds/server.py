@@ -441,7 +441,7 @@ class XdsServer:
 
     def pages(self) -> dict[str, PageMaker]:
         def clients() -> Page:
-            body = clients_page(self._catalog.revision, self.reports())
+            body = clients_page(self._catalog.revision, self.reports(), self._catalog.unserved)
             return Page(body, content_type="application/json")
 
         return {**follower_pages(lambda: self.stopping, self._ready.is_set), "/xds/clients": clients}

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from sliceplane.findings.wording import count
 from sliceplane.kit.columns import table
 from sliceplane.xds import names
 from sliceplane.xds.streams.stream import ChannelStatus
@@ -70,15 +71,18 @@ class ClientReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ClientsPage(msgspec.Struct, frozen=True, rename="camel"):
+    """``unserved_ports``: of Services, that no client can have."""
+
     revision: int
     clients: tuple[ClientReport, ...]
+    unserved_ports: int = 0
 
 
 pages: Final = msgspec.json.Decoder(ClientsPage)
 
 
-def clients_page(revision: int, clients: Sequence[ClientReport]) -> bytes:
-    return msgspec.json.encode(ClientsPage(revision, tuple(clients))) + b"\n"
+def clients_page(revision: int, clients: Sequence[ClientReport], unserved_ports: int) -> bytes:
+    return msgspec.json.encode(ClientsPage(revision, tuple(clients), unserved_ports)) + b"\n"
 
 
 def is_bad(report: ClientReport) -> bool:
@@ -101,11 +105,14 @@ def shown(page: ClientsPage, width: int | None) -> list[str]:
                 text = " ".join(item.refusal.split())
                 refusals.append(f"{place[0]} refuses {item.refused}: {text[:_TEXT_MAX]}")
     lines = list(table(_HEADS, rows, width=width))
+    ports = count(page.unserved_ports, "port")
+    unserved = [f"not served: {ports} (UDP, SCTP, ExternalName)"] if page.unserved_ports else []
     return [
         *lines,
         *(["", *refusals] if refusals else []),
         "",
-        f"revision {page.revision}, {len(page.clients)} clients",
+        f"revision {page.revision}, {count(len(page.clients), 'client')}",
+        *unserved,
     ]
 
 

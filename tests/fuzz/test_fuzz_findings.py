@@ -123,9 +123,11 @@ async def test_an_empty_map_of_a_pod_does_not_make_it_immutable_for_clients_of_p
 
 async def test_a_quantity_that_is_a_number_is_stored_as_text() -> None:
     """Case 10820: it became text when a client of protobuf wrote it back, which in a Pod was refused."""
-    spec = {"volumes": [{"name": "v", "emptyDir": {"sizeLimit": 80}}], "overhead": {"cpu": 0.5}, **POD["spec"]}
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": 0.5}}}
+    spec = {"volumes": [{"name": "v", "emptyDir": {"sizeLimit": 80}}], "containers": [container]}
     found = (await stored(PODS, {**POD, "spec": spec}, "p"))["spec"]
-    assert (found["volumes"][0]["emptyDir"]["sizeLimit"], found["overhead"]["cpu"]) == ("80", "0.5")
+    requests = found["containers"][0]["resources"]["requests"]
+    assert (found["volumes"][0]["emptyDir"]["sizeLimit"], requests["cpu"]) == ("80", "0.5")
 
 
 async def test_what_says_something_stays() -> None:

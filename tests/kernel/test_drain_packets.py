@@ -14,8 +14,10 @@ import signal
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -33,6 +35,7 @@ from sliceplane.shell.node.timing import ProxyTiming
 from sliceplane.shell.tools.drain_targets import find_pods
 from sliceplane.shell.tools.draining import DrainOptions, drain_pods
 from sliceplane.shell.transport import kubeconfig
+from sliceplane.shell.transport.base import Unreachable
 from sliceplane.shell.transport.reflect import loop_clock
 from sliceplane.shell.transport.telling import tell_progress
 from sliceplane.testing import Plane
@@ -184,6 +187,12 @@ class Town:
             results.append(json.loads(await asyncio.to_thread(client.stdout.readline)))
 
     async def drain(self, number: int, **options: Any) -> DrainedPod:
+        """Asked again where the server has just closed the connection, as a person would."""
+        drained = await eventually(partial(self._drain, number, options), ignoring=(Unreachable,), within_s=600)
+        assert isinstance(drained, DrainedPod)
+        return drained
+
+    async def _drain(self, number: int, options: dict[str, Any]) -> DrainedPod:
         pods = await find_pods(self.client, "pod", "default", f"web-{number}")
         self._seed += 1
         settled = DrainOptions(**{"timeout_s": PATIENCE_S, **options})
@@ -193,7 +202,10 @@ class Town:
 
     async def bring_back(self, number: int) -> None:
         body = b'{"metadata":{"annotations":{"sliceplane.dev/drain":null}}}'
-        await self.client.patch(Pods, "default", f"web-{number}", body, patch_type="merge")
+        await eventually(
+            lambda: self.client.patch(Pods, "default", f"web-{number}", body, patch_type="merge"),
+            ignoring=(Unreachable,),
+        )
         await self.plane.until(lambda: self._ready() == PODS)
 
 
@@ -338,6 +350,32 @@ async def test_a_thousand_drains_under_a_thousand_connections_a_second() -> None
     assert (figures["failed"], figures["synAfterAnswer"]) == (0, 0), figures
 
 
+@pytest.mark.slow
+async def test_a_stopped_node_is_named_in_every_drain() -> None:
+    assert (await measure_stopped(1000))["named"] == 1000
+
+
+async def measure_stopped(count: int) -> dict[str, Any]:
+    """The proxy of a node stands still, first with a Lease that lasts, then without; in the end nothing is known of it
+    any more."""
+    async with town(first=1) as place, proxy_process(place, 0) as process:
+        assert (await place.drain(0)).verdict.required == 3, "all three tell"
+        await place.bring_back(0)
+        process.send_signal(signal.SIGSTOP)
+        named: Counter[str] = Counter()
+        for turn in range(count):
+            answer = await eventually(
+                lambda number=turn % PODS: place.drain(number, timeout_s=0.3),
+                lambda answer: answer.outcome == "drained" or answer.verdict.waiting or answer.verdict.unknown,
+            )  # once its slices say that it leaves
+            verdict = answer.verdict
+            for how, missing in (("waited for", verdict.waiting), ("unknown", verdict.unknown)):
+                if answer.outcome == "time over" and NODES[0] in [consumer.node for consumer in missing]:
+                    named[how] += 1
+            await place.bring_back(turn % PODS)
+    return {"drains": count, "named": named.total(), **named}
+
+
 async def measure_drains(count: int, rate: int, client_of: type[HttpClient] = HttpClient) -> dict[str, Any]:
     async with town(beat_s=10.0, client_of=client_of) as place:
         await asyncio.sleep(10.5)  # each told once, and from then on only when asked
@@ -388,6 +426,7 @@ async def measure_rollout(hook: float | None, rate: int) -> dict[str, Any]:
 async def main(count: int, rate: int) -> None:
     for client_of in (HttpClient, WithoutMemory):
         print(json.dumps(await measure_drains(count, rate, client_of)), flush=True)
+    print(json.dumps(await measure_stopped(count)), flush=True)
     for hook in (0.0, 5.0, 30.0, None):
         print(json.dumps(await measure_rollout(hook, rate)), flush=True)
 

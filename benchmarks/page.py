@@ -54,7 +54,8 @@ DELTA_PERIOD_S = 0.5
 async def fill(client: HttpClient, services: int, endpoints: int) -> None:
     await client.create(Namespaces, "", encode(namespace_document()))
     for number in range(NODES):
-        await client.create(Nodes, "", encode(node_document(number)))
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}  # or Zones takes no client to be there
+        await client.create(Nodes, "", encode({**node_document(number), "status": ready}))
     for number in range(services):
         await client.create(Services, NAMESPACE, encode(service_document(f"web-{number}")))
         for first in range(0, endpoints, PER_SLICE):

@@ -70,7 +70,7 @@ function Fresh({ freshness, nodes }) {
 
 const SERVICES = [
   { name: 'name', title: 'Service', size: 'minmax(9rem, 2fr)', cell: (table, row) => html`<a href=${link(['service', table.get('namespace', row), table.get('name', row)])}><span class="quiet"><bdi>${table.get('namespace', row)}</bdi>/</span><bdi>${table.get('name', row)}</bdi></a>` },
-  { name: 'ready', title: 'ready', size: '6.5rem', number: true, cell: (table, row) => html`<${Readiness} ready=${table.get('ready', row)} all=${table.get('endpoints', row)} />` },
+  { name: 'ready', title: 'ready', size: '8rem', number: true, cell: (table, row) => html`<${Readiness} ready=${table.get('ready', row)} all=${table.get('endpoints', row)} />` },
   { name: 'finding', title: 'finding', size: '9rem', from: 420, cell: (table, row) => { const [severity, code] = table.get('finding', row).split(' '); return code ? html`<${Mark} kind=${severity}>${severity} ${code}<//>` : ''; } },
   { name: 'changes', title: 'changes', size: '72px', from: 560, cell: (table, row) => html`<${Spark} values=${table.get('changes', row)} />` },
   { name: 'slices', title: 'slices', size: '4.5rem', number: true, from: 680 },

@@ -370,7 +370,7 @@ async def measure_stopped(count: int) -> dict[str, Any]:
             )  # once its slices say that it leaves
             verdict = answer.verdict
             for how, missing in (("waited for", verdict.waiting), ("unknown", verdict.unknown)):
-                if answer.outcome == "time over" and NODES[0] in [consumer.node for consumer in missing]:
+                if answer.outcome != "drained" and NODES[0] in [consumer.node for consumer in missing]:
                     named[how] += 1
             await place.bring_back(turn % PODS)
     return {"drains": count, "named": named.total(), **named}

@@ -7,9 +7,9 @@ user wrote behind ``xds:///``; that is resolved here as far as one can without k
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import Final, NamedTuple
 
+from sliceplane.kit.containers import remembered
 from sliceplane.proxy.model import ServiceKey
 
 _PREFIX: Final = "type.googleapis.com/"
@@ -47,7 +47,7 @@ class PortKey(NamedTuple):
         return f"{self.service.namespace}/{self.service.name}:{self.port}"
 
 
-@lru_cache(KEYS_KEPT)
+@remembered(KEYS_KEPT)
 def parse_key(name: str) -> PortKey | None:
     """``None``: no key of ours is spelled like this."""
     match = _KEY.fullmatch(name) if len(name) <= NAME_MAX else None

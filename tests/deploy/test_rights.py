@@ -209,7 +209,8 @@ def test_the_name_server_needs_what_it_is_given(tmp_path: Path) -> None:
     rights, refused = asked(audit, user)
     assert refused == []
     assert rights <= granted(*values)
-    assert granted(*values) <= rights | {("patch", "coordination.k8s.io", "leases")}
+    seldom = {("create", "events.k8s.io", "events"), ("patch", "events.k8s.io", "events")}  # of a forwarding loop
+    assert granted(*values) <= rights | seldom | {("patch", "coordination.k8s.io", "leases")}
 
 
 def test_the_xds_server_needs_what_it_is_given(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import copyreg
 import pickle
 import struct
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from sliceplane.api.errors import StatusError
@@ -161,6 +162,12 @@ def _again(code: int, reason: str, message: str, rendered: bytes, retry_after_s:
     return error
 
 
+def _mapping(proxy: MappingProxyType[Any, Any]) -> Any:
+    # Of a record that was read from disk and has no labels: the type has no name that pickle could look up.
+    return dict, (dict(proxy),)
+
+
+copyreg.pickle(MappingProxyType, _mapping)
 copyreg.pickle(RenderedError, _rendered)
 copyreg.pickle(Resource, _resource)
 copyreg.pickle(StatusError, _error)

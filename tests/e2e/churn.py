@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +61,8 @@ VALUE_BYTES_MAX = 40_000
 DISK = "512m"
 SLOW_CLIENTS = 20
 CALMS = 6
+#: it runs beside other work, and lower than that
+PATIENCE_S = 600.0
 #: a last life may grow by this much between its first calm and its last: histories fill, allocators keep pages
 GROWTH_MIB_MAX = 64.0
 NO_ANSWER = (StatusError, Unreachable)
@@ -98,7 +100,7 @@ class Supervisor:
 
     def _spawn(self) -> Plane:
         self._report.lives += 1
-        return spawn(self._folder, *self._flags, data_dir=str(self._data))
+        return spawn(self._folder, *self._flags, data_dir=str(self._data), patience_s=PATIENCE_S)
 
     def kill(self) -> None:
         self.plane.process.kill()
@@ -312,12 +314,16 @@ class Churn:
     async def _calm(self, at_s: float) -> None:
         for writer in self._writers:
             for name in tuple(writer.doubts):
-                await eventually(lambda name=name, writer=writer: self._resolved(writer, name), ignoring=NO_ANSWER)
+                await eventually(
+                    lambda name=name, writer=writer: self._resolved(writer, name),
+                    within_s=PATIENCE_S,
+                    ignoring=NO_ANSWER,
+                )
         while self._owner._wish is not None:
             with contextlib.suppress(*NO_ANSWER):
                 await self._owner.once()
         try:
-            await eventually(self._is_right, ignoring=(*NO_ANSWER, AssertionError))
+            await eventually(self._is_right, within_s=PATIENCE_S, ignoring=(*NO_ANSWER, AssertionError))
         except AssertionError as error:
             self.report.violations.append(f"after {at_s:.0f} s: {error}")
         faults = self._supervisor.plane.log.read_text(errors="replace").count("failed unexpectedly")
@@ -387,6 +393,15 @@ def growth_mib(report: ChurnReport) -> float:
     return float(lives[-1] - lives[0])
 
 
+@contextlib.contextmanager
+def small_disk(place: Path) -> Iterator[None]:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "churn", str(place)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
 async def play(folder: Path, *, seconds: float, seed: int, tell: Callable[[str], None] = print) -> ChurnReport:
     report = ChurnReport()
     with contextlib.ExitStack() as stack:
@@ -394,8 +409,7 @@ async def play(folder: Path, *, seconds: float, seed: int, tell: Callable[[str],
         if os.geteuid() == 0:
             disk = folder / "disk"
             disk.mkdir()
-            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "churn", str(disk)], check=True)
-            stack.callback(subprocess.run, ["umount", "-l", str(disk)], check=True)
+            stack.enter_context(small_disk(disk))
         supervisor = Supervisor(folder, (disk or folder) / "data", report)
         stack.callback(lambda: stop(supervisor.plane))
         churn = Churn(supervisor, disk, seed, report)

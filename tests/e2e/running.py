@@ -34,7 +34,14 @@ def kubectl_path() -> str:
     return str(Path(sys.executable).with_name("kubectl"))
 
 
-def spawn(folder: Path, *flags: str, data_dir: str = "", command: str = "up", prefix: tuple[str, ...] = ()) -> Plane:
+def spawn(
+    folder: Path,
+    *flags: str,
+    data_dir: str = "",
+    command: str = "up",
+    prefix: tuple[str, ...] = (),
+    patience_s: float = START_S,
+) -> Plane:
     """Start ``sliceplane up`` (or ``apiserver``) on a free port and wait for its ready line.
 
     *prefix* is a program that runs a program, such as ``ip netns exec NAME``.
@@ -54,7 +61,7 @@ def spawn(folder: Path, *flags: str, data_dir: str = "", command: str = "up", pr
             env=environment,
         )
     assert process.stdout is not None
-    readable, _, _ = select.select([process.stdout], [], [], START_S)
+    readable, _, _ = select.select([process.stdout], [], [], patience_s)
     line = process.stdout.readline() if readable else ""
     if not line.startswith("ready https://"):
         process.kill()

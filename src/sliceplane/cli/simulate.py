@@ -12,6 +12,8 @@ import click
 
 from sliceplane.cli.answers import NO_ANSWER, fail, screen_width, show
 from sliceplane.cli.options import Command
+from sliceplane.cli.scale import scale as run_scale
+from sliceplane.cli.scale import scale_options
 from sliceplane.cli.values import DurationType
 from sliceplane.kit.columns import table
 
@@ -60,6 +62,7 @@ def _seeds(text: str) -> range:
 @click.command("simulate", cls=Command, examples=[
     ("one run under faults", "sliceplane simulate --seed 7 --faults heavy"),
     ("look for a seed that breaks an invariant", "sliceplane simulate --seeds 1-500 --jobs 2 --until-failure"),
+    ("what 1,000 nodes cost", "sliceplane simulate --scale --nodes 1000 --pods 20000 --services 1000"),
 ])  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Everything follows from it.")
 @click.option("--seeds", type=_Parsed("A-B", _seeds), help="Run all of these seeds, a line each, instead of --seed.")
@@ -86,6 +89,7 @@ def _seeds(text: str) -> range:
     "old seeds.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1, JOBS_MAX), default=1, show_default=True, help="Processes for --seeds.")
 @click.option("--list-faults", is_flag=True, help="List the faults with their weights at level normal, and exit.")
+@scale_options
 def command(
     *,
     seed: int,
@@ -102,6 +106,8 @@ def command(
     workload: str,
     jobs: int,
     list_faults: bool,
+    scale: bool,
+    **sizes: Any,
 ) -> None:
     """Run the production store, informers and controllers on virtual time, under faults, from one seed.
 
@@ -111,6 +117,8 @@ def command(
     if list_faults:
         _list_faults()
         return
+    if scale:
+        run_scale(seed, sizes)
     if (trace is not None or record is not None) and (seeds is not None or until_failure):
         raise click.UsageError("--trace and --record are about one run: give --seed alone")
     from sliceplane.sim.report import report, summary

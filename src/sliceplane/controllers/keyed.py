@@ -122,6 +122,11 @@ class QueueController(ABC):
             return None
         return self._turn if self._more else self._queue.next_deadline()
 
+    @property
+    def waiting(self) -> int:
+        """Keys that wait for their turn."""
+        return self._queue.depth
+
     def samples(self, now: float) -> tuple[Family, ...]:
         name = self.info.queue or self.info.name.removesuffix("-controller").replace("-", "_")
         return queue_families(name, self._queue, now)

@@ -1,0 +1,108 @@
+"""What a simulation at scale is asked: sizes, the story, costs of processing, and budgets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from sliceplane.controllers.endpointslice import EndpointSliceConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Processor seconds, but for the last three.  ``MEASURED`` says where the figures are from."""
+
+    slice_write_s: float = 0.00083
+    pod_write_s: float = 0.00076
+    lease_write_s: float = 0.00063
+    #: of one write to a watch's socket, and of each of its bytes
+    event_s: float = 15.5e-6
+    event_byte_s: float = 0.6e-9
+    controller_event_s: float = 0.000125
+    controller_write_s: float = 0.0012
+    #: from a change on a node until the kernel has it
+    node_write_s: float = 0.005
+    #: until a write is on disk
+    commit_s: float = 0.002
+    #: the network's way
+    one_way_s: float = 0.0005
+
+
+#: member of ``Costs`` -> its unit, how many of it are a second, what it is, where it was measured
+MEASURED: Final[dict[str, tuple[str, float, str, str]]] = {
+    "slice_write_s": ("ms", 1e3, "server: a write of a slice of 20", "server_costs"),
+    "pod_write_s": ("ms", 1e3, "server: a write of a Pod", "server_costs"),
+    "lease_write_s": ("ms", 1e3, "server: a renewal of a Lease", "server_costs"),
+    "event_s": ("us", 1e6, "server: a write to a watch", "server_costs, fanout"),
+    "event_byte_s": ("us", 1e9, "server: 1,000 bytes of it", "server_costs, fanout"),
+    "controller_event_s": ("ms", 1e3, "controller: an event", "rolling_update"),
+    "controller_write_s": ("ms", 1e3, "controller: a write of a slice", "end_to_end"),
+    "node_write_s": ("ms", 1e3, "node: a change until the kernel has it", "node_proxy"),
+    "commit_s": ("ms", 1e3, "disk: a write until it is durable", "storage"),
+    "one_way_s": ("ms", 1e3, "network: one way", "assumed"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budgets:
+    """What must hold; the first that does not is what breaks first."""
+
+    #: from the change of a Pod until 99 of 100 nodes were told, at the 99th percentile of changes
+    freshness_s: float = 30.0
+    #: after the last change of a part of the story, until every queue is empty
+    drain_s: float = 60.0
+    #: of the network of one server
+    link_bytes_s: float = 1.25e9
+    #: of this process; 0: any
+    memory_mib: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalePlan:
+    seed: int = 1
+    nodes: int = 60
+    pods: int = 600
+    services: int = 30
+    zones: int = 3
+    #: Services that are rolled out, and how many at a time
+    rolling: int = 6
+    at_once: int = 2
+    #: API servers, which share nodes and requests
+    servers: int = 1
+    #: nodes that are run
+    sampled: int = 2
+    #: from the birth of a Pod until it is ready, and from its deletion until it is gone
+    ready_s: float = 5.0
+    termination_s: float = 10.0
+    #: without a word from a node for so long its Pods are not ready; so many of them are marked a second
+    node_grace_s: float = 40.0
+    marks_per_s: float = 100.0
+    #: writes a second by which each node's proxy says how far it is; kubelets that renew here are as many again
+    renewals_per_s: float = 0.1
+    controller: EndpointSliceConfig = field(default_factory=EndpointSliceConfig)
+    costs: Costs = field(default_factory=Costs)
+    budgets: Budgets = field(default_factory=Budgets)
+
+    def __post_init__(self) -> None:
+        """Raises ``ValueError`` with a sentence."""
+        if self.zones > self.nodes:
+            raise ValueError(f"{self.nodes} nodes cannot be in {self.zones} zones")
+        if self.services > self.pods:
+            raise ValueError(f"{self.services} Services need a Pod each, and there are {self.pods}")
+        if self.rolling > self.services:
+            raise ValueError(f"{self.rolling} Services cannot be rolled out, there are {self.services}")
+        if self.servers > self.nodes - self.nodes // self.zones:
+            raise ValueError(f"{self.servers} servers are more than the nodes that are left when a zone is lost")
+
+    def grown(self, factor: float) -> ScalePlan:
+        """A cluster *factor* times as large, in which as large a share is rolled out."""
+        sizes = {name: max(1, round(getattr(self, name) * factor)) for name in ("nodes", "pods", "services", "rolling")}
+        return replace(self, **sizes)
+
+
+def node_name(number: int) -> str:
+    return f"node-{number:05}"
+
+
+def zone_name(number: int) -> str:
+    return f"zone-{number + 1}"

@@ -49,7 +49,9 @@ def test_every_node_that_reads_is_sent_every_write_of_a_slice() -> None:
     ({"costs": Costs(event_s=0.5), "budgets": Budgets(drain_s=5.0)}, "queues are not empty"),
 ])  # fmt: skip
 def test_what_breaks_first_is_named(changes: dict[str, object], what: str) -> None:
-    assert what in [name for _, name in run(**changes).broken]
+    outcome = run(**changes)
+    assert what in [name for _, name in outcome.broken]
+    assert all(part.server_busy < 1.1 for part in outcome.parts), "a processor does no more than it can"
 
 
 def test_a_queue_that_is_full_costs_a_list() -> None:

@@ -41,7 +41,7 @@ SOCKETS_S: Final = 0.25
 FRAME_BYTES: Final = event_bytes(b"", "json") + len(b"1000\r\n\r\n")
 
 
-class Row:
+class StreamRow:
     """The streams of *nodes* nodes of one *zone*, which are written to in the same turn."""
 
     __slots__ = ("front", "held", "nodes", "on_items", "on_lost", "reads", "scheduled", "watcher", "zone")
@@ -88,7 +88,7 @@ class Front:
 
     def __init__(self, server: ScaleServer, link_bytes_s: float) -> None:
         self.hub = Hub(server.store)
-        self.rows: list[Row] = []
+        self.rows: list[StreamRow] = []
         self.figures = FrontFigures()
         self._server = server
         self._agenda = server.agenda
@@ -98,7 +98,7 @@ class Front:
         #: when the processor has done what it was given
         self._free_at = 0.0
         self._requests: deque[tuple[float, Deed]] = deque()
-        self._streams: deque[Row] = deque()
+        self._streams: deque[StreamRow] = deque()
         #: when the next turn is; infinite: there is nothing to do
         self._turn_at = math.inf
         self._alarm = Alarm(self._agenda, self._tick)
@@ -111,11 +111,11 @@ class Front:
         self.figures.requests += 1
         self._go()
 
-    def add_stream(self, row: Row) -> None:
+    def add_stream(self, row: StreamRow) -> None:
         self._streams.append(row)
         self._go()
 
-    def open(self, row: Row, interest: Interest, since: int) -> Watcher:
+    def open(self, row: StreamRow, interest: Interest, since: int) -> Watcher:
         watcher = self.hub.subscribe(interest, now=self._agenda.now, since=since, bookmarks=True)
         watcher.notify = row.wake
         self._alarm.set(self.hub.next_deadline())
@@ -154,7 +154,7 @@ class Front:
     def _turn(self, of: float) -> None:
         if of != self._turn_at:
             return  # an earlier one took its place
-        self._turn_at = math.inf
+        self._turn_at = -math.inf  # streams that come again meanwhile wait for the end of this turn
         began = at = self._agenda.now
         for _ in range(len(self._requests)):
             cost_s, deed = self._requests.popleft()
@@ -167,10 +167,11 @@ class Front:
             at = self._write(row, at)
         self.figures.busy_s += at - began
         self._free_at = at
+        self._turn_at = math.inf
         if self._requests or self._streams:
             self._go()
 
-    def _write(self, row: Row, at: float) -> float:
+    def _write(self, row: StreamRow, at: float) -> float:
         """A turn's worth of what *row* holds, to each of its nodes; when that is done."""
         row.scheduled = False
         watcher = row.watcher
@@ -203,7 +204,7 @@ class Front:
             row.on_items(items, there)
         return at
 
-    def _lost(self, row: Row) -> None:
+    def _lost(self, row: StreamRow) -> None:
         """The hub gave the watch up: the nodes list again, and watch from there."""
         figures = self.figures
         figures.lost_watches += row.nodes
@@ -284,7 +285,7 @@ class ScaleServer(Server):
             return super().watch(selection, version, timeout_s)
         front = self.fronts[-1]
         interest = self.interest(selection)
-        row = Row(front, 1, -1, interest, int(version))
+        row = StreamRow(front, 1, -1, interest, int(version))
         watcher = Watcher(
             0, interest, since=int(version), bound=QUEUE_BYTES_MAX, bookmarks=True, ends_at=None,
             after_close=lambda _: front.hub.unsubscribe(row.watcher),

@@ -15,7 +15,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.sim.agenda import Agenda, Trace
 from sliceplane.sim.cluster import START
 from sliceplane.sim.scale.cluster import made_up
-from sliceplane.sim.scale.front import STREAMS_PER_TURN, Front, FrontFigures, Row, ScaleNetwork, ScaleServer
+from sliceplane.sim.scale.front import STREAMS_PER_TURN, Front, FrontFigures, ScaleNetwork, ScaleServer, StreamRow
 from sliceplane.sim.scale.measures import Ages, ScaleMeasures
 from sliceplane.sim.scale.parts import SLICES, BusyProcess, SampledNode
 from sliceplane.sim.scale.plan import ScalePlan
@@ -127,7 +127,7 @@ class ScaleRun:
         self._controller = BusyProcess(plan, self._network, rng.fork(), self._measures)
         self.people = People(plan, agenda, self._network)
         self.nodes: list[SampledNode] = []
-        self._rows: list[Row] = []
+        self._rows: list[StreamRow] = []
         self._rng = rng
         self._renewals = 0.0
         self._lengths = Lengths()
@@ -169,7 +169,7 @@ class ScaleRun:
         places = {len(sizes) * 99 // 100, *(len(sizes) * at // plan.sampled for at in range(1, plan.sampled))}
         for number, (zone, count) in enumerate(sizes):
             front = self._fronts[number % len(self._fronts)]
-            self._rows.append(Row(front, count, zone, interest, front.hub.revision))
+            self._rows.append(StreamRow(front, count, zone, interest, front.hub.revision))
             if number in places and len(self.nodes) < plan.sampled:
                 self._sample(len(self.nodes))
         self._measures.readers = plan.nodes

@@ -17,6 +17,7 @@ BLOCKS, CASES, REQUESTS = 4, 8, 40
 #: what is drawn at random, and differs: uids, addresses, ports, the ends of generated names
 _DRAWN = (
     (rb"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", b"UID"),
+    (rb"kube-api-access-[a-z0-9]{5}", b"kube-api-access-DRAWN"),
     (rb"10\.96\.[0-9]+\.[0-9]+", b"ADDRESS"),
     (rb"fd00:10:96::[0-9a-f:]+", b"ADDRESS"),
     (rb'odePort"?: ?3[0-9]{4}', b"PORT"),

@@ -88,6 +88,18 @@ async def test_a_connection_that_was_closed_while_idle_costs_no_read(at_next: bo
     assert len(server.requests) == 3
 
 
+@pytest.mark.parametrize("at_next", [False, True])
+async def test_a_patch_that_says_what_shall_be_is_sent_again(at_next: bool) -> None:
+    server = KeepingServer(1, at_next=at_next)
+    async with client_of(server) as client:
+        for _ in range(3):
+            assert await client.patch(ConfigMaps, "ns", "a", b"{}", patch_type="merge") == b"{}"
+        if at_next:
+            with pytest.raises(Unreachable):  # one step more for each time
+                await client.patch(ConfigMaps, "ns", "a", b"[]", patch_type="json")
+    assert len(server.requests) == 3
+
+
 async def test_connections_that_nothing_uses_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     server = KeepingServer()
     async with client_of(server) as client:

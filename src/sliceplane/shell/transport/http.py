@@ -58,8 +58,9 @@ _PLAIN_PATH: Final = re.compile(r"[\w./:-]*", re.ASCII)
 #: for a window of any size, with gzip's head
 _GZIP_BITS: Final = 16 + zlib.MAX_WBITS
 #: which an API server answers as it did before, or refuses: they may be sent again when the connection was closed while
-#: it was idle, which the client had no news of yet (RFC 9110, section 9.2.2)
+#: it was idle, which the client had no news of yet (RFC 9110, section 9.2.2); and so may patches that say what shall be
 _IDEMPOTENT: Final = frozenset({"GET", "PUT", "DELETE"})
+_IDEMPOTENT_PATCHES: Final = frozenset({_PATCH_TYPES["merge"], _PATCH_TYPES["apply"]})
 Params = dict[str, str]
 
 
@@ -87,6 +88,10 @@ class _Request:
     accept: str = "application/json"
     #: its answer is read as it comes, in a time that the reader decides
     stream: bool = False
+
+    @property
+    def may_be_repeated(self) -> bool:
+        return self.method in _IDEMPOTENT or (self.method == "PATCH" and self.content_type in _IDEMPOTENT_PATCHES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +309,7 @@ class HttpClient(Verbs):
         try:
             message = self._message(request, authorization)
             async with asyncio.timeout(None if request.stream else REQUEST_TIMEOUT_S) as limit:
-                connection = await self._ask(request.method, message, refresh)
+                connection = await self._ask(request, message, refresh)
                 status, headers = connection.answer.status, connection.answer.headers
                 retry_after = headers.get("retry-after", "")
                 if request.stream and status < 300:
@@ -323,8 +328,9 @@ class HttpClient(Verbs):
             if connection is not None:
                 self._pool.give_back(connection)
 
-    async def _ask(self, method: str, message: bytes, look: bool) -> ClientConnection:
+    async def _ask(self, request: _Request, message: bytes, look: bool) -> ClientConnection:
         """The connection on which the head of the answer has come."""
+        method = request.method
         began = time.monotonic()
         code = "<error>"
         try:
@@ -336,7 +342,7 @@ class HttpClient(Verbs):
                 except BaseException as error:
                     unheard = connection.idle_since is not None and not connection.answer.began
                     self._pool.give_back(connection)
-                    if not (isinstance(error, ConnectionError) and unheard and method in _IDEMPOTENT):
+                    if not (isinstance(error, ConnectionError) and unheard and request.may_be_repeated):
                         raise
         finally:
             self.metrics.answered(method, code, time.monotonic() - began)

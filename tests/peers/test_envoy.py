@@ -9,7 +9,7 @@ import os
 import signal
 import urllib.request
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tests.waiting import eventually
 from sliceplane.api.meta import Document
 from sliceplane.client import EndpointSlices, HttpClient, Services
 from sliceplane.kit.rng import Rng
+from sliceplane.shell.tools.drifting import read_envoy_drift
 from sliceplane.xds.bootstrap import BootstrapWish, envoy_bootstrap
 
 __all__ = ["client", "live", "served", "shop"]
@@ -112,6 +113,25 @@ async def test_envoy_follows_a_service_from_its_first_endpoint_to_its_end(
         await shop.delete(Services, "web")
         await holds(edge, cluster, None)
         assert await edge.counter("update_rejected") == 0
+
+
+async def test_drift_tells_what_an_envoy_without_a_server_lacks_and_keeps(
+    tmp_path: Path, client: HttpClient, shop: Shop
+) -> None:
+    cluster, admin = f"{shop.namespace}/web:http", free_port()
+    await shop.service()
+    await shop.slice("web-1", 9000, *hosts(1, 2))
+    async with AsyncExitStack() as stack, AsyncExitStack() as server:
+        served = await server.enter_async_context(xds_server(client))
+        edge = await stack.enter_async_context(running(tmp_path, served.wish(node_id="edge", admin_port=admin)))
+        await holds(edge, cluster, places(1, 2))
+        assert not (await read_envoy_drift(client, f"http://127.0.0.1:{admin}")).differs
+        await server.aclose()
+        await shop.slice("web-1", 9000, *hosts(2, 3))
+        drift = await read_envoy_drift(client, f"http://127.0.0.1:{admin}")
+        assert [(row.cluster, set(row.lacks), set(row.keeps)) for row in drift.rows if row.state == "differs"] == [
+            (cluster, places(3), places(1))
+        ]
 
 
 async def test_an_envoy_that_was_stopped_is_behind_and_others_are_not(

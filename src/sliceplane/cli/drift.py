@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -23,6 +23,7 @@ WATCH_PERIOD_S = 5.0
     ("all nodes", "sliceplane drift"),
     ("one of them, on itself, with its kernel", "sliceplane drift --node node-4 --deep"),
     ("who does not have the newest slices of a Service", "sliceplane drift --service shop/cart"),
+    ("an Envoy that follows xDS, by its admin pages", "sliceplane drift --envoy http://127.0.0.1:9901"),
 ])  # fmt: skip
 @click.option("--node", default="", metavar="NAME", help="Only this node, and what its proxy answers itself.")
 @click.option("--service", default="", metavar="NAMESPACE/NAME", help="Behind is who lacks slices of this Service.")
@@ -30,9 +31,11 @@ WATCH_PERIOD_S = 5.0
 @click.option("--deep", is_flag=True, help="With --node: its proxy compares all its rules with the kernel.")
 @click.option("--metrics-port", type=click.IntRange(1, 65535), default=10249, show_default=True, metavar="N",
     help="Where proxies have their metrics pages.")  # fmt: skip
+@click.option("--envoy", default="", metavar="URL",
+    help="Only this Envoy: its admin pages beside what the API means for its place.")  # fmt: skip
 @output_option
 @cluster_options
-def command(*, node: str, service: str, watch: bool, deep: bool, output: Form, **flags: Any) -> None:
+def command(*, node: str, service: str, watch: bool, deep: bool, envoy: str, output: Form, **flags: Any) -> None:
     """Does each node hold what the API server says: how far behind it is, whether its cache lost an event, whether its
     kernel has the rules.
 
@@ -40,11 +43,18 @@ def command(*, node: str, service: str, watch: bool, deep: bool, output: Form, *
     version. Reads only (lists of Leases, Nodes, EndpointSlices and Services), on any cluster with node proxies of
     Sliceplane; the pages of a proxy are asked where they can be reached, which by default is on the node itself.
 
+    With --envoy the clusters of one Envoy are compared: which endpoints it lacks, and which it keeps too long.  What
+    differs is looked at twice.
+
     Exit code 0: every node is in step; 1: something differs; 2: cannot tell, the output or stderr says why.
     """
     from sliceplane.drift.answer import as_text
     from sliceplane.shell.tools.drifting import read_drift
 
+    if envoy and (node or service or watch or deep):
+        raise click.UsageError("--envoy is asked for alone, without --node, --service, --watch and --deep")
+    if envoy:
+        _of_envoy(envoy, output, flags)
     if deep and not node:
         raise click.UsageError("--deep is for one node: --node")
     if service and "/" not in service:
@@ -69,3 +79,15 @@ def command(*, node: str, service: str, watch: bool, deep: bool, output: Form, *
     if drift.differs:
         raise SystemExit(BAD)
     raise SystemExit(NO_ANSWER if drift.is_blind else GOOD)
+
+
+def _of_envoy(admin: str, output: Form, flags: dict[str, Any]) -> NoReturn:
+    from sliceplane.drift.envoy import EnvoyDrift, NoAdminPages, as_text
+    from sliceplane.shell.tools.drifting import read_envoy_drift
+
+    async def work(client: Client, _: str) -> EnvoyDrift:
+        return await read_envoy_drift(client, admin)
+
+    drift = ask(flags["kubeconfig"], flags["context"], work, NoAdminPages, exit_code=NO_ANSWER)
+    show(rendered(output, drift.as_document, lambda: as_text(drift)), exit_code=NO_ANSWER)
+    raise SystemExit(BAD if drift.differs else GOOD)

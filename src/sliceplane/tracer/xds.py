@@ -31,9 +31,8 @@ from sliceplane.tracer.answer import (
 )
 from sliceplane.tracer.question import Unanswerable, joined
 from sliceplane.tracer.text import endpoint_tables, fact, laid_out
-from sliceplane.xds import wire
-from sliceplane.xds.catalog import XdsCatalog, XdsConfig, XdsView
-from sliceplane.xds.endpoints import DRAINING
+from sliceplane.xds.catalog import XdsCatalog, XdsView, catalog_of
+from sliceplane.xds.endpoints import given
 from sliceplane.xds.model import PortEndpoints
 from sliceplane.xds.names import ASSIGNMENT, parse_key, parse_target
 from sliceplane.xds.resource import XdsClient
@@ -71,14 +70,8 @@ def explain_xds(
     known = {node.metadata.name for node in nodes or ()}
     if nodes is not None and question.node and question.node not in known:
         raise Unanswerable(no_such("Node", question.node, known))
-    catalog = XdsCatalog(XdsConfig(collected_from=0), "trace")
-    for node in nodes or ():
-        catalog.on_node(None, node)
-    catalog.on_service(None, service)
     read = sorted(slices, key=lambda held: held.metadata.name)
-    for held in read:
-        catalog.on_slice(None, held)
-    catalog.on_synced()
+    catalog = catalog_of([service], read, nodes or (), "trace")
     return _Trace(question, service, read, catalog, nodes_are_read=nodes is not None).answer()
 
 
@@ -106,7 +99,7 @@ class _Trace:
         self._endpoints: PortEndpoints = endpoints
         self._version = resource.version
         #: what the client is given, and whether it is told to drain
-        self._given = dict(_read(resource.body))
+        self._given = given(resource.body)
         self._choice: Choice[NodeEndpoint] = endpoints.choice(self._view.place)
 
     def _port(self) -> PortSettings:
@@ -253,20 +246,6 @@ def _balancing(settings: PortSettings) -> str:
         how = settings.policy or "maglev for Envoy, ring-hash for gRPC"
         return f"{how}: by the source address (Envoy), or one for each channel (gRPC)"
     return settings.policy or "round-robin"
-
-
-def _read(assignment: bytes) -> Iterator[tuple[tuple[str, int], bool]]:
-    """Address and port of each endpoint of a ``ClusterLoadAssignment``, and whether it is told to drain."""
-    for locality in _messages(assignment, 2):
-        for entry in _messages(locality, 2):
-            held = dict(wire.fields(entry))
-            endpoint = wire.as_bytes(held[1])
-            socket = dict(wire.fields(next(_messages(next(_messages(endpoint, 1)), 1))))
-            yield (wire.as_text(socket[2]), wire.as_integer(socket[3])), held.get(2) == DRAINING
-
-
-def _messages(data: bytes, number: int) -> Iterator[bytes]:
-    return (wire.as_bytes(value) for of, value in wire.fields(data) if of == number)
 
 
 def _address(source: SliceEndpoint, held: EndpointSlice) -> str:

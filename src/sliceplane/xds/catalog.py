@@ -14,7 +14,7 @@ Nothing is answered before ``on_synced``: names that are not there yet must not 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -366,6 +366,21 @@ class XdsView:
             return None if target is None else target.service
         key = parse_key(name)
         return None if key is None else key.service
+
+
+def catalog_of(
+    services: Iterable[Service], slices: Iterable[EndpointSlice], nodes: Iterable[Node], process: str
+) -> XdsCatalog:
+    """Of lists; assignments have their endpoints in them, however many these are."""
+    catalog = XdsCatalog(XdsConfig(collected_from=0), process)
+    for node in nodes:
+        catalog.on_node(None, node)
+    for service in services:
+        catalog.on_service(None, service)
+    for held in slices:
+        catalog.on_slice(None, held)
+    catalog.on_synced()
+    return catalog
 
 
 def _service_of(subject: EndpointSlice) -> ServiceKey | None:

@@ -11,7 +11,7 @@ assertion here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from sliceplane.api.service_rules import is_port
@@ -19,7 +19,7 @@ from sliceplane.balancing.model import Endpoint
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.model import ordinary_of
 from sliceplane.xds.names import PortKey
-from sliceplane.xds.wire import head, integer, message, text, wrapped
+from sliceplane.xds.wire import as_bytes, as_integer, as_text, fields, head, integer, message, text, wrapped
 
 DRAINING: Final = 3
 #: of ``ConfigSource``: this stream, in version 3
@@ -89,6 +89,22 @@ def collected_assignment(key: PortKey, localities: Iterable[tuple[str, str, str]
         message(2, _locality(zone, region), wrapped(3, 1), message(8, message(1, ADS), text(2, glob)))
         for zone, region, glob in localities
     )
+
+
+def given(assignment: bytes) -> dict[tuple[str, int], bool]:
+    """By address and port of each endpoint of an assignment that has no collections: whether it is told to drain."""
+    told: dict[tuple[str, int], bool] = {}
+    for locality in _messages(assignment, 2):
+        for entry in _messages(locality, 2):
+            held = dict(fields(entry))
+            endpoint = as_bytes(held[1])
+            socket = dict(fields(next(_messages(next(_messages(endpoint, 1)), 1))))
+            told[as_text(socket[2]), as_integer(socket[3])] = held.get(2) == DRAINING
+    return told
+
+
+def _messages(data: bytes, number: int) -> Iterator[bytes]:
+    return (as_bytes(value) for of, value in fields(data) if of == number)
 
 
 def struct(**texts: str) -> bytes:

@@ -8,8 +8,10 @@ which servers answer for the last minutes.
 from __future__ import annotations
 
 import asyncio
+import urllib.request
 from collections.abc import Callable
 from dataclasses import replace
+from http.client import HTTPException
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -22,6 +24,7 @@ from sliceplane.api.meta import Object, Projection, revision_of
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Resource, Services
 from sliceplane.drift.answer import Drift
+from sliceplane.drift.envoy import SETTLE_S, EnvoyDrift, NoAdminPages, compare_envoy, read_envoy, settled
 from sliceplane.drift.facts import TELLERS, DriftFacts, Listed, Look, ToldNode, listed
 from sliceplane.drift.judge import judge, wanted_past
 from sliceplane.kit.times import parse_time
@@ -38,6 +41,7 @@ from sliceplane.proxy.progress import (
 from sliceplane.shell.process.interfaces import addresses_of
 from sliceplane.shell.tools.lists import PAGE_OBJECTS, list_whole
 from sliceplane.shell.transport.base import Reader
+from sliceplane.xds.catalog import catalog_of
 
 #: versions at which lists are asked for: nodes of a quiet cluster tell of few
 PAST_MAX: Final = 16
@@ -45,6 +49,7 @@ PAST_MAX: Final = 16
 LOOKS_MAX: Final = 16
 PAGE_TIMEOUT_S: Final = 2.0
 RULES_TIMEOUT_S: Final = 60.0
+ADMIN_TIMEOUT_S: Final = 30.0
 _KINDS: Final[dict[str, tuple[Resource, type[Object]]]] = {
     EndpointSlices.plural: (EndpointSlices, EndpointSlice),
     Services.plural: (Services, Service),
@@ -97,6 +102,39 @@ async def read_drift(
         looks = dict(zip(wanted, await asyncio.gather(*asked), strict=True))
         drift = judge(replace(facts, looks=looks))
     return drift
+
+
+async def read_envoy_drift(client: Reader, admin: str) -> EnvoyDrift:
+    """*admin*: the URL of an Envoy's admin pages.  Raises ``NoAdminPages``, and as ``read_drift`` does."""
+    first = await _look_at_envoy(client, admin)
+    if not first.differs:
+        return first
+    await asyncio.sleep(SETTLE_S)
+    return settled(first, await _look_at_envoy(client, admin))
+
+
+async def _look_at_envoy(client: Reader, admin: str) -> EnvoyDrift:
+    info, clusters = [
+        await asyncio.to_thread(_admin_page, f"{admin.rstrip('/')}{path}")
+        for path in ("/server_info", "/clusters?format=json")
+    ]
+    services = [codec.decode(body, Service) for body in await list_whole(client, Selection(Services))]
+    slices = [codec.decode(body, EndpointSlice) for body in await list_whole(client, Selection(EndpointSlices))]
+    nodes = await _nodes(client, [])
+    return compare_envoy(read_envoy(info, clusters), catalog_of(services, slices, nodes or (), "drift"))
+
+
+def _admin_page(url: str) -> dict[str, Any]:
+    """Raises ``NoAdminPages``."""
+    if not url.startswith(("http://", "https://")):
+        raise NoAdminPages(f"{url}: admin pages have a URL such as http://127.0.0.1:9901")
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=ADMIN_TIMEOUT_S) as answer:
+            document: dict[str, Any] = codec.decode_document(answer.read())
+            return document
+    except (OSError, ValueError, HTTPException) as error:
+        raise NoAdminPages(f"{url}: {error}") from error
 
 
 def _told(lease: Lease) -> ToldNode:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 from sliceplane.conformance.cases import BY_NAME, CASES
 from sliceplane.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
@@ -47,6 +50,21 @@ async def test_our_view_passes_one_of_each_sort() -> None:
     assert [(verdict.case.name, verdict.outcome, verdict.why) for verdict in verdicts] == [
         (name, "passed", "") for name in SOME
     ]
+
+
+def test_what_it_started_ends_with_it(tmp_path: Path) -> None:
+    """SIGTERM ends the program of the case that is under way, too."""
+    told = tmp_path / "pid"
+    program = tmp_path / "program.py"
+    program.write_text(f"import os, time\nopen({str(told)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
+    command = [sys.executable, "-m", "sliceplane", "conformance", "--run", f"program:{sys.executable} {program}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as kit:
+        pid = int(until(lambda: told.exists() and told.read_text()))
+        kit.terminate()
+        _, said = kit.communicate(timeout=120)
+    assert (kit.returncode, said.splitlines()[-1]) == (2, "Error: interrupted")
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 @pytest.mark.slow

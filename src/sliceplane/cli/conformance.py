@@ -128,6 +128,7 @@ def _words(option: str, text: str, known: tuple[str, ...]) -> frozenset[str]:
 def _judged(consumer: JudgedConsumer, cases: tuple[Case, ...], *, shrink: bool) -> ConsumerReport:
     """Ends the command with a sentence where the consumer cannot be run."""
     import asyncio
+    import signal
 
     from sliceplane.conformance.stage import run
     from sliceplane.conformance.verdict import ConsumerReport
@@ -140,8 +141,17 @@ def _judged(consumer: JudgedConsumer, cases: tuple[Case, ...], *, shrink: bool) 
             verdicts.append(verdict)
             tell(f"{len(verdicts)} of {len(cases)} cases, the last was {verdict.case.name}")
 
+        async def work() -> None:
+            task = asyncio.current_task()
+            assert task is not None, "asyncio.run makes one"
+            # What runs for a case, programs and a network namespace, ends with it.
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+            await run(consumer, cases, on_verdict, shrink=shrink)
+
         try:
-            asyncio.run(run(consumer, cases, on_verdict, shrink=shrink))
+            asyncio.run(work())
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            fail("interrupted", NO_ANSWER)
         except (OSError, StartError, TimeoutError) as error:
             fail(f"{consumer.name} cannot be asked: {error or 'it does not answer'}", NO_ANSWER)
     return ConsumerReport(consumer.name, consumer.claims, tuple(verdicts))

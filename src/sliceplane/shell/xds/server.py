@@ -360,11 +360,11 @@ class XdsServer:
                 async with asyncio.timeout(_SIGHTS_S):
                     await self._sights_due.wait()
             except TimeoutError:
-                pass
+                # looks at every Service: not with every namespace
+                assert self._notes is not None, "follows"
+                self._notes.on_too_large(self._catalog.too_large())
             self._sights_due.clear()
             assert self._sights is not None, "follows"
-            assert self._notes is not None, "follows"
-            self._notes.on_too_large(self._catalog.too_large())
             for item in list(self._connected.values()):
                 node = item.stream.node
                 if node is None or item.stream.view is None or item.stream.finished:

@@ -43,8 +43,8 @@ test: ## everything that must pass (what CI runs); what failed is run once more,
 tested: dev # lint computes while the first tests wait
 	$(PY) tools/run_tests.py $(ONCE) -p tests.workers --workers $(TEST_WORKERS) -q
 
-soak: dev ## the slow ones (100 kills under write load, long random histories, thousands of simulated seeds), and every property fifty times as long
-	HYPOTHESIS_PROFILE=soak $(PYTEST) -m "slow or hypothesis" --timeout=7200
+soak: dev ## every long run of docs/reliability.md (hours), RUNS="kills drains" for some; the page gets their figures
+	PYTHONPATH=src:. $(PY) tools/soak.py $(RUNS)
 
 FUZZ_SECONDS ?= 1800
 fuzz: dev ## hostile requests for FUZZ_SECONDS (1800), in process and over sockets, and hostile packets to the name server

@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests import figures
 from tests.e2e.running import Plane, spawn, stop
 from tests.ports import free_port
 from tests.shell.server.test_full_disk_start import fill
@@ -440,6 +441,14 @@ def main() -> None:
         tell(f"{report.lives} lives; the last has grown by {growth_mib(report):.1f} MiB")
         for line in [f"violations: {len(report.violations)}", *report.violations[:50]]:
             tell(line)
+    writes, faults = (
+        ", ".join(f"{count:,} {name}" for name, count in sorted(counted.items()))
+        for counted in (report.writes, report.faults)
+    )
+    figures.tell(
+        f"{report.lives} lives; {faults}; written: {writes}; {len(report.violations)} violations at "
+        f"{len(report.calms)} calms"
+    )
     sys.exit(bool(report.violations))
 
 

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, Final
 
 import pytest
+from tests.figures import tell
 from tests.kernel.netns import Host, Net
 from tests.ports import free_port
 from tests.waiting import PATIENCE_S, eventually
@@ -347,12 +348,15 @@ async def proxy_process(place: Town, number: int) -> AsyncIterator[asyncio.subpr
 @pytest.mark.slow
 async def test_a_thousand_drains_under_a_thousand_connections_a_second() -> None:
     figures = await measure_drains(1000, 1000)
+    tell(str(figures))
     assert (figures["failed"], figures["synAfterAnswer"]) == (0, 0), figures
 
 
 @pytest.mark.slow
 async def test_a_stopped_node_is_named_in_every_drain() -> None:
-    assert (await measure_stopped(1000))["named"] == 1000
+    figures = await measure_stopped(1000)
+    tell(str(figures))
+    assert figures["named"] == 1000
 
 
 async def measure_stopped(count: int) -> dict[str, Any]:

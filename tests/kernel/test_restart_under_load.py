@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.figures import tell
 from tests.kernel.load import Load, Pods, load
 from tests.kernel.netns import Host, Net
 from tests.kernel.test_proxy_command import create, page, started
@@ -149,6 +150,7 @@ async def none_failed(both: tuple[Load, Load], pods: int) -> None:
         tally = await each.tally()
         tally.assert_none_failed()
         assert len(tally.answers) == pods, tally.answers
+        tell(f"0 of {sum(tally.answers.values()):,} requests failed")
 
 
 async def kill_and_start(tmp_path: Path, times: int) -> None:
@@ -176,7 +178,7 @@ async def test_no_request_fails_while_the_proxy_is_killed_and_started(tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(3600)
 async def test_no_request_fails_while_the_proxy_is_killed_twenty_times(tmp_path: Path) -> None:
     await kill_and_start(tmp_path, 20)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests import figures as run_figures
 from tests.kernel.listing import expected, listed
 from tests.kernel.netns import Host, Net
 from tests.nft.fake import FakeKernel
@@ -142,5 +143,5 @@ def test_after_a_random_history_the_kernel_holds_what_the_shadow_says(host: Host
 @pytest.mark.timeout(3600)
 def test_a_million_events_leave_nothing_behind(host: Host) -> None:
     figures = churn(host, events=1_000_000, services=200, batch=5_000, compare_every=100)
-    print(figures)
+    run_figures.tell(str(figures))
     assert figures.blocks < BLOCKS_MAX, figures

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from tests.figures import tell
 from tests.nft.machine import NODE, Machine, make_slice, service
 from tests.proxy.test_slicecache import make
 
@@ -126,4 +127,5 @@ def test_kubernetes_128928_a_million_events_cost_no_memory() -> None:
             machine.now += 1
     after = held(machine)
     machine.plane.check()
+    tell(f"{MILLION:,} events, {after - before:,} bytes more")
     assert after < before + 100_000, f"{after - before:,} bytes more"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.effort import scaled
+from tests.figures import tell
 
 from sliceplane.recorder.entries import Turned
 from sliceplane.recorder.file import Recording, read_lines
@@ -56,11 +57,10 @@ def test_large_objects_and_answers_replay_too(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_a_thousand_incidents_replay_with_the_same_writes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_thousand_incidents_replay_with_the_same_writes() -> None:
     seeds = range(1, 1 + INCIDENTS)
     found = same(seeds)
-    with capsys.disabled():
-        print(f"\n{len(found)} of {INCIDENTS} incidents of the simulator replay with the same digests of writes")
+    tell(f"{len(found)} of {INCIDENTS} incidents of the simulator replay with the same digests of writes")
     assert found == list(seeds)
 
 

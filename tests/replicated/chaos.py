@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from tests.figures import tell
 from tests.replicated.chaos_clients import COLLECTION, REQUEST_SECONDS_MAX, Watcher, Writer
 from tests.replicated.chaos_plane import ChaosPlane
 from tests.replicated.history import Truth, Version, check
@@ -300,7 +301,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sliceplane-chaos-") as folder:
         print(f"seed {arguments.seed}, {arguments.seconds:g} s", flush=True)
         report = asyncio.run(play(Path(folder), seconds=arguments.seconds, seed=arguments.seed))
-    print("\n".join(report.lines()))
+    print(*report.lines(), sep="\n")
+    tell("; ".join(report.lines()[:5]))
     if report.violations:
         print(*report.logs, sep="\n")
     sys.exit(1 if report.violations else 0)

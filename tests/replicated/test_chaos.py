@@ -29,9 +29,3 @@ async def test_two_minutes(tmp_path: Path) -> None:
     assert report.operations["update ok"] > 150, verdict(report)
     assert report.events > 300, verdict(report)
     assert sum(report.faults.values()) >= 15, verdict(report)
-
-
-@pytest.mark.slow
-async def test_thirty_minutes(tmp_path: Path) -> None:
-    report = await play(tmp_path, seconds=1800, seed=2)
-    assert not report.violations, verdict(report)

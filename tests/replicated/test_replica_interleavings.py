@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import effort
+from tests.figures import tell
 from tests.replicated.interleaving import CTX, Node, World, oracle_of, shown
 
 from sliceplane.api.scheme import ConfigMaps, Namespaces, Pods, Resource, ResourceQuotas, Services
@@ -146,6 +147,7 @@ def test_long_random_interleavings(seed: int) -> None:
 def test_many_long_interleavings(block: int) -> None:
     for seed in range(1000 + block * 50, 1050 + block * 50):
         play_long(seed)
+    tell(f"seeds {1000 + block * 50} to {1049 + block * 50}")
 
 
 def test_a_quota_holds_across_servers() -> None:

@@ -10,6 +10,7 @@ import time
 from typing import Any, NoReturn
 
 import pytest
+from tests.figures import tell
 from tests.sim.guard_story import LASTING, STORIES, GuardStory
 
 from sliceplane.api.errors import internal
@@ -186,5 +187,4 @@ def test_many_mass_removals(capsys: pytest.CaptureFixture[str]) -> None:
         if (seed + 1 - first) % 250 == 0:
             with capsys.disabled():
                 print(f"{seed + 1 - first} of {count} at {time.process_time():.0f} s of CPU", flush=True)
-    with capsys.disabled():
-        print(f"\n{count} mass removals, 0 endpoints lost that were alive: {stories}")
+    tell(f"{count:,} mass removals, 0 endpoints lost that were alive: {stories}")

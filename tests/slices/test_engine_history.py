@@ -10,6 +10,7 @@ import os
 
 import pytest
 from tests.effort import scaled
+from tests.figures import tell
 from tests.slices.engine_history import History
 
 STEPS_EACH = 10_000
@@ -17,7 +18,7 @@ STEPS_EACH = 10_000
 LUCK = 1.01
 
 
-def run(seed: int, steps: int) -> None:
+def run(seed: int, steps: int) -> History:
     history = History(seed)
     history.run(steps)
     theirs = sum(each.writes for each in history.upstream.values())
@@ -26,6 +27,7 @@ def run(seed: int, steps: int) -> None:
     assert history.base_writes <= LUCK * theirs, f"seed {seed}: {history.base_writes} writes, upstream's are {theirs}"
     ours = history.base_bytes
     assert ours <= LUCK * their_bytes, f"seed {seed}: {ours} bytes, upstream's packing sends {their_bytes}"
+    return history
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
@@ -38,5 +40,6 @@ def test_any_history_shows_what_the_oracle_says_with_no_more_writes_than_upstrea
 def test_millions_of_steps() -> None:
     first = int(os.environ.get("HISTORY_SEED", "1000"))
     steps = int(os.environ.get("HISTORY_STEPS", "10000000"))
-    for number in range(-(-steps // STEPS_EACH)):
-        run(first + number, STEPS_EACH)
+    histories = -(-steps // STEPS_EACH)
+    writes = sum(run(first + number, STEPS_EACH).writes for number in range(histories))
+    tell(f"{histories * STEPS_EACH:,} steps in {histories:,} histories, {writes:,} writes, each endpoint as specified")

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 from envoy.config.endpoint.v3 import endpoint_components_pb2, endpoint_pb2
+from tests.figures import tell
 from tests.xds.worlds import KEY, World, pod, service, slice_of
 
 from sliceplane.api.discovery import LABEL_FOR_ZONE, EndpointConditions, EndpointSlice, SliceEndpoint
@@ -125,3 +126,4 @@ def test_each_place_gets_what_a_node_proxy_there_would_use(seed: int) -> None:
 @pytest.mark.slow
 def test_each_place_gets_what_a_node_proxy_there_would_use_in_ten_thousand_states() -> None:
     assert sum(map(play, range(100, 500))) == 10_000
+    tell(f"10,000 states, each at {len(PLACES)} places")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.figures import tell
 from tests.shell.xds.conftest import Served, Shop, delta_client, endpoint, grpc_program, host_address
 from tests.waiting import eventually
 from tests.xds.streams.clients import node
@@ -108,3 +109,4 @@ async def test_no_call_of_500_a_second_fails_in_a_rolling_update(tmp_path: Path,
         told = await program.ask("end")
         assert told["failed"] == {}
         assert sum(told["answered"].values()) > 100
+        tell(f"0 of {sum(told['answered'].values()):,} calls failed")

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.figures import tell
 
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.server.storage.sqlite import SqliteBackend
@@ -97,6 +98,7 @@ def test_five_kills(sqlite_path, kit):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_hundred_kills(sqlite_path, kit):
-    run(sqlite_path, 100, 2, kit)
+@pytest.mark.timeout(3600)
+def test_a_thousand_kills(sqlite_path, kit):
+    run(sqlite_path, 1000, 2, kit)
+    tell("1,000 kills of the storage, no acknowledged write lost")

@@ -28,13 +28,16 @@ def require(*modules: str) -> None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """``asyncio.run`` on uvloop's loop, whose turns, sockets and TLS cost a fraction of asyncio's own."""
+def run(main: Coroutine[Any, Any, T], *, spare: bool = False) -> T:
+    """``asyncio.run`` on uvloop's loop, whose turns, sockets and TLS cost a fraction of asyncio's own.  *spare*: where
+    uvloop is not installed, asyncio's will do."""
     import asyncio
 
     try:
         import uvloop
     except ModuleNotFoundError:
+        if spare:
+            return asyncio.run(main)
         main.close()  # or Python complains that it was never awaited, under the sentence that helps
         raise
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -32,9 +32,9 @@ def command(*, namespace: str, port: int, kubeconfig: Path | None, context: str 
 
     Exit code 0: it was stopped; 1: it could not start, stderr says why.
     """
-    import asyncio
+    from sliceplane.cli.process import run
 
-    attempt(lambda: asyncio.run(_serve(connect(kubeconfig, context), namespace, port)), OSError)
+    attempt(lambda: run(_serve(connect(kubeconfig, context), namespace, port), spare=True), OSError)
 
 
 async def _serve(connection: Connection, namespace: str, port: int) -> None:

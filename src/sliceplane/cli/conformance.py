@@ -130,7 +130,7 @@ def _judged(consumer: JudgedConsumer, cases: tuple[Case, ...], *, shrink: bool) 
     import asyncio
     import signal
 
-    from sliceplane.conformance.stage import run
+    from sliceplane.conformance.stage import SilentConsumer, run
     from sliceplane.conformance.verdict import ConsumerReport
     from sliceplane.shell.process.start_error import StartError
 
@@ -152,7 +152,7 @@ def _judged(consumer: JudgedConsumer, cases: tuple[Case, ...], *, shrink: bool) 
             asyncio.run(work())
         except (asyncio.CancelledError, KeyboardInterrupt):
             fail("interrupted", NO_ANSWER)
-        except (OSError, StartError, TimeoutError) as error:
+        except (OSError, SilentConsumer, StartError, TimeoutError) as error:
             fail(f"{consumer.name} cannot be asked: {error or 'it does not answer'}", NO_ANSWER)
     return ConsumerReport(consumer.name, consumer.claims, tuple(verdicts))
 

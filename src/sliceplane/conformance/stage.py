@@ -12,14 +12,15 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sliceplane.api.errors import StatusError
 from sliceplane.conformance.consumers.consumer import FollowedService, FollowingConsumer, JudgedConsumer
 from sliceplane.conformance.model import Belief, State
-from sliceplane.conformance.objects import service
+from sliceplane.conformance.objects import pod, service, slice_
 from sliceplane.conformance.story import (
+    CHECK,
     NODE,
     NODE_ADDRESS,
     SERVICE,
@@ -52,8 +53,29 @@ _NODE: Final = {
 }
 #: a belief that became right has to stay so
 STAYS_S: Final = 0.2
-#: runs that a failed history may cost until it is short enough
+#: runs that a failed history may cost until it is short enough, and the part of the patience that each of them has
 SHRINK_RUNS: Final = 24
+SHRINK_PATIENCE: Final = 0.25
+#: what any consumer can tell, asked of one that told nothing
+_PLAIN: Final = Case("plain", "Two ready endpoints", (), given=(slice_("a", pod(1), pod(2)),), story=(CHECK,))
+
+
+class SilentConsumer(Exception):
+    """It told no belief of a Service with two ready endpoints: it is no consumer that the kit can hear.  The text is
+    what it did instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What the consumer got wrong, "" if nothing, and the steps of the story until then."""
+
+    fault: str
+    played: int
+    #: whether any belief was told, and the last other words
+    told: bool
+    other_words: str
+    #: requests to the API server
+    requests: int
 
 
 class Stage:
@@ -65,24 +87,34 @@ class Stage:
         self._runs = 0
         self._outage: Fault | None = None
         self._cluster_ip = ""
+        self._heard = False
 
     async def judge(self, case: Case, *, shrink: bool = True) -> CaseVerdict:
-        """What *case* shows.  A history that fails is made shorter, step by step, as long as it fails."""
+        """What *case* shows.  A history that fails is made shorter, step by step, as long as it fails.
+
+        Raises ``SilentConsumer`` if nothing was ever told, of this case or of a plain one."""
         unable = sorted(case.needs - self._consumer.ables - self._consumer.claims)
         if unable:
             return CaseVerdict(case, "not asked", f"{self._consumer.name} is not asked about: {', '.join(unable)}")
         began = time.monotonic()
-        fault, played = await self._fault(case)
+        run = await self._run(case)
         seconds = time.monotonic() - began
-        if not fault:
+        if not self._heard and not run.told:
+            plain = await self._run(_PLAIN)
+            if not plain.told:
+                raise SilentConsumer(_silence(plain))
+        self._heard = True
+        if not run.fault:
             return CaseVerdict(case, "passed", seconds=seconds)
-        whole = replace(case, story=case.story[:played])
-        short = await self._shortened(whole, fault) if shrink else whole
+        whole = replace(case, story=case.story[: run.played])
+        short = await self._shortened(whole, run.fault) if shrink else whole
         if short is not whole:
-            again, _ = await self._fault(short)
-            fault = again or fault
-        steps = (*short.given, *short.story)
-        return CaseVerdict(case, "failed", fault, history(steps), seconds)
+            again = await self._run(short)
+            if again.fault:
+                run = again
+            else:  # right after all, with the whole patience
+                short = whole
+        return CaseVerdict(case, "failed", run.fault, history((*short.given, *short.story)), seconds)
 
     async def _shortened(self, case: Case, fault: str) -> Case:
         """Leave out half of the steps, a quarter, ... a single one, as long as the rest fails in the same way."""
@@ -95,31 +127,36 @@ class Stage:
             while at < len(case.story) - 1 and runs < SHRINK_RUNS:
                 end = min(at + size, len(case.story) - 1)  # the last checkpoint stays
                 shorter = replace(case, story=case.story[:at] + case.story[end:])
+                if not _legal(shorter):
+                    at += size
+                    continue
                 runs += 1
-                again, played = await self._fault(shorter) if _legal(shorter) else ("", 0)
-                if sort_of(again) == sort:
-                    case = replace(shorter, story=shorter.story[:played])
+                again = await self._run(shorter, self._consumer.patience_s * SHRINK_PATIENCE)
+                if sort_of(again.fault) == sort:
+                    case = replace(shorter, story=shorter.story[: again.played])
                 else:
                     at += size
             if size > 1 or case is before:
                 size //= 2
         return case
 
-    async def _fault(self, case: Case) -> tuple[str, int]:
-        """What the consumer gets wrong, "" if nothing, and the steps of the story until then."""
+    async def _run(self, case: Case, patience_s: float | None = None) -> _Run:
         self._runs += 1
         namespace = f"case-{self._runs}"
         self._plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         if self._consumer.has_cluster_ip:
             self._cluster_ip = _cluster_ip(self._runs, case.asked_port.family)
         state = State()
+        requests = self._plane.faults.delay(0.0)  # which counts them
         for step in (service(), *case.given):
             self._perform(step, namespace)
             state = state.after(step)
         asked = FollowedService(self._plane.kubeconfig, namespace, SERVICE, case.asked_port, self._cluster_ip)
         try:
             async with self._consumer.follow(asked) as follower:
-                return await self._play(case, namespace, state, follower)
+                patience_s = patience_s or self._consumer.patience_s
+                fault, played = await self._play(case, namespace, state, follower, patience_s)
+                return _Run(fault, played, bool(follower.beliefs), follower.other_words, requests.hits)
         finally:
             self._perform(Back(), namespace)
             self._plane.faults.clear()
@@ -127,7 +164,9 @@ class Stage:
                 for document in self._plane.list(kind, namespace=namespace):
                     self._plane.delete(kind, document["metadata"]["name"], namespace=namespace)
 
-    async def _play(self, case: Case, namespace: str, state: State, follower: FollowingConsumer) -> tuple[str, int]:
+    async def _play(
+        self, case: Case, namespace: str, state: State, follower: FollowingConsumer, patience_s: float
+    ) -> tuple[str, int]:
         right = state.believed(case.asked_port, self._consumer.claims)
         always: Belief = frozenset()  # before the first checkpoint nothing has to be known
         heard = 0
@@ -139,7 +178,7 @@ class Stage:
                 always &= right if _keeps_the_service(step) else frozenset()
                 await asyncio.sleep(0)
                 continue
-            if fault := await self._settled(follower, right):
+            if fault := await _settled(follower, right, patience_s):
                 return fault, played
             beliefs = follower.beliefs[heard:]
             lost = frozenset().union(*(always - belief for belief in beliefs))
@@ -148,26 +187,6 @@ class Stage:
             heard = len(follower.beliefs)
             always = right
         return "", len(case.story)
-
-    async def _settled(self, follower: FollowingConsumer, right: Belief) -> str:
-        """Wait until *right* is believed, and stays so."""
-        ends = time.monotonic() + self._consumer.patience_s
-        stays = 0.0
-        while True:
-            await follower.look()
-            now = time.monotonic()
-            believed = follower.beliefs[-1] if follower.beliefs else None
-            if believed == right:
-                stays = stays or now
-                if now - stays >= STAYS_S:
-                    return ""
-            else:
-                stays = 0.0
-                if now > ends:
-                    return f"after {self._consumer.patience_s:g} s {difference(believed, right)}"
-            if follower.ended:
-                return f"it ended: {follower.ended}"
-            await asyncio.sleep(LOOK_S)
 
     def _addressed(self, document: Document) -> Document:
         """The Service with a cluster IP, if the consumer needs one."""
@@ -205,6 +224,33 @@ class Stage:
                 raise AssertionError("a checkpoint is waited for, not performed")
 
 
+def _silence(run: _Run) -> str:
+    words = f"the last line it printed: {run.other_words}" if run.other_words else "it printed no other line"
+    requests = f"requests it sent to the API server: {run.requests}"
+    return "; ".join((f"{run.fault}, though two endpoints are ready", requests, words))
+
+
+async def _settled(follower: FollowingConsumer, right: Belief, patience_s: float) -> str:
+    """Wait until *right* is believed, and stays so; what is wrong, or ""."""
+    ends = time.monotonic() + patience_s
+    stays = 0.0
+    while True:
+        await follower.look()
+        now = time.monotonic()
+        believed = follower.beliefs[-1] if follower.beliefs else None
+        if believed == right:
+            stays = stays or now
+            if now - stays >= STAYS_S:
+                return ""
+        else:
+            stays = 0.0
+            if now > ends:
+                return f"after {patience_s:g} s {difference(believed, right)}"
+        if follower.ended:
+            return f"it ended: {follower.ended}"
+        await asyncio.sleep(LOOK_S)
+
+
 def _keeps_the_service(step: Step) -> bool:
     """Without its Service a consumer may forget the slices for a moment."""
     return not (isinstance(step, Delete) and step.kind == "Service")
@@ -230,7 +276,7 @@ async def run(
     consumer: JudgedConsumer, cases: Sequence[Case], tell: Callable[[CaseVerdict], None], *, shrink: bool
 ) -> None:
     """Judge *consumer* by *cases* on a server of its own, and tell each verdict as it comes.  Raises ``OSError`` and
-    ``TimeoutError`` for a consumer that does not start."""
+    ``TimeoutError`` for a consumer that does not start, ``SilentConsumer`` for one that tells nothing."""
     async with Plane(controllers=False) as plane:
         plane.apply(_NODE)
         stage = Stage(plane, consumer)

@@ -13,7 +13,7 @@ from sliceplane.conformance.story import Case, Claim, Step
 Outcome = Literal["passed", "failed", "not asked"]
 #: addresses that a sentence names before it counts
 _NAMED = 4
-_ADDRESSES = re.compile(r"(\[[0-9a-f:]+\]|[0-9.]+):[0-9]+(, | and [0-9]+ more)?")
+_PARTICULARS = re.compile(r"^after [0-9.]+ s |(\[[0-9a-f:]+\]|[0-9.]+):[0-9]+(, | and [0-9]+ more)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class ConsumerReport:
 def difference(believed: Belief | None, right: Belief) -> str:
     """What is wrong, in one sentence."""
     if believed is None:
-        return "it never said what it believes"
+        return "it told no belief"
     parts = []
     if missing := right - believed:
         parts.append(f"lacks {_some(missing)}")
@@ -111,8 +111,8 @@ def missing_meanwhile(lost: Belief) -> str:
 
 
 def sort_of(fault: str) -> str:
-    """*fault* without its addresses: what a shorter history must show, too."""
-    return _ADDRESSES.sub("", fault)
+    """*fault* without its addresses and its patience: what a shorter history must show, too."""
+    return _PARTICULARS.sub("", fault)
 
 
 def history(steps: Sequence[Step]) -> tuple[str, ...]:

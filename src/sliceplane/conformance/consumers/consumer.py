@@ -30,6 +30,8 @@ class FollowingConsumer(Protocol):
     beliefs: list[Belief]
     #: why it follows no more; "" while it does
     ended: str
+    #: the last that it printed and that was no belief
+    other_words: str
 
     @abstractmethod
     async def look(self) -> None:
@@ -59,6 +61,7 @@ class Beliefs(FollowingConsumer):
     def __init__(self) -> None:
         self.beliefs = []
         self.ended = ""
+        self.other_words = ""
 
     def believe(self, belief: Belief) -> None:
         if not self.beliefs or self.beliefs[-1] != belief:

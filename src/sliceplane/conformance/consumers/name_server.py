@@ -9,7 +9,6 @@ endpoint; anything else but NOERROR is no answer, and what was believed before s
 from __future__ import annotations
 
 import asyncio
-import shlex
 import socket
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from sliceplane.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
-from sliceplane.conformance.consumers.program import ignored, process
+from sliceplane.conformance.consumers.program import command_words, ignored, process
 from sliceplane.conformance.model import Belief, authority
 from sliceplane.conformance.story import Claim
 from sliceplane.dns.forwarding.message import Reply, encode_query, read_reply
@@ -31,13 +30,13 @@ _BEFORE_TARGET: Final = 6
 
 
 class NameServerConsumer(JudgedConsumer):
-    """See the module.  Raises ``ValueError`` for a command without ``{port}``."""
+    """See the module.  Raises ``ValueError`` as ``command_words`` does, and for a command without ``{port}``."""
 
     def __init__(self, command: str, *, name: str = "", claims: Iterable[Claim] = (), patience_s: float) -> None:
         if "{port}" not in command:
             raise ValueError("the command of a name server needs {port} where the port to listen on stands")
-        self._command = command
-        self.name = name or Path(shlex.split(command)[0]).name
+        self._command = command_words("name-server", command)
+        self.name = name or Path(self._command[0]).name
         self.claims = frozenset(claims)
         # An answer of 64 KiB does not hold the SRV records of a thousand endpoints, and unnamed ports have none.
         self.ables = frozenset(("families",))
@@ -46,13 +45,16 @@ class NameServerConsumer(JudgedConsumer):
     @asynccontextmanager
     async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
         port = _free_port()
-        command = shlex.split(self._command.replace("{port}", str(port)))
+        command = [word.replace("{port}", str(port)) for word in self._command]
         async with process(command, asked) as running, ignored(running):
-            async with asyncio.timeout(_STARTS_S):
-                while not await _answers(port):
-                    if running.process.returncode is not None:
-                        raise ChildProcessError(await running.farewell())
-                    await asyncio.sleep(0.05)
+            try:
+                async with asyncio.timeout(_STARTS_S):
+                    while not await _answers(port):
+                        if running.process.returncode is not None:
+                            raise ChildProcessError(f"it ended: {await running.farewell()}")
+                        await asyncio.sleep(0.05)
+            except TimeoutError:
+                raise TimeoutError(f"no answer by TCP from 127.0.0.1:{port} within {_STARTS_S:g} s") from None
             yield _Asking(port, asked)
 
 

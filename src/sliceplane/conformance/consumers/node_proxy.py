@@ -1,8 +1,9 @@
-"""Any node proxy that writes nftables rules: one is started for each case, in a network namespace of its own.
+"""Any node proxy that writes rules of nftables or iptables: one is started for each case, in a network namespace.
 
 Its command has ``{kubeconfig}`` and ``{node}`` where it wants them, and finds ``KUBECONFIG`` in its environment.
 Belief: where the kernel of that namespace would send a connection to the cluster IP and port of the Service
-(``kernel_rules``).  Root, ``ip`` and ``nft`` are needed; nothing outside of the namespace changes.
+(``kernel_rules``, or ``saved_rules`` if there are chains of iptables).  Root, ``ip`` and ``nft`` are needed, and
+``iptables-save`` where rules are to be read from it; nothing outside of the namespace changes.
 
 The API server listens on this machine's loopback.  A socket at the same address inside the namespace leads to it.
 """
@@ -11,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
-from collections.abc import AsyncIterator
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,9 @@ from urllib.parse import urlsplit
 
 from sliceplane.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
 from sliceplane.conformance.consumers.kernel_rules import UnknownStatement, destinations
-from sliceplane.conformance.consumers.program import RunningProgram, ignored, process
+from sliceplane.conformance.consumers.program import RunningProgram, command_words, ignored, process
+from sliceplane.conformance.consumers.saved_rules import saved_destinations
+from sliceplane.conformance.model import Belief
 from sliceplane.conformance.story import NODE, NODE_ADDRESS, SERVICE_PORT
 from sliceplane.shell.node.kernel.netns import listening_in
 from sliceplane.shell.transport.kubeconfig import load
@@ -29,16 +32,13 @@ _CHUNK: Final = 1 << 16
 
 
 class NodeProxyConsumer(JudgedConsumer):
-    """*command* as a shell would split it.  Raises ``ValueError`` for one that is empty or cannot be split."""
+    """See the module.  Raises ``ValueError`` as ``command_words`` does."""
 
     has_cluster_ip = True
 
     def __init__(self, command: str, *, name: str = "", patience_s: float) -> None:
-        words = shlex.split(command)
-        if not words:
-            raise ValueError("a program to run is missing after node-proxy:")
-        self._command = words
-        self.name = name or Path(words[0]).name
+        self._command = command_words("node-proxy", command)
+        self.name = name or Path(self._command[0]).name
         self.claims = frozenset(("hints", "fallback", "local"))
         self.ables = frozenset(("large", "unnamed-port", "families"))
         self.patience_s = patience_s
@@ -50,27 +50,42 @@ class NodeProxyConsumer(JudgedConsumer):
             inside = ["ip", "netns", "exec", netns]
             command = [values.get(word, word) for word in self._command]
             async with process([*inside, *command], asked) as running, ignored(running):
-                yield _Reading(asked, running, [*inside, "nft", "-j", "list", "ruleset"])
+                yield _Reading(asked, running, inside)
 
 
 class _Reading(Beliefs):
-    def __init__(self, asked: FollowedService, running: RunningProgram, command: list[str]) -> None:
+    def __init__(self, asked: FollowedService, running: RunningProgram, inside: list[str]) -> None:
         super().__init__()
         self._asked = asked
         self._running = running
-        self._command = command
+        self._inside = inside
+        self._readers: Sequence[Callable[[], Awaitable[Belief | None]]] = (self._in_iptables, self._in_nftables)
 
     async def look(self) -> None:
-        listing = await _output(*self._command)
-        try:
-            believed = destinations(listing, self._asked.cluster_ip, SERVICE_PORT, NODE_ADDRESS)
-        except UnknownStatement as error:
-            self.ended = f"its rules are not understood: {error}"
-            return
-        if believed is not None:
-            self.believe(believed)
+        for read in self._readers:
+            try:
+                believed = await read()
+            except UnknownStatement as error:
+                self.ended = f"its rules are not understood: {error}"
+                return
+            if believed is not None:
+                self._readers = (read,)  # a proxy has one mode
+                self.believe(believed)
+                break
         if self._running.process.returncode is not None:
             self.ended = await self._running.farewell()
+
+    async def _in_iptables(self) -> Belief | None:
+        """Before nftables, where iptables' own rules can be seen and not be read."""
+        program = "ip6tables-save" if ":" in self._asked.cluster_ip else "iptables-save"
+        if shutil.which(program) is None:
+            return None
+        saved = await _output(*self._inside, program, "-t", "nat")
+        return saved_destinations(saved, self._asked.cluster_ip, SERVICE_PORT, NODE_ADDRESS)
+
+    async def _in_nftables(self) -> Belief | None:
+        listing = await _output(*self._inside, "nft", "-j", "list", "ruleset")
+        return destinations(listing, self._asked.cluster_ip, SERVICE_PORT, NODE_ADDRESS)
 
 
 @asynccontextmanager

@@ -14,10 +14,10 @@ import os
 import shlex
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sliceplane.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
 from sliceplane.conformance.story import NODE, ZONE, Claim, Need
@@ -25,12 +25,15 @@ from sliceplane.conformance.story import NODE, ZONE, Claim, Need
 _ENDS_S: Final = 2.0
 #: of what the program writes to stderr, for the sentence that tells how it ended
 _LAST_LINES: Final = 3
-#: bytes of one line: a thousand endpoints of IPv6 are 60 kB
+#: bytes of one line that are kept: a thousand endpoints of IPv6 are 60 kB
 _LINE: Final = 1 << 20
+_CHUNK: Final = 1 << 16
+#: characters of a line that a sentence shows
+_SHOWN: Final = 200
 
 
 class ProgramConsumer(JudgedConsumer):
-    """*command* as a shell would split it.  Raises ``ValueError`` for one that is empty or cannot be split."""
+    """See the module.  Raises ``ValueError`` as ``command_words`` does."""
 
     def __init__(
         self,
@@ -41,9 +44,7 @@ class ProgramConsumer(JudgedConsumer):
         unable: Iterable[Need] = (),
         patience_s: float,
     ) -> None:
-        self._command = shlex.split(command)
-        if not self._command:
-            raise ValueError("a program to run is missing after program:")
+        self._command = command_words("program", command)
         self.name = name or Path(self._command[0]).name
         self.claims = frozenset(claims)
         every: frozenset[Need] = frozenset(("large", "unnamed-port", "families"))
@@ -54,13 +55,19 @@ class ProgramConsumer(JudgedConsumer):
     async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
         async with process(self._command, asked) as running:
             beliefs = Beliefs()
-            task = asyncio.create_task(_listen(running, beliefs))
-            try:
+            async with _meanwhile(_listen(running, beliefs)):
                 yield beliefs
-            finally:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+
+
+def command_words(kind: str, command: str) -> list[str]:
+    """*command* as a shell would split it.  Raises ``ValueError`` for one that is empty or cannot be split."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ValueError(f"the command after {kind}: cannot be split into words: {error}") from error
+    if not words:
+        raise ValueError(f"a program to run is missing after {kind}:")
+    return words
 
 
 class RunningProgram:
@@ -73,7 +80,8 @@ class RunningProgram:
         """How it ended, with what it said last on stderr, once it has."""
         code = await self.process.wait()
         await asyncio.wait((self._keeping,), timeout=_ENDS_S)  # a child of it may hold the pipe
-        return " / ".join([f"exit code {code}", *self._last_words])
+        how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+        return " / ".join([how, *self._last_words])
 
     async def end(self) -> None:
         """Its children end with it."""
@@ -88,9 +96,9 @@ class RunningProgram:
         self._keeping.cancel()
 
     async def _keep(self) -> None:
-        assert self.process.stderr is not None
-        while line := await self.process.stderr.readline():
-            self._last_words.append(line.decode(errors="replace").strip())
+        async for line in _lines(self.process.stderr):
+            if shown := _shown(line):
+                self._last_words.append(shown)
 
 
 @asynccontextmanager
@@ -107,15 +115,17 @@ async def process(command: list[str], asked: FollowedService) -> AsyncIterator[R
         "SLICEPLANE_ZONE": ZONE,
     }
     pipe = asyncio.subprocess.PIPE
-    started = await asyncio.create_subprocess_exec(
-        *command,
-        env=environment,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=pipe,
-        stderr=pipe,
-        limit=_LINE,
-        start_new_session=True,
-    )
+    try:
+        started = await asyncio.create_subprocess_exec(
+            *command,
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise OSError(f"{command[0]!r} cannot be started: {error.strerror}") from error
     running = RunningProgram(started)
     try:
         yield running
@@ -128,24 +138,51 @@ async def ignored(running: RunningProgram) -> AsyncIterator[None]:
     """What it prints is read: a pipe that is full would hold the program up."""
 
     async def read() -> None:
-        assert running.process.stdout is not None
-        while await running.process.stdout.read(1 << 16):
+        async for _ in _lines(running.process.stdout):
             pass
 
-    task = asyncio.create_task(read())
+    async with _meanwhile(read()):
+        yield
+
+
+@asynccontextmanager
+async def _meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
     try:
         yield
     finally:
         task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 async def _listen(running: RunningProgram, beliefs: Beliefs) -> None:
-    assert running.process.stdout is not None
-    while line := await running.process.stdout.readline():
+    async for line in _lines(running.process.stdout):
         try:
             addresses = json.loads(line)
-        except ValueError:
-            continue
+        except (ValueError, RecursionError):
+            addresses = None
         if isinstance(addresses, list):
             beliefs.believe(frozenset(str(address) for address in addresses))
+        else:
+            beliefs.other_words = _shown(line) or beliefs.other_words
     beliefs.ended = await running.farewell()
+
+
+async def _lines(stream: asyncio.StreamReader | None) -> AsyncIterator[bytes]:
+    """Of a line that is too long its end is lost."""
+    assert stream is not None, "the program's output is a pipe"
+    held = b""
+    while chunk := await stream.read(_CHUNK):
+        *lines, rest = (held + chunk).split(b"\n")
+        for line in lines:
+            yield line
+        held = rest[:_LINE]
+    if held:
+        yield held
+
+
+def _shown(line: bytes) -> str:
+    """*line* as a person may see it."""
+    text = "".join(c if c.isprintable() else " " for c in line[: 4 * _SHOWN].decode(errors="replace")).strip()
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

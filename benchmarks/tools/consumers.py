@@ -128,7 +128,7 @@ CONSUMERS = {
         f"Envoy ({ENVOY}) behind our xDS server, its `/clusters`",
         _envoy,
         "envoyproxy/gateway#2407",
-        "slice-is-emptied",
+        "absent-ready-is-ready",
         "",
         ("--claims", "hints,fallback,local"),
     ),

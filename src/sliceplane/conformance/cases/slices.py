@@ -53,14 +53,14 @@ CASES: Final = (
     Case(
         "slice-is-emptied",
         "A slice may stay without endpoints",
-        ("envoyproxy/gateway#2407",),
+        ("openservicemesh/osm#4085",),
         given=(slice_("a", pod(1)), slice_("b", pod(2))),
         story=(CHECK, slice_("a"), CHECK, slice_("b"), CHECK),
     ),
     Case(
         "only-an-empty-slice",
         "A Service whose one slice is empty from the beginning",
-        ("envoyproxy/gateway#2407", "alibaba/nacos#10209"),
+        ("openservicemesh/osm#4085", "alibaba/nacos#10209"),
         given=(slice_("a"),),
         story=(CHECK, slice_("a", pod(1)), CHECK),
     ),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -59,24 +59,37 @@ class _Reading(Beliefs):
         self._asked = asked
         self._running = running
         self._inside = inside
-        self._readers: Sequence[Callable[[], Awaitable[Belief | None]]] = (self._in_iptables, self._in_nftables)
+        self._destinations: Callable[[], Awaitable[Belief | None]] = self._in_either
 
     async def look(self) -> None:
-        for read in self._readers:
-            try:
-                believed = await read()
-            except UnknownStatement as error:
-                self.ended = f"its rules are not understood: {error}"
-                return
-            if believed is not None:
-                self._readers = (read,)  # a proxy has one mode
-                self.believe(believed)
-                break
+        try:
+            believed = await self._destinations()
+        except UnknownStatement as error:
+            self.ended = f"its rules are not understood: {error}"
+            return
+        if believed is not None:
+            self.believe(believed)
         if self._running.process.returncode is not None:
             self.ended = await self._running.farewell()
 
+    async def _in_either(self) -> Belief | None:
+        """A proxy has one mode.  nftables lists the rules of iptables, too, and they cannot be read there; they may
+        have come between two looks."""
+        unknown: UnknownStatement | None = None
+        for read in (self._in_iptables, self._in_nftables, self._in_iptables):
+            try:
+                believed = await read()
+            except UnknownStatement as error:
+                unknown = unknown or error
+                continue
+            if believed is not None:
+                self._destinations = read
+                return believed
+        if unknown is not None:
+            raise unknown
+        return None
+
     async def _in_iptables(self) -> Belief | None:
-        """Before nftables, where iptables' own rules can be seen and not be read."""
         program = "ip6tables-save" if ":" in self._asked.cluster_ip else "iptables-save"
         if shutil.which(program) is None:
             return None

@@ -10,14 +10,14 @@ from tests.slices.fake_cluster import make_node, make_pod, make_service, replace
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Container, ContainerPort, Pod, PodIP, PodSpec, PodStatus, ServicePort
 from sliceplane.api.meta import Condition, ObjectMeta
-from sliceplane.kit.times import format_nano_time
+from sliceplane.kit.times import format_nano_time, parse_nanoseconds
 from sliceplane.slices import oracle
 from sliceplane.slices.content import Port, PortResolver, read_slice, resolve_ports
 from sliceplane.slices.engine import SliceEngine
 from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.pod_routes import PodIndex, SelectorIndex
 from sliceplane.slices.shape import HintMode, families_of, hint_mode, shape_of, slice_labels
-from sliceplane.slices.writes import MemberChanges, parse_nanoseconds
+from sliceplane.slices.writes import MemberChanges
 
 WEB = {"kubernetes.io/service-name": "web", "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}
 
@@ -207,8 +207,9 @@ def test_pod_index_finds_what_a_scan_finds(
             index.remove("shop", name)
             pods.pop(name, None)
         else:
+            old = pods.get(name)
             pods[name] = PodFacts(make_pod(name, labels=labels, node=node))
-            index.put(pods[name])
+            index.put(pods[name], old)
         if selector and turn % 2:
             pair = min(selector.items())
             found = {each.name for each in index.selected("shop", pair, selector)}

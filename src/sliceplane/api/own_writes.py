@@ -14,7 +14,7 @@ answer may be of a server that lost the write, so a write that stays unseen is b
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Generic, Literal, NamedTuple, Self, TypeVar
 
@@ -40,8 +40,7 @@ def delete_options(uid: str) -> bytes:
     return encode({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedWrite:
+class PlannedWrite(msgspec.Struct, frozen=True, kw_only=True):
     """One write of one object.
 
     ``uid`` and ``resource_version`` are those of the object as it was when planned ("" for create).  An update carries
@@ -72,7 +71,7 @@ class PlannedWrite:
 
     @classmethod
     def delete(cls, meta: ObjectMeta, **own: Any) -> Self:
-        return replace(cls.update(meta, delete_options(meta.uid), **own), verb="delete")
+        return msgspec.structs.replace(cls.update(meta, delete_options(meta.uid), **own), verb="delete")
 
 
 class _Awaited(NamedTuple):

@@ -18,6 +18,8 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
+import msgspec
+
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document, Object, ObjectMeta
@@ -75,8 +77,7 @@ def as_told(write: Write, error: StatusError) -> StatusError:
     return replace(error, message=made_up.sub(lambda _: f'"{prefix}"', error.message))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Writes for one key, in order.  ``token`` is the controller's own mark, given back in ``Done``."""
 
     key: str
@@ -129,8 +130,7 @@ class EventNote:
     related_resource: Resource | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(msgspec.Struct, frozen=True, kw_only=True):
     """What a controller wants done now: jobs (in the order in which they became due) and notes.
 
     ``relist``: selections among those that it watches whose caches are wrong, to be listed anew.

@@ -13,8 +13,10 @@ selector, or becomes a name elsewhere, hands over (``slices.succession``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, Literal
+
+import msgspec
 
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import EndpointSlice
@@ -189,11 +191,11 @@ class EndpointSliceController(SyncController):
 
     def on_change(self, change: Change[Object], now: float) -> None:
         match change.object:
-            case Service() as service:
-                self._on_service(service, gone=change.new is None, now=now)
             case Pod():
                 touched = self._engine.on_pod(*change.typed(Pod), missing=change.missing)
                 self.add_touched(touched, self._batch_period_s, now)
+            case Service() as service:
+                self._on_service(service, gone=change.new is None, now=now)
             case Node():
                 touched = self._engine.on_node(*change.typed(Node), missing=change.missing)
                 self.add_touched(touched, self._batch_period_s, now)
@@ -219,7 +221,7 @@ class EndpointSliceController(SyncController):
             self.add(unsettled, 0.0, now)
         work = super().take_work(now, max_jobs)
         relist = self._removals.take_relist()
-        return replace(work, relist=relist) if relist else work
+        return msgspec.structs.replace(work, relist=relist) if relist else work
 
     def job(self, key: str, now: float) -> Job | None:
         if self._removals.is_own(key):
@@ -259,7 +261,7 @@ class EndpointSliceController(SyncController):
             return plan
         merged = self._engine.merge(key, merges.budget(now), at_least_one=merges.full(now))
         merges.spend(len(merged.writes))
-        return replace(merged, notices=plan.notices) if merged.writes else plan
+        return msgspec.structs.replace(merged, notices=plan.notices) if merged.writes else plan
 
     def on_done(self, done: Done, now: float) -> None:
         plan = done.job.token

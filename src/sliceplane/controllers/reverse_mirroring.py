@@ -43,7 +43,7 @@ from sliceplane.endpoints.shape import EndpointsShape, Role, endpoints_shape
 from sliceplane.endpoints.subsets import Capacity, RenderedSubsets
 from sliceplane.informer.cache import Change
 from sliceplane.kit.ip import Family
-from sliceplane.slices.writes import parse_nanoseconds
+from sliceplane.kit.times import parse_nanoseconds
 
 NAME: Final = "reverse-mirror-controller"
 

@@ -180,8 +180,7 @@ class EndpointsMembers:
 _EMPTY = b"[]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointsWrite(PlannedWrite):
+class EndpointsWrite(PlannedWrite, frozen=True, kw_only=True):
     """``digest`` is that of the subsets after the write."""
 
     digest: bytes = b""

@@ -13,6 +13,7 @@ from typing import Final
 
 _400_YEARS = timedelta(days=146_097)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NANOSECONDS: Final = 1_000_000_000
 #: Go's; a micro is U+00B5, the sign, or U+03BC, the letter
 _UNITS_S: Final = {
     "ns": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0,
@@ -36,10 +37,9 @@ def format_micro_time(seconds: float) -> str:
 
 def format_nano_time(nanoseconds: int) -> str:
     """RFC 3339 with up to nine fraction digits, trailing zeros dropped, UTC (Go's ``RFC3339Nano``)."""
-    seconds, fraction = divmod(nanoseconds, 1_000_000_000)
+    seconds, fraction = divmod(nanoseconds, _NANOSECONDS)
     text = datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
-    digits = f"{fraction:09d}".rstrip("0")
-    return f"{text}.{digits}Z" if digits else f"{text}Z"
+    return f"{text}.{fraction:09d}".rstrip("0") + "Z" if fraction else f"{text}Z"
 
 
 def since_epoch(text: str) -> timedelta:
@@ -56,6 +56,19 @@ def since_epoch(text: str) -> timedelta:
 def parse_time(text: str) -> float:
     """Seconds since the epoch.  Raises ``ValueError`` if *text* is not RFC 3339 with an offset."""
     return since_epoch(text).total_seconds()
+
+
+def parse_nanoseconds(text: str | None) -> int:
+    """Nanoseconds since the epoch; 0 for no time, or one that cannot be read."""
+    if not text:
+        return 0
+    whole, dot, rest = text.partition(".")
+    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))] if dot else ""
+    try:
+        seconds = parse_time(whole + rest[len(digits) :] if dot else text)
+    except ValueError:
+        return 0
+    return int(seconds) * _NANOSECONDS + int(digits[:9].ljust(9, "0") if digits else "0")
 
 
 def parse_duration(text: str) -> float | None:

@@ -144,21 +144,16 @@ class Stored:
 
 def slice_body(meta: ObjectMeta, address_type: str, endpoints: Iterable[bytes], ports: bytes) -> OwnJson:
     """An EndpointSlice.  *endpoints* are encoded one by one, *ports* as a list."""
-    return OwnJson(
-        b"".join(
-            (
-                b'{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":',
-                encode(meta),
-                b',"addressType":',
-                encode(address_type),
-                b',"endpoints":[',
-                b",".join(endpoints),
-                b'],"ports":',
-                ports,
-                b"}",
-            )
-        )
-    )
+    kind = b'{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":'
+    head = b'%b%b,"addressType":%b,"endpoints":[' % (kind, encode(meta), encode(address_type))
+    tail = b'],"ports":%b}' % ports
+    parts = [*endpoints]
+    if not parts:
+        return OwnJson(head + tail)
+    # Bodies are long: head and tail go onto the first and the last part, which saves copying it all once more.
+    parts[0] = head + parts[0]
+    parts[-1] += tail
+    return OwnJson(b",".join(parts))
 
 
 def read_slice(observed: EndpointSlice, *guesses: Content | None) -> Stored:
@@ -211,18 +206,15 @@ class SliceState:
     dictionary ``server`` or one that was handed out in a plan: ``own_want`` before changing it.
     """
 
-    __slots__ = ("_shared", "group", "server", "stored", "want")
+    __slots__ = ("_shared", "group", "name", "server", "stored", "want")
 
     def __init__(self, stored: Stored, group: PortGroup) -> None:
         self.stored = stored
+        self.name: Final = stored.meta.name
         self.group: Final = group
         self.server = stored.content
         self.want: Content = {}
         self._shared = False
-
-    @property
-    def name(self) -> str:
-        return self.stored.meta.name
 
     def own_want(self) -> Content:
         """``want``, made changeable."""

@@ -19,6 +19,7 @@ from sliceplane.api.meta import ObjectReference
 from sliceplane.api.quantity import amount
 from sliceplane.heuristics.types import EndpointPlace
 from sliceplane.kit.ip import Family, canonical_with_family
+from sliceplane.kit.times import parse_nanoseconds
 
 _CONTROL_PLANE_LABELS = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 _TERMINAL_PHASES = ("Succeeded", "Failed")
@@ -45,10 +46,12 @@ class PodFacts:
 
     ``excluded``: never an endpoint (finished, or without any address).  ``addresses`` has an entry for each
     family of which ``status.podIPs`` has an address.  ``drained``: its annotation asks it to leave its Services.
+    ``takes_traffic``: it may be an endpoint, and an endpoint for new traffic (``answers`` is ``READY``).
     """
 
     __slots__ = (
         "_named_ports",
+        "_transition_ns",
         "addresses",
         "drained",
         "excluded",
@@ -60,6 +63,7 @@ class PodFacts:
         "pod",
         "serving",
         "subdomain",
+        "takes_traffic",
         "target",
         "terminating",
         "transition",
@@ -86,11 +90,24 @@ class PodFacts:
         )
         self.target: Final[bytes] = _target(pod) if same is None else same.target
         self._named_ports: NamedPorts | None = None
-        ready = next((condition for condition in status.conditions or () if condition.type == "Ready"), None)
+        ready = None
+        for condition in status.conditions or ():
+            if condition.type == "Ready":
+                ready = condition
+                break
         self.drained: Final = ANNOTATION_DRAIN in (meta.annotations or {})
         self.serving: Final = ready is not None and ready.status == "True" and not self.drained
+        self.takes_traffic: Final = self.serving and not self.terminating and not self.excluded
         #: when readiness last changed (RFC 3339), the pod's part of the trigger time
         self.transition: Final = None if ready is None else ready.last_transition_time
+        self._transition_ns: int | None = None
+
+    @property
+    def transition_ns(self) -> int:
+        """``transition`` in nanoseconds since the epoch; 0 for none."""
+        if self._transition_ns is None:
+            self._transition_ns = parse_nanoseconds(self.transition)
+        return self._transition_ns
 
     @property
     def answers(self) -> int:

@@ -133,14 +133,15 @@ class SliceMembers:
         """The pod is a member in this version."""
         name = facts.name
         old = self._pods.get(name)
-        was_ready = self._is_ready(name)
+        was_ready = old is not None and self._is_ready(name)
         was_held = name in self._held
         self._changes.note(name, old)
         self._pods[name] = facts
-        if not facts.is_silenced:
-            self._forget(name)
-        elif old is not None and was_ready:
-            self._miss(name, old, by_event=False)
+        if was_ready or self.missed or self.doubted:  # else nothing is lost, nor was before
+            if not facts.is_silenced:
+                self._forget(name)
+            elif old is not None and was_ready:
+                self._miss(name, old, by_event=False)
         was_left_out = name in self._skipped
         changed = self._place(self._lost(name) if name in self._held else facts)
         self._count(name, was_ready=was_ready)
@@ -358,14 +359,15 @@ class SliceMembers:
 
     def _is_ready(self, pod: str) -> bool:
         facts = self._pods.get(pod)
-        if facts is None or facts.answers != READY or facts.excluded:
+        if facts is None or not facts.takes_traffic:
             return False
         return pod not in self._skipped and pod not in self._held
 
     def _count(self, pod: str, *, was_ready: bool) -> None:
         step = self._is_ready(pod) - was_ready
-        self.ready += step
-        self._storm.ready += step
+        if step:
+            self.ready += step
+            self._storm.ready += step
 
     # -- subsets ----------------------------------------------------------------------------------------
 

@@ -77,11 +77,9 @@ class SlicePacker:
         if old is None or new is None or old.identity != new.identity or old.group is not new.group:
             # the new group first: one that is left and entered at once must not look unwanted
             if new is not None:
-                self._count(new.group, 1)
-                self._resize(new, 1)
+                self._count(new, 1)
             if old is not None:
-                self._count(old.group, -1)
-                self._resize(old, -1)
+                self._count(old, -1)
                 if old.identity:
                     self._unwant(old)
         if new is None:
@@ -92,8 +90,9 @@ class SlicePacker:
                 self._place(new)
         return True
 
-    def _count(self, group: PortGroup, step: int) -> None:
+    def _count(self, wanted: Desired, step: int) -> None:
         """A group that no endpoint needs loses its slices, so both ends of its life touch them."""
+        group = wanted.group
         count = self._wanting.get(group, 0) + step
         if count:
             self._wanting[group] = count
@@ -102,14 +101,12 @@ class SlicePacker:
         if not count or (step > 0 and count == 1):
             for state in self._rooms.get(group, {}).values():
                 self._touch(state)
-
-    def _resize(self, wanted: Desired, step: int) -> None:
         if wanted.identity:
-            size = self._sizes.get(wanted.group, 0) + step
+            size = self._sizes.get(group, 0) + step
             if size:
-                self._sizes[wanted.group] = size
+                self._sizes[group] = size
             else:
-                del self._sizes[wanted.group]
+                del self._sizes[group]
 
     def _place(self, wanted: Desired) -> None:
         group = wanted.group
@@ -304,11 +301,11 @@ class SlicePacker:
             self._fill(group, waiting, updates, creates)
         self._keep_placeholder(labels, creates, deletes)
         recycled = min(len(creates), len(deletes))
-        # A create takes over the name of a slice that would go: one write instead of two
-        rewritten += [
-            Update(state, creation.group, creation.content)
-            for creation, state in zip(creates[:recycled], deletes[:recycled], strict=True)
-        ]
+        if recycled:  # a create takes over the name of a slice that would go: one write instead of two
+            rewritten += [
+                Update(state, creation.group, creation.content)
+                for creation, state in zip(creates[:recycled], deletes[:recycled], strict=True)
+            ]
         plan = PackPlan(creates[recycled:], [*updates.values(), *rewritten], deletes[recycled:], added, removed)
         moving = self._moving() if self._subsets and self._unplaced else frozenset()
         return settle_order(plan, moving) if moving else plan

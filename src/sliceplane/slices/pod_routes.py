@@ -72,7 +72,7 @@ class PodRoutes(Generic[S]):
             return UNTOUCHED
         known = self._pods.get(meta.namespace, meta.name)
         facts = PodFacts(new, known)
-        self._pods.put(facts)
+        self._pods.put(facts, known)
         states = self._selectors.matching(facts.namespace, facts.labels)
         effects = {state.key: _members(state).set(facts) for state in states.values()}
         if known is not None and known.labels != facts.labels:
@@ -225,28 +225,35 @@ class SelectorIndex(Generic[V]):
 
 
 class PodIndex:
-    """Every pod, by name, by node and by the label keys that selectors are filed under.  Owned by ``PodRoutes``."""
+    """Every pod, by name, by node and by the label keys that selectors are filed under.  Owned by ``PodRoutes``.
+
+    The last two hold names, so that a Pod that stays where it is under the labels that it has costs one entry.
+    """
 
     def __init__(self) -> None:
         self._pods: dict[str, dict[str, PodFacts]] = {}
-        self._on_node: dict[str, dict[Pair, PodFacts]] = {}
-        self._labelled: dict[str, dict[str, dict[str, dict[str, PodFacts]]]] = {}
+        #: sets that keep their order
+        self._on_node: dict[str, dict[Pair, None]] = {}
+        self._labelled: dict[str, dict[str, dict[str, dict[str, None]]]] = {}
 
     def get(self, namespace: str, name: str) -> PodFacts | None:
         return self._pods.get(namespace, {}).get(name)
 
-    def put(self, new: PodFacts) -> None:
-        old = self.get(new.namespace, new.name)
+    def put(self, new: PodFacts, old: PodFacts | None) -> None:
+        """*old* is what ``get`` gives."""
         self._pods.setdefault(new.namespace, {})[new.name] = new
-        if old is not None and old.node_name != new.node_name:
-            self._leave_node(old)
-        if new.node_name:
-            self._on_node.setdefault(new.node_name, {})[new.namespace, new.name] = new
+        if old is None or old.node_name != new.node_name:
+            if old is not None:
+                self._leave_node(old)
+            if new.node_name:
+                self._on_node.setdefault(new.node_name, {})[new.namespace, new.name] = None
+        if old is not None and old.labels == new.labels:
+            return
         for key, by_value in self._labelled.get(new.namespace, {}).items():
             if old is not None and old.labels.get(key) != new.labels.get(key):
                 _leave_value(by_value, old, key)
             if key in new.labels:
-                by_value.setdefault(new.labels[key], {})[new.name] = new
+                by_value.setdefault(new.labels[key], {})[new.name] = None
 
     def remove(self, namespace: str, name: str) -> None:
         pods = self._pods.get(namespace, {})
@@ -260,7 +267,7 @@ class PodIndex:
             _leave_value(by_value, old, key)
 
     def on_node(self, node: str) -> tuple[PodFacts, ...]:
-        return tuple(self._on_node.get(node, {}).values())
+        return tuple(self._pods[namespace][name] for namespace, name in self._on_node.get(node, ()))
 
     def selected(self, namespace: str, pair: Pair, selector: dict[str, str]) -> Iterator[PodFacts]:
         """Pods that match *selector*, of which *pair* is a part."""
@@ -271,11 +278,13 @@ class PodIndex:
             by_value = keys[key] = {}
             for facts in self._pods.get(namespace, {}).values():
                 if key in facts.labels:
-                    by_value.setdefault(facts.labels[key], {})[facts.name] = facts
+                    by_value.setdefault(facts.labels[key], {})[facts.name] = None
+        pods = self._pods.get(namespace, {})
+        labelled = map(pods.__getitem__, by_value.get(value, ()))
         if len(selector) == 1:
-            return iter(by_value.get(value, {}).values())  # that pair is all of it
+            return labelled  # that pair is all of it
         matches = from_map(selector).matches
-        return (facts for facts in by_value.get(value, {}).values() if matches(facts.labels))
+        return (facts for facts in labelled if matches(facts.labels))
 
     def drop_labels(self, namespace: str) -> None:
         """No service of *namespace* is left: stop indexing its pods by label."""
@@ -290,16 +299,16 @@ class PodIndex:
 
     def check(self) -> None:
         pods = {(namespace, name): facts for namespace, named in self._pods.items() for name, facts in named.items()}
-        placed = {key: facts for key, facts in pods.items() if facts.node_name}
-        assert {k: v for on_node in self._on_node.values() for k, v in on_node.items()} == placed, "pods by node"
+        placed = {key: facts.node_name for key, facts in pods.items() if facts.node_name}
+        assert {key: node for node, on_node in self._on_node.items() for key in on_node} == placed, "pods by node"
         for namespace, keys in self._labelled.items():
             for key, by_value in keys.items():
-                filed = {name: facts for named in by_value.values() for name, facts in named.items()}
-                named = {n: f for n, f in self._pods.get(namespace, {}).items() if key in f.labels}
-                assert filed == named, f"pods of {namespace} by label {key}"
+                filed = {name: value for value, named in by_value.items() for name in named}
+                labelled = {n: f.labels[key] for n, f in self._pods.get(namespace, {}).items() if key in f.labels}
+                assert filed == labelled, f"pods of {namespace} by label {key}"
 
 
-def _leave_value(by_value: dict[str, dict[str, PodFacts]], old: PodFacts, key: str) -> None:
+def _leave_value(by_value: dict[str, dict[str, None]], old: PodFacts, key: str) -> None:
     value = old.labels.get(key)
     named = None if value is None else by_value.get(value)
     if named is not None and value is not None:

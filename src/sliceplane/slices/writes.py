@@ -11,7 +11,6 @@ are whole nanoseconds since the epoch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -19,27 +18,12 @@ import msgspec
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.own_writes import PlannedWrite
-from sliceplane.kit.times import format_nano_time, parse_time
+from sliceplane.kit.times import format_nano_time, parse_nanoseconds
 from sliceplane.slices.content import Content, PortGroup, Ports, Stored, slice_body
 from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.shape import ServiceShape
 from sliceplane.slices.subsets import with_subset
-
-_NANOSECONDS = 1_000_000_000
-
-
-def parse_nanoseconds(text: str | None) -> int:
-    """Nanoseconds since the epoch; 0 for no time, or one that cannot be read."""
-    if not text:
-        return 0
-    whole, dot, rest = text.partition(".")
-    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))] if dot else ""
-    try:
-        seconds = parse_time(whole + rest[len(digits) :] if dot else text)
-    except ValueError:
-        return 0
-    return int(seconds) * _NANOSECONDS + int(digits[:9].ljust(9, "0") if digits else "0")
 
 
 class MemberChanges:
@@ -68,12 +52,11 @@ class MemberChanges:
         earliest = 0
         for pod, old in self._before.items():
             facts = newest(pod)
-            new_text = None if facts is None else facts.transition
-            old_text = None if old is None else old.transition
-            if new_text is not None and new_text != old_text:
-                time = parse_nanoseconds(new_text)
-                if time > parse_nanoseconds(old_text) and (not earliest or time < earliest):
-                    earliest = time
+            if facts is None or facts.transition is None or (old is not None and facts.transition == old.transition):
+                continue
+            time = facts.transition_ns
+            if time > (0 if old is None else old.transition_ns) and (not earliest or time < earliest):
+                earliest = time
         self._before.clear()
         return earliest
 
@@ -106,8 +89,7 @@ class TriggerTime:
         self.since = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SliceWrite(PlannedWrite):
+class SliceWrite(PlannedWrite, frozen=True, kw_only=True):
     """``ports`` and ``content`` are what the slice holds if the write succeeds."""
 
     address_type: str
@@ -123,8 +105,7 @@ class FamilyChanges(NamedTuple):
     writes: int
 
 
-@dataclass(frozen=True, slots=True)
-class SlicePlan:
+class SlicePlan(msgspec.Struct, frozen=True):
     """What one sync of a service writes, in this order.
 
     ``problems``: sentences about endpoints that were left out, each told once.  ``notices``: what became of

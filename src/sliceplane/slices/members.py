@@ -129,6 +129,20 @@ class SliceMembers:
     def __len__(self) -> int:
         return len(self._pods)
 
+    def begin(self, pods: Iterable[PodFacts]) -> None:
+        """Before all else: the members that there are.  As ``set`` for each, but for telling what that changes."""
+        assert not self._pods, f"{self._shape.key} has members already"
+        for facts in pods:
+            name = facts.name
+            self._pods[name] = facts
+            self._changes.note(name, None)
+            if (self.missed or self.doubted) and not facts.is_silenced:
+                self._forget(name)
+            self._place(facts)
+            if facts.takes_traffic and name not in self._skipped:
+                self.ready += 1
+        self._storm.ready += self.ready
+
     def set(self, facts: PodFacts) -> Effect:
         """The pod is a member in this version."""
         name = facts.name

@@ -178,8 +178,7 @@ class ServiceState:
             storm=self._storm,
             earlier=earlier,
         )
-        for facts in pods:
-            self.members.set(facts)
+        self.members.begin(pods)
         for name in self.slices:
             self._file(name)
 

@@ -59,6 +59,7 @@ CONTENT: dict[str, dict[str, Any]] = {
     Ingresses.key: {"spec": {"defaultBackend": {"service": {"name": "s", "port": {"number": 80}}}}},
     "servicecidrs.networking.k8s.io": {"spec": {"cidrs": ["10.99.0.0/24"]}},
     "ipaddresses.networking.k8s.io": {"spec": {"parentRef": {"resource": "services", "namespace": "x", "name": "s"}}},
+    "controllerrevisions.apps": {"revision": 1, "data": {"spec": {"template": TEMPLATE}}},
     PodDisruptionBudgets.key: {"spec": {"minAvailable": 1, "selector": {"matchLabels": LABELS}}},
     "priorityclasses.scheduling.k8s.io": {"value": 5},
     "runtimeclasses.node.k8s.io": {"handler": "h"},

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sliceplane.api.scheme import Pods, RuntimeClasses
+from sliceplane.api.scheme import IngressClasses, Ingresses, Pods, PriorityClasses, RuntimeClasses
 
 NOT_READY, UNREACHABLE = (
     {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
@@ -73,6 +73,45 @@ def test_priorities_are_not_for_the_asking(api: Any, given: Any, why: str) -> No
 
 def test_the_system_classes(api: Any) -> None:
     assert spec_of(api.create(Pods, pod(priorityClassName="system-node-critical")))["priority"] == 2000001000
+
+
+def test_a_pod_that_names_no_class_has_the_default_one_and_there_is_one_at_most(api: Any) -> None:
+    api.create(PriorityClasses, {"metadata": {"name": "plain"}, "value": 3})
+    usual = {"metadata": {"name": "usual"}, "value": 7, "globalDefault": True, "preemptionPolicy": "Never"}
+    api.create(PriorityClasses, usual)
+    spec = spec_of(api.create(Pods, pod()))
+    assert (spec["priorityClassName"], spec["priority"], spec["preemptionPolicy"]) == ("usual", 7, "Never")
+    named = spec_of(api.create(Pods, {**pod(priorityClassName="plain"), "metadata": {"name": "named"}}))
+    assert (named["priority"], named["preemptionPolicy"]) == (3, "PreemptLowerPriority")
+    why = 'priorityclasses.scheduling.k8s.io "{}" is forbidden: PriorityClass usual is already marked as default. '
+    for verb, arguments, name in (
+        ("create", (PriorityClasses, {**usual, "metadata": {"name": "second"}}), "second"),
+        ("patch", (PriorityClasses, "plain", {"globalDefault": True}), "plain"),
+    ):
+        error = api.fails(verb, *arguments)
+        assert (error.code, error.message) == (403, f"{why.format(name)}Only one default can exist")
+    assert api.patch(PriorityClasses, "usual", {"description": "of most"}).code == 200
+
+
+def test_an_ingress_that_names_no_class_has_the_newest_default(api: Any) -> None:
+    backend = {"defaultBackend": {"service": {"name": "s", "port": {"number": 80}}}}
+    default = {"ingressclass.kubernetes.io/is-default-class": "true"}
+
+    def ingress(name: str, annotations: Any = None, **spec: Any) -> Any:
+        return {"metadata": {"name": name, "annotations": annotations or {}}, "spec": {**backend, **spec}}
+
+    assert "ingressClassName" not in spec_of(api.create(Ingresses, ingress("before")))
+    for name, told in (("b", default), ("a", default), ("c", {})):
+        document = {"metadata": {"name": name, "annotations": told}, "spec": {"controller": "x.io/c"}}
+        api.create(IngressClasses, document)
+    assert spec_of(api.create(Ingresses, ingress("one")))["ingressClassName"] == "a"
+    assert spec_of(api.create(Ingresses, ingress("named", ingressClassName="c")))["ingressClassName"] == "c"
+    older = ingress("older", {"kubernetes.io/ingress.class": "c"})
+    assert "ingressClassName" not in spec_of(api.create(Ingresses, older))
+    api.now += 60
+    document = {"metadata": {"name": "new", "annotations": default}, "spec": {"controller": "x.io/c"}}
+    api.create(IngressClasses, document)
+    assert spec_of(api.create(Ingresses, ingress("two")))["ingressClassName"] == "new"
 
 
 def test_an_update_may_leave_out_what_was_given(api: Any) -> None:

@@ -93,6 +93,7 @@ class DaemonSetSpec(Projection, frozen=True, kw_only=True):
     template: Document = {}
     update_strategy: DaemonSetStrategy = DaemonSetStrategy()
     min_ready_seconds: int = 0
+    revision_history_limit: int | None = None
 
 
 class DaemonSetStatus(Projection, frozen=True, kw_only=True):
@@ -109,6 +110,13 @@ class DaemonSetStatus(Projection, frozen=True, kw_only=True):
 class DaemonSet(Object, frozen=True, kw_only=True):
     spec: DaemonSetSpec = DaemonSetSpec()
     status: DaemonSetStatus = DaemonSetStatus()
+
+
+class ControllerRevision(Object, frozen=True, kw_only=True):
+    """What a template was.  ``data`` is a patch that brings it back."""
+
+    data: Document | None = None
+    revision: int = 0
 
 
 class StatefulSetPartition(Projection, frozen=True, kw_only=True):
@@ -134,6 +142,7 @@ class StatefulSetSpec(Projection, frozen=True, kw_only=True):
     min_ready_seconds: int = 0
     ordinals: StatefulSetOrdinals = StatefulSetOrdinals()
     volume_claim_templates: tuple[Object, ...] | None = None
+    revision_history_limit: int | None = None
 
 
 class StatefulSetStatus(Projection, frozen=True, kw_only=True):

@@ -51,7 +51,10 @@ class Subresource:
 
 _ROWS: Final = (
     Subresource(name="binding", verbs=("create",), body=BodyKind("", "v1", "Binding")),
+    Subresource(name="ephemeralcontainers", verbs=STATUS_VERBS, body=None),
+    Subresource(name="eviction", verbs=("create",), body=BodyKind("policy", "v1", "Eviction")),
     Subresource(name="finalize", verbs=("update",), body=None),
+    Subresource(name="resize", verbs=STATUS_VERBS, body=None),
     Subresource(name="scale", verbs=STATUS_VERBS, body=BodyKind("autoscaling", "v1", "Scale")),
     Subresource(name="status", verbs=STATUS_VERBS, body=None),
     Subresource(

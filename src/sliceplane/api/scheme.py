@@ -148,7 +148,7 @@ Pods = Resource(
     projection=core.Pod,
     short_names=("po",),
     categories=("all",),
-    subresources=("binding", "status"),
+    subresources=("binding", "ephemeralcontainers", "eviction", "resize", "status"),
     selectable_fields=_POD_FIELDS,
     generation="spec",
     delete_reply="object",
@@ -263,6 +263,7 @@ StatefulSets = Resource(
     check_name=check_dns_label,
     generation="spec",
 )
+ControllerRevisions = Resource(group="apps", kind="ControllerRevision", projection=apps.ControllerRevision)
 ReplicationControllers = Resource(
     kind="ReplicationController",
     projection=apps.ReplicationController,
@@ -353,6 +354,9 @@ TokenReviews = _review("authentication.k8s.io", "TokenReview")
 SubjectAccessReviews = _review("authorization.k8s.io", "SubjectAccessReview")
 LocalSubjectAccessReviews = _review("authorization.k8s.io", "LocalSubjectAccessReview", namespaced=True)
 
+#: the older way to ``pods/NAME/binding``: the body names the Pod
+Bindings = Resource(kind="Binding", verbs=("create",))
+
 #: what is stored
 RESOURCES: tuple[Resource, ...] = (
     ConfigMaps,
@@ -368,6 +372,7 @@ RESOURCES: tuple[Resource, ...] = (
     Secrets,
     ServiceAccounts,
     Services,
+    ControllerRevisions,
     DaemonSets,
     Deployments,
     ReplicaSets,
@@ -399,8 +404,10 @@ REVIEWS: tuple[Resource, ...] = (
     SelfSubjectRulesReviews,
     SubjectAccessReviews,
 )
+#: everything that is never stored
+POSTED: tuple[Resource, ...] = (Bindings, *REVIEWS)
 #: everything that has a path unless something else is asked for
-SERVED: tuple[Resource, ...] = (*RESOURCES, *REVIEWS)
+SERVED: tuple[Resource, ...] = (*RESOURCES, *POSTED)
 #: what ``--runtime-config`` can switch on
 OPTIONAL_RESOURCES: tuple[Resource, ...] = (EndpointSlicesV1beta1,)
 

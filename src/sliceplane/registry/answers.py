@@ -39,14 +39,16 @@ def stage(
     code: int,
     options: WriteOptions,
     warnings: tuple[str, ...],
+    charged: bool = True,
 ) -> Outcome:
-    """The end of every write of an object: quotas allow it; it is staged with what must be there together with it."""
-    charged: tuple[Document, ...] = ()
-    if kind.quota.counted and (old is None or kind.quota.rises):
-        charged = core.quotas.admit(kind.resource, document, old)
+    """The end of every write of an object: quotas allow it (*charged*: it may cost more than before); it is staged with
+    what must be there together with it."""
+    charges: tuple[Document, ...] = ()
+    if kind.quota.counted and charged:
+        charges = core.quotas.admit(kind.resource, document, old)
     if options.dry_run:
         return unwritten(kind.resource, document, code, warnings)
-    for quota in charged:
+    for quota in charges:
         core.put(ResourceQuotas, quota)
     kind.admission.claim(core, document, ctx.now)
     record = core.put(kind.resource, document)
@@ -86,7 +88,8 @@ def validate_create(resource: Resource, document: Document) -> list[FieldError]:
 def validate_update(resource: Resource, new: Document, old: Document, subresource: str = "") -> list[FieldError]:
     """Complaints about *new* as the successor of *old*; on ``status`` the status rules alone."""
     kind = kind_of(resource)
-    rules = kind.status.validate if subresource == "status" else kind.validate_update
+    part = kind.parts.get(subresource)
+    rules = part.validate if part else kind.status.validate if subresource == "status" else kind.validate_update
     return [*metadata.validate_update(new["metadata"], old["metadata"]), *rules(new, old)]
 
 

@@ -22,6 +22,7 @@ from sliceplane.registry.core import Core, key_of, missing
 from sliceplane.registry.create import create_document
 from sliceplane.registry.decoding import UndecodableBody, decoded
 from sliceplane.registry.documents import document_of
+from sliceplane.registry.kinds import kind_of
 from sliceplane.registry.metadata import ANNOTATIONS_MAX_BYTES
 from sliceplane.registry.types import Context, Outcome, Target, WriteOptions, creation_of
 from sliceplane.registry.update import check_version, replace
@@ -31,6 +32,7 @@ _YAML_ERRORS: Final = "yaml: unmarshal errors:\n"
 _NO_OBJECT: Final = re.compile("json: cannot unmarshal [a-z]+ into Go value")
 #: the one manager that keeps the annotation, and that may take what it applied from the client's side before
 KUBECTL: Final = "kubectl"
+_IDENTITY: Final = ("name", "namespace", "uid", "resourceVersion")
 
 
 def apply(core: Core, ctx: Context, target: Target, body: bytes, options: WriteOptions) -> Outcome:
@@ -43,6 +45,12 @@ def apply(core: Core, ctx: Context, target: Target, body: bytes, options: WriteO
     check_type(config, resource.api_version, resource.kind)
     check_configuration(lookup(resource.schema_key), config)
     live = {} if record is None else answers.shown_document(resource, document_of(record))
+    part = kind_of(target.resource).parts.get(target.subresource)
+    if part is not None:
+        # What the endpoint does not write is nobody's by this.
+        told = config.get("metadata", {})
+        identity = {name: told[name] for name in _IDENTITY if name in told}
+        config = {**config, "metadata": identity, "spec": part.cut(config.get("spec", {}))}
     merged = _merged(ctx, target, live, config, options)
     if record is None and merged["metadata"].get("uid"):
         uid = merged["metadata"]["uid"]

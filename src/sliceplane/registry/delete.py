@@ -32,7 +32,7 @@ def delete(core: Core, ctx: Context, target: Target, options: DeleteOptions) -> 
     deletion = kind_of(resource).deletion
     deletion.admit(target.name)
     record = core.latest(target)
-    _check_preconditions(resource, record, options)
+    check_preconditions(resource, record, options)
     document = document_of(record)
     if deletion.linger(document, ctx.now):
         return _marked(core, resource, record, document, options)
@@ -130,7 +130,7 @@ def _set_finalizers(head: Document, finalizers: list[str]) -> None:
         head.pop("finalizers", None)
 
 
-def _check_preconditions(resource: Resource, record: Record, options: DeleteOptions) -> None:
+def check_preconditions(resource: Resource, record: Record, options: DeleteOptions) -> None:
     """As upstream, and unlike elsewhere: the conflict names the kind, not the plural."""
     uid = options.precondition_uid
     version = options.precondition_resource_version

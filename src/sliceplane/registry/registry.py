@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from sliceplane.api.scheme import REVIEWS
+from sliceplane.api.scheme import REVIEWS, Bindings
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
-from sliceplane.registry import answers, api_service, read, rehearsal, service_addresses, subresources
+from sliceplane.registry import answers, api_service, eviction, read, rehearsal, service_addresses, subresources
 from sliceplane.registry import apply as applying
 from sliceplane.registry import bootstrap as bootstrapping
 from sliceplane.registry import create as creating
@@ -52,9 +52,10 @@ from sliceplane.store.types import Key, Record
 
 #: who answers what is POSTed to a subresource, and who serves objects that are views of the resource's own; the others
 #: are served as the resource is (``api.requests``)
-_POSTED: Final = {"binding": subresources.bind, "token": token_request.grant}
+_POSTED: Final = {"binding": subresources.bind, "eviction": eviction.evict, "token": token_request.grant}
 _VIEWS: Final = {"scale": scaling.SCALE}
-_REVIEWS: Final = frozenset(resource.key for resource in REVIEWS)
+#: and what is POSTed to a collection, and stored nowhere
+_ASKED: Final = {**{resource.key: reviews.answer for resource in REVIEWS}, Bindings.key: subresources.bind_named}
 
 
 class Registry:
@@ -99,7 +100,7 @@ class Registry:
     # Writing
 
     def create(self, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
-        answer = reviews.answer if target.resource.key in _REVIEWS else _POSTED.get(target.subresource)
+        answer = _ASKED.get(target.resource.key) or _POSTED.get(target.subresource)
         if answer is not None:
             return answer(self._core, ctx, target, body, options)
         outcome = creating.create(self._core, ctx, target, body, options)

@@ -70,6 +70,14 @@ def bind(core: Core, ctx: Context, target: Target, body: Body, options: WriteOpt
     return Outcome(code=201, body=answer, revision=core.put(Pods, pod).revision)
 
 
+def bind_named(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
+    """The same of the Pod that a Binding names (POST bindings).  Raises as ``bind``."""
+    head = body.document.get("metadata")
+    name = head.get("name") if isinstance(head, dict) else None
+    pod = Target(resource=Pods, namespace=target.namespace, name=str(name or ""), subresource="binding")
+    return bind(core, ctx, pod, body, options)
+
+
 def _node(target: Target, wanted: Document) -> str:
     """The name of the target node.  Raises a 400 or 422 StatusError."""
     if wanted.get("kind", "Binding") != "Binding":

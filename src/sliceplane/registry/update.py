@@ -28,7 +28,7 @@ from sliceplane.registry.create import create_document
 from sliceplane.registry.decoding import UndecodableBody, decode_body, decoded
 from sliceplane.registry.documents import canonical, document_of
 from sliceplane.registry.kinds import kind_of
-from sliceplane.registry.kinds.kind import keep
+from sliceplane.registry.kinds.kind import Part, keep
 from sliceplane.registry.types import Body, Context, Outcome, PatchType, Target, WriteOptions, creation_of
 from sliceplane.store.types import Record
 
@@ -90,6 +90,10 @@ def replace(
     stored = document_of(record)
     # as the request's version would have written it: with topology in its field
     old = conversion.lift(stored) if target.via else stored
+    part = kind.parts.get(target.subresource)
+    if part is not None:
+        # First, so that who writes owns nothing that the endpoint does not write.
+        new = _restricted(part, new, old)
     derived = not tracked and managed_fields.on_update(ctx, target, new, old, options)
     if target.subresource == "status":
         # Undo what the request may not change: it leaves all but the status alone, and the main endpoint the status.
@@ -97,7 +101,7 @@ def replace(
             keep(new, old, member)
         for member in kind.status.kept:
             keep(new["metadata"], old["metadata"], member)
-    else:
+    elif part is None:
         if resource.has_status:
             keep(new, old, "status")
         kind.prepare_update(core, target, new, old)
@@ -105,7 +109,9 @@ def replace(
     if resource.group == RBAC_GROUP:
         check_write(core.policy, ctx.user, target, new, old)
     check(core.config.gates, target, new, old)
-    if not target.subresource:
+    if part is not None:
+        part.admit(core, new, old)
+    elif not target.subresource:
         kind.admission.admit(core, new, old)
         warnings = (*warnings, *kind.warnings(new, old))
         kind.admission.allocate(core, new, old, dry_run=options.dry_run)
@@ -118,7 +124,15 @@ def replace(
         # its former version.
         shown = answers.unwritten(resource, new, 200, warnings)
         return shown if options.dry_run else replace_fields(shown, revision=core.remove(record).revision)
-    return answers.stage(core, ctx, kind, new, old, code=200, options=options, warnings=warnings)
+    charged = part.charged if part is not None else kind.quota.rises
+    return answers.stage(core, ctx, kind, new, old, code=200, options=options, warnings=warnings, charged=charged)
+
+
+def _restricted(part: Part, new: Document, old: Document) -> Document:
+    """*old* with what *part* writes as it is in *new*, and with the fields' owners of *new*."""
+    head = dict(old["metadata"])
+    keep(head, new["metadata"], managed_fields.MEMBER)
+    return {**old, "metadata": head, "spec": part.merge(part.cut(new.get("spec", {})), old["spec"])}
 
 
 def _uid_conflict(target: Target, wanted: str, actual: str) -> StatusError:

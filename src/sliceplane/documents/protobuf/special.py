@@ -204,9 +204,9 @@ def _read_fields(data: bytes) -> Any:
     try:
         fields = msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        raise MalformedProtobuf("proto: FieldsV1 is not JSON") from None
+        raise MalformedProtobuf("proto: what should be JSON is none") from None
     if deeper_than(fields, _FIELDS_DEPTH_MAX):
-        raise MalformedProtobuf("proto: FieldsV1: exceeded max depth")
+        raise MalformedProtobuf("proto: JSON: exceeded max depth")
     return fields
 
 
@@ -234,12 +234,15 @@ def _read_strings(data: bytes) -> list[str]:
 
 
 _STRINGS: Final = Special(_write_strings, _read_strings)
+_FREE_FORM: Final = Special(_write_fields, _read_fields)
 
 #: by the message's full name
 SPECIALS: Final[dict[str, Special]] = {
     f"{META}.Time": Special(_write_time, _read_time),
     f"{META}.MicroTime": Special(_write_micro_time, _read_micro_time),
-    f"{META}.FieldsV1": Special(_write_fields, _read_fields),
+    f"{META}.FieldsV1": _FREE_FORM,
+    # The bytes of one are JSON wherever a document has one.
+    "k8s.io.apimachinery.pkg.runtime.RawExtension": _FREE_FORM,
     f"{META}.Verbs": _STRINGS,
     "k8s.io.api.authentication.v1.ExtraValue": _STRINGS,
     "k8s.io.api.authentication.v1.AttestationValue": _STRINGS,

@@ -27,11 +27,23 @@ Amounts = dict[str, str]
 
 def admit_pod(store: Store, document: Document) -> None:
     """Fill in defaults, in place.  Raises the 403 ``StatusError`` of the first LimitRange that is exceeded."""
-    namespace = document["metadata"]["namespace"]
-    ranges = [document_of(record) for record in store.iter_latest(LimitRanges.storage_key, namespace)]
+    ranges = _ranges(store, document["metadata"]["namespace"])
     if not ranges:
         return
     _apply_defaults(document, ranges)
+    _check_bounds(document, ranges)
+
+
+def check_bounds(store: Store, document: Document) -> None:
+    """Of a Pod that asks for something else.  Raises the same."""
+    _check_bounds(document, _ranges(store, document["metadata"]["namespace"]))
+
+
+def _ranges(store: Store, namespace: str) -> list[Document]:
+    return [document_of(record) for record in store.iter_latest(LimitRanges.storage_key, namespace)]
+
+
+def _check_bounds(document: Document, ranges: list[Document]) -> None:
     for limits in ranges:
         problems = [problem for item in limits["spec"]["limits"] for problem in _problems(document["spec"], item)]
         if problems:

@@ -59,7 +59,7 @@ ROLES: dict[str, tuple[PolicyRule, ...]] = {
     "system:aggregate-to-edit": (
         *_of_kinds(lambda granted: granted.edit_reads, *_READ),
         _on("", "serviceaccounts", "impersonate"),
-        _on("", "serviceaccounts/token", "create"),
+        _on("", ("pods/eviction", "serviceaccounts/token"), "create"),
         *_of_kinds(lambda granted: granted.edit, *_WRITE),
     ),
     "system:aggregate-to-view": _of_kinds(lambda granted: granted.view, *_READ),
@@ -77,6 +77,7 @@ ROLES: dict[str, tuple[PolicyRule, ...]] = {
         _on("", "nodes", "list", "watch"),
         _on("", "pods", "create", "delete", "list", "patch", "watch"),
         _on("", "pods/binding", "create"),
+        _on("apps", "controllerrevisions", "create", "delete", "get", "list", "patch", "update", "watch"),
         _EVENTS,
     ),
     "system:controller:deployment-controller": (
@@ -147,6 +148,7 @@ ROLES: dict[str, tuple[PolicyRule, ...]] = {
         _on("", "pods", *_READ, "create", "delete", "patch", "update"),
         _on("apps", "statefulsets", *_READ),
         _on("apps", ("statefulsets/finalizers", "statefulsets/status"), "update"),
+        _on("apps", "controllerrevisions", "create", "delete", "get", "list", "patch", "update", "watch"),
         _EVENTS,
     ),
     "system:discovery": (

@@ -24,10 +24,11 @@ from typing import Final
 
 from sliceplane.api.meta import Object
 from sliceplane.api.quantity import quantity_of
-from sliceplane.api.scheme import REVIEWS, Resource
+from sliceplane.api.scheme import POSTED, Resource
 from sliceplane.documents.table.columns import PLAIN
 from sliceplane.registry.kinds import (
     config_map,
+    controller_revision,
     daemon_set,
     deployment,
     endpoint_slice,
@@ -73,6 +74,7 @@ KINDS: Final[tuple[Kind, ...]] = (
     secret.SECRET,
     service_account.SERVICE_ACCOUNT,
     service.SERVICE,
+    controller_revision.CONTROLLER_REVISION,
     daemon_set.DAEMON_SET,
     deployment.DEPLOYMENT,
     replica_set.REPLICA_SET,
@@ -94,8 +96,8 @@ KINDS: Final[tuple[Kind, ...]] = (
     pod_disruption_budget.POD_DISRUPTION_BUDGET,
     priority_class.PRIORITY_CLASS,
     runtime_class.RUNTIME_CLASS,
-    # Questions: POSTed, answered by ``registry.authorization.reviews``, and never stored.
-    *(bare_kind(resource, PLAIN) for resource in REVIEWS),
+    # POSTed, done or answered by a function that ``registry.registry`` names, and never stored.
+    *(bare_kind(resource, PLAIN) for resource in POSTED),
 )
 _BY_KEY: Final = {kind.resource.key: kind for kind in KINDS}
 

@@ -111,6 +111,7 @@ DAEMON_SET: Final = kind.Kind(
     status=kind.beside_spec(
         lambda _document: dict.fromkeys(_COUNTS, 0), lambda new, _old: check_status_counts(new, (*_COUNTS, *_FURTHER))
     ),
+    parts=kind.NO_PARTS,
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,
     quota=kind.COUNTED,

@@ -97,6 +97,7 @@ DEPLOYMENT: Final = kind.Kind(
         not_written=fields.of_paths([("f:spec",), ("f:metadata", "f:labels")]),
         kept=("labels",),
     ),
+    parts=kind.NO_PARTS,
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,
     quota=kind.COUNTED,

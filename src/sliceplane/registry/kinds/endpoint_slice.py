@@ -351,6 +351,7 @@ ENDPOINT_SLICE: Final = kind.Kind(
     validate_update=_validate_update,
     warnings=_warnings,
     status=kind.NO_STATUS,
+    parts=kind.NO_PARTS,
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,
     quota=kind.COUNTED,

@@ -6,11 +6,11 @@ The rules of hosts, paths, back ends and certificates are those of ``pkg/apis/ne
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sliceplane.api.errors import FieldError, invalid_value, not_supported, required, while_few
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Ingresses
+from sliceplane.api.scheme import IngressClasses, Ingresses
 from sliceplane.documents.table.columns import (
     AGE,
     NAME,
@@ -25,9 +25,16 @@ from sliceplane.documents.table.columns import (
     text,
 )
 from sliceplane.kit.names import SUBDOMAIN_MAX, check_dns_label, check_dns_subdomain, check_path_segment
+from sliceplane.registry.documents import document_of
 from sliceplane.registry.kinds import kind
+from sliceplane.registry.types import Target
 from sliceplane.registry.validation.addresses import check_number, iana_name_problems, ip_problem, version_of
 
+if TYPE_CHECKING:
+    from sliceplane.registry.core import Core
+
+#: an IngressClass with this is that of Ingresses which name none
+_IS_DEFAULT: Final = "ingressclass.kubernetes.io/is-default-class"
 NOT_A_NAME: Final = "must be a DNS name, not an IP address"
 _PATH_TYPES: Final = ("Exact", "ImplementationSpecific", "Prefix")
 _BAD_PARTS: Final = ("//", "/./", "/../", "%2f", "%2F")
@@ -200,6 +207,20 @@ def _addresses(document: Document) -> list[Document]:
     return objects(document, "status", "loadBalancer", "ingress")
 
 
+def _choose_class(core: Core, _target: Target, document: Document) -> None:
+    """A new Ingress that names no class gets the default; of several the newest, then the first by name."""
+    spec = document["spec"]
+    if "ingressClassName" in spec or _CLASS in document["metadata"].get("annotations", {}):
+        return
+    heads = (document_of(record)["metadata"] for record in core.store.iter_latest(IngressClasses.storage_key))
+    defaults = sorted(
+        (head for head in heads if head.get("annotations", {}).get(_IS_DEFAULT) == "true"),
+        key=lambda head: head["name"],
+    )
+    if defaults:
+        spec["ingressClassName"] = max(defaults, key=lambda head: head["creationTimestamp"])["name"]
+
+
 def _cells(ingress: Document, now: float) -> tuple[Cell, ...]:
     rules = objects(ingress, "spec", "rules")
     named = [text(rule, "host") for rule in rules if text(rule, "host")]
@@ -219,12 +240,13 @@ def _cells(ingress: Document, now: float) -> tuple[Cell, ...]:
 INGRESS: Final = kind.Kind(
     resource=Ingresses,
     defaults=_default,
-    prepare_create=kind.created_as_sent,
+    prepare_create=_choose_class,
     prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=lambda new, old: check_spec(new["spec"], old["spec"]),
     warnings=_warnings,
     status=kind.beside_spec(lambda _document: {"loadBalancer": {}}, _validate_status),
+    parts=kind.NO_PARTS,
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,
     quota=kind.COUNTED,

@@ -10,7 +10,8 @@ In what order the verbs ask:
 - create: ``prepare_create``, ``status.first``, ``validate``, ``admission.narrow``, ``admission.admit``; then, once the
   name is known to be free, ``warnings``, ``admission.allocate``, ``quota``, ``admission.claim``;
 - update: ``prepare_update``, ``validate_update``, ``admission.narrow``, ``admission.admit``, ``warnings``,
-  ``admission.allocate``, ``quota``, ``admission.claim``; through ``status`` its own rules in place of all of them;
+  ``admission.allocate``, ``quota``, ``admission.claim``; through ``status`` or one of ``parts`` rules
+  of its own in place of all of them;
 - delete: ``deletion``;
 - reading as a Table: ``columns``; at the start of a server: ``granted``.
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from sliceplane.api.errors import FieldError
@@ -56,6 +58,21 @@ class Status:
     not_written: FieldSet
     #: members of metadata that the endpoint leaves alone
     kept: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """An endpoint that writes some members of the spec, and leaves the rest, metadata and status alone."""
+
+    #: what a spec says of these members
+    cut: Callable[[Document], Document]
+    #: the stored spec (second) with these members as they are wanted (first); neither is changed
+    merge: Callable[[Document, Document], Document]
+    validate: ValidateUpdate
+    #: what depends on more than the object itself.  Raises ``StatusError``.
+    admit: Callable[[Core, Document, Document | None], None]
+    #: whether quotas are charged for it
+    charged: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +155,8 @@ class Kind:
     #: texts for ``Warning`` headers
     warnings: Callable[[Document, Document | None], Iterable[str]]
     status: Status
+    #: by the name of the subresource
+    parts: Mapping[str, Part]
     admission: Admission
     deletion: Deletion
     quota: Quota
@@ -195,6 +214,7 @@ SPEC: Final = fields.of_paths([("f:spec",)])
 NO_STATUS: Final = Status(first=status_as_sent, validate=no_update_rules, not_written=SPEC, kept=())
 #: nothing in it at first, no rules
 EMPTY_STATUS: Final = Status(first=empty_status, validate=no_update_rules, not_written=SPEC, kept=())
+NO_PARTS: Final[Mapping[str, Part]] = MappingProxyType({})
 ADMITTED: Final = Admission(narrow=not_narrowed, admit=admitted, allocate=nothing_allocated, claim=nothing_claimed)
 AT_ONCE: Final = Deletion(admit=any_name, linger=goes_at_once, grace=no_grace, is_held=held_by_finalizers)
 
@@ -278,6 +298,7 @@ def stored_as_sent(
         validate_update=validate_update,
         warnings=warnings,
         status=NO_STATUS,
+        parts=NO_PARTS,
         admission=ADMITTED,
         deletion=AT_ONCE,
         quota=quota,

@@ -101,6 +101,7 @@ NAMESPACE: Final = kind.Kind(
     validate_update=kind.as_new(_validate),
     warnings=kind.no_warnings,
     status=kind.beside_spec(lambda _document: {"phase": "Active"}, _validate_status),
+    parts=kind.NO_PARTS,
     admission=kind.ADMITTED,
     deletion=kind.Deletion(admit=_admit_delete, linger=_linger, grace=kind.no_grace, is_held=_is_held),
     quota=kind.UNCOUNTED,

@@ -169,6 +169,7 @@ NODE: Final = kind.Kind(
     validate_update=_validate_update,
     warnings=kind.no_warnings,
     status=kind.beside_spec(kind.status_as_sent, kind.no_update_rules),
+    parts=kind.NO_PARTS,
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,
     quota=kind.UNCOUNTED,

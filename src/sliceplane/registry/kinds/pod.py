@@ -21,8 +21,10 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Nodes, Pods, PriorityClasses
 from sliceplane.documents import fields
 from sliceplane.registry.admission import limit_ranges, runtime_classes, service_accounts
-from sliceplane.registry.kinds import kind, pod_columns, pod_quota
+from sliceplane.registry.documents import document_of
+from sliceplane.registry.kinds import kind, pod_columns, pod_parts, pod_quota
 from sliceplane.registry.kinds.pod_spec import default_pod_spec, validate_pod_spec
+from sliceplane.registry.kinds.priority_class import default_class
 from sliceplane.registry.types import Target
 from sliceplane.registry.validation.addresses import ip_problem
 from sliceplane.store.mvcc import Store
@@ -86,7 +88,11 @@ def _settle_priority(store: Store, document: Document) -> None:
     name = spec.get("priorityClassName", "")
     why = ""
     record = store.latest(Key(PriorityClasses.storage_key, "", name)) if name else None
-    settings = {} if record is None else codec.decode_document(record.body)
+    settings = {} if record is None else document_of(record)
+    if not name:
+        settings = default_class(store) or {}
+        if settings:
+            spec["priorityClassName"] = settings["metadata"]["name"]
     computed = settings.get("value", PRIORITY_CLASSES.get(name, 0))
     policy = settings.get("preemptionPolicy", _PREEMPTS)
     if name and record is None and name not in PRIORITY_CLASSES:
@@ -161,7 +167,7 @@ def _validate_status(new: Document, _old: Document) -> list[FieldError]:
 
 
 def _validate(document: Document) -> list[FieldError]:
-    return validate_pod_spec(document.get("spec", {}), "spec")
+    return [*validate_pod_spec(document.get("spec", {}), "spec"), *pod_parts.none_at_first(document.get("spec", {}))]
 
 
 def _validate_update(new: Document, old: Document) -> list[FieldError]:
@@ -185,7 +191,7 @@ def _validate_update(new: Document, old: Document) -> list[FieldError]:
     if changed:
         detail = f"{_MAY_CHANGE}\nchanged: {', '.join(changed)}"
         errors.append(forbidden_field("spec", detail))
-    return errors or _validate(new)
+    return errors or validate_pod_spec(new.get("spec", {}), "spec")
 
 
 def _without_changeable(spec: Document, before: Document) -> Document:
@@ -234,6 +240,7 @@ POD: Final = kind.Kind(
         ),
         kept=("ownerReferences",),
     ),
+    parts=pod_parts.PARTS,
     admission=kind.ADMITTED,
     deletion=kind.Deletion(
         admit=kind.any_name,

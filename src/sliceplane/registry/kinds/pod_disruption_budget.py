@@ -61,6 +61,7 @@ POD_DISRUPTION_BUDGET: Final = kind.Kind(
     status=kind.beside_spec(
         lambda _document: dict.fromkeys(_COUNTS, 0), lambda new, _old: check_status_counts(new, _COUNTS)
     ),
+    parts=kind.NO_PARTS,
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,
     quota=kind.COUNTED,

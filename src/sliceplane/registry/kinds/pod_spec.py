@@ -108,6 +108,8 @@ def validate_pod_spec(spec: Document, path: str) -> list[FieldError]:
         errors.append(required(f"{path}.containers"))
     for index, container in while_few(errors, enumerate(containers)):
         errors += _container(f"{path}.containers[{index}]", container, names)
+    for index, container in while_few(errors, enumerate(spec.get("ephemeralContainers", ()))):
+        errors += _container(f"{path}.ephemeralContainers[{index}]", container, names)
     policy = spec.get("restartPolicy", "")
     if policy not in RESTART_POLICIES:
         errors.append(not_supported(f"{path}.restartPolicy", policy, RESTART_POLICIES))

@@ -1,15 +1,21 @@
-"""PriorityClass: a name for how important Pods are."""
+"""PriorityClass: a name for how important Pods are.  One of them may be that of Pods that name none."""
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required
+from sliceplane.api.errors import FieldError, forbidden, forbidden_field, invalid_value, not_supported, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import PriorityClasses
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, flag, name_of, number, text
+from sliceplane.registry.documents import document_of
 from sliceplane.registry.kinds import kind
 from sliceplane.registry.metadata import IMMUTABLE
+from sliceplane.store.mvcc import Store
+
+if TYPE_CHECKING:
+    from sliceplane.registry.core import Core
 
 _SYSTEM: Final = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
 _SYSTEM_PREFIX: Final = "system-"
@@ -58,6 +64,22 @@ def _validate_update(new: Document, old: Document) -> list[FieldError]:
     return errors
 
 
+def default_class(store: Store) -> Document | None:
+    """That of Pods which name none; of several, which only an older server let in, the least important."""
+    classes = map(document_of, store.iter_latest(PriorityClasses.storage_key))
+    return min((each for each in classes if each.get("globalDefault")), key=lambda each: each["value"], default=None)
+
+
+def _admit(core: Core, new: Document, _old: Document | None) -> None:
+    """Raises the 403 ``StatusError``."""
+    name = new["metadata"]["name"]
+    default = default_class(core.store) if new.get("globalDefault") else None
+    if default is not None and default["metadata"]["name"] != name:
+        taken = default["metadata"]["name"]
+        why = f"PriorityClass {taken} is already marked as default. Only one default can exist"
+        raise forbidden(PriorityClasses.plural, PriorityClasses.group, name, why)
+
+
 def _cells(priority_class: Document, now: float) -> tuple[Cell, ...]:
     return (
         name_of(priority_class),
@@ -68,7 +90,7 @@ def _cells(priority_class: Document, now: float) -> tuple[Cell, ...]:
     )
 
 
-PRIORITY_CLASS: Final = kind.stored_as_sent(
+_STORED: Final = kind.stored_as_sent(
     resource=PriorityClasses,
     defaults=_default,
     validate=_validate,
@@ -87,3 +109,4 @@ PRIORITY_CLASS: Final = kind.stored_as_sent(
         _cells,
     ),
 )
+PRIORITY_CLASS: Final = replace(_STORED, admission=replace(kind.ADMITTED, admit=_admit))

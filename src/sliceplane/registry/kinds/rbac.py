@@ -209,6 +209,7 @@ CLUSTER_ROLE: Final = kind.Kind(
     validate_update=kind.as_new(_validate_cluster_role),
     warnings=kind.no_warnings,
     status=kind.NO_STATUS,
+    parts=kind.NO_PARTS,
     admission=replace(kind.ADMITTED, admit=_fill),
     deletion=kind.AT_ONCE,
     quota=kind.UNCOUNTED,

@@ -41,6 +41,7 @@ REPLICA_SET: Final = kind.Kind(
     validate_update=lambda new, old: _validate(new) + check_same_selector(new, old),
     warnings=kind.no_warnings,
     status=kind.beside_spec(lambda _document: {"replicas": 0}, kind.no_update_rules),
+    parts=kind.NO_PARTS,
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,
     quota=kind.COUNTED,

@@ -79,6 +79,7 @@ REPLICATION_CONTROLLER: Final = kind.Kind(
         lambda _document: {"replicas": 0},
         lambda new, _old: check_status_counts(new, (*_COUNTS, "observedGeneration"), _COUNTS[1:]),
     ),
+    parts=kind.NO_PARTS,
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,
     quota=kind.counted_as(ReplicationControllers.plural),

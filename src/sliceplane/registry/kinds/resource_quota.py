@@ -162,6 +162,7 @@ RESOURCE_QUOTA: Final = kind.Kind(
     validate_update=_validate_update,
     warnings=kind.no_warnings,
     status=kind.beside_spec(kind.empty_status, _validate_status),
+    parts=kind.NO_PARTS,
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,
     quota=kind.counted_as(ResourceQuotas.plural),

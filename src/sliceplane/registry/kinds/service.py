@@ -220,6 +220,7 @@ SERVICE: Final = kind.Kind(
     validate_update=validate_service_update,
     warnings=_warnings,
     status=kind.beside_spec(lambda _document: {"loadBalancer": {}}, validate_service_status),
+    parts=kind.NO_PARTS,
     admission=kind.Admission(narrow=_narrow, admit=_admit, allocate=_allocate, claim=_claim),
     deletion=kind.AT_ONCE,
     quota=kind.counted(Services.plural, NODE_PORTS, LOAD_BALANCERS, usage=_usage, rises=True),

@@ -125,6 +125,7 @@ SERVICE_CIDR: Final = kind.Kind(
         not_written=fields.of_paths([("f:spec",), ("f:metadata",)]),
         kept=(),
     ),
+    parts=kind.NO_PARTS,
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,
     quota=kind.UNCOUNTED,

@@ -161,6 +161,7 @@ STATEFUL_SET: Final = kind.Kind(
         not_written=kind.SPEC,
         kept=(),
     ),
+    parts=kind.NO_PARTS,
     admission=kind.ADMITTED,
     deletion=kind.AT_ONCE,
     quota=kind.COUNTED,

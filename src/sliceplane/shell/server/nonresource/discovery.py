@@ -118,7 +118,7 @@ class Discovery:
         document["resources"] = [
             entry
             for resource in self._members(group, version)
-            for entry in (_resource_entry(resource), *_subresource_entries(resource))
+            for entry in (resource_entry(resource), *subresource_entries(resource))
         ]
         return document
 
@@ -186,7 +186,7 @@ def _conditional(request: Request, body: bytes, etag: bytes, content_type: bytes
     return Response(200, body, content_type, headers)
 
 
-def _subresource_entries(resource: Resource) -> list[dict[str, Any]]:
+def subresource_entries(resource: Resource) -> list[dict[str, Any]]:
     entries = []
     for subresource in sorted(resource.subresources):
         kind = _response_kind(resource, subresource)
@@ -204,7 +204,7 @@ def _subresource_entries(resource: Resource) -> list[dict[str, Any]]:
     return entries
 
 
-def _resource_entry(resource: Resource) -> dict[str, Any]:
+def resource_entry(resource: Resource) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "name": resource.plural,
         "singularName": resource.singular,

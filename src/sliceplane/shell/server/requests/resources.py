@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from sliceplane.api.errors import StatusError, too_large_body, too_large_resource_version
 from sliceplane.api.requests import SUBRESOURCES
-from sliceplane.api.scheme import REVIEWS
+from sliceplane.api.scheme import POSTED
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.registry.core import key_of
 from sliceplane.registry.registry import Registry
@@ -85,7 +85,7 @@ class ResourceHandlers:
     async def respond(self, request: Request, route: Route) -> Response:
         """Raises ``StatusError``."""
         target = route.target
-        tables = target.resource not in REVIEWS and target.subresource not in _POSTED
+        tables = target.resource not in POSTED and target.subresource not in _POSTED
         representation = negotiate(request.header(b"accept"), pretty=request.pretty, tables=tables)
         match route.verb:
             case "get":

@@ -1,4 +1,5 @@
-"""Emulated workloads as the real kubectl drives and shows them: rollouts, scaling, refusals, readiness gates."""
+"""Emulated workloads as the real kubectl drives and shows them: rollouts, scaling, refusals, readiness gates, drained
+nodes."""
 
 from __future__ import annotations
 
@@ -24,10 +25,16 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
         yield running
 
 
-def refused(plane: Plane, *arguments: str) -> str:
-    """What kubectl says that cannot do it."""
+def refused(plane: Plane, *arguments: str, document: object = None) -> str:
+    """What kubectl, which reads *document*, says that cannot do it."""
     done = subprocess.run(
-        [plane.kubectl, *arguments], env=plane.environment, capture_output=True, text=True, timeout=60, check=False
+        [plane.kubectl, *arguments],
+        env=plane.environment,
+        input=json.dumps(document),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode != 0, done.stdout
     return done.stderr
@@ -163,3 +170,41 @@ def test_stateful_and_daemon_sets_roll_out_as_kubectl_waits_for_them(plane: Plan
         pods = get(plane, "pods", "-l", "app=db")["items"]
         assert {pod["spec"]["containers"][0]["image"] for pod in pods} == {"db:2"}
         kubectl(plane, "delete", f"{name}/{name}", "--cascade=foreground")
+
+
+def test_a_container_for_debugging_is_added(plane: Plane) -> None:
+    kubectl(plane, "run", "looked-into", "--image=example/app:1")
+    kubectl(plane, "debug", "looked-into", "--image=busybox", "--container=look", "--target=looked-into")
+    (debugger,) = get(plane, "pod", "looked-into")["spec"]["ephemeralContainers"]
+    assert (debugger["name"], debugger["image"], debugger["targetContainerName"]) == ("look", "busybox", "looked-into")
+    assert "Ephemeral Containers:\n  look:" in kubectl(plane, "describe", "pod", "looked-into")
+
+
+def test_drain_waits_for_the_budget_and_empties_the_node(plane: Plane) -> None:
+    kubectl(plane, "create", "deployment", "kept", "--image=example/kept:1", "--replicas=4")
+    kubectl(plane, "rollout", "status", "deployment/kept", "--timeout=200s")
+    kubectl(plane, "create", "pdb", "kept", "--selector=app=kept", "--min-available=4")
+
+    def allowed() -> str:
+        told = "jsonpath={.status.disruptionsAllowed} of {.status.expectedPods}"
+        return kubectl(plane, "get", "pdb", "kept", "-o", told)
+
+    def left(*selectors: str) -> list[dict[str, Any]]:
+        found = get(plane, "pods", "-l", "app=kept", *selectors)["items"]
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    until(allowed, lambda told: told == "0 of 4")
+    victim = left()[0]
+    name, node = victim["metadata"]["name"], victim["spec"]["nodeName"]
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+    path = f"/api/v1/namespaces/default/pods/{name}/eviction"
+    why = "Error from server (TooManyRequests): Cannot evict pod as it would violate the pod's disruption budget."
+    assert refused(plane, "create", "--raw", path, "-f", "-", document=eviction).strip() == why
+
+    kubectl(plane, "patch", "pdb", "kept", "-p", '{"spec":{"minAvailable":3}}')
+    until(allowed, lambda told: told == "1 of 4")
+    assert f"node/{node} drained" in kubectl(plane, "drain", node, "--pod-selector=app=kept", "--timeout=200s")
+    assert left("--field-selector", f"spec.nodeName={node}") == []
+    kubectl(plane, "uncordon", node)
+    kubectl(plane, "rollout", "status", "deployment/kept", "--timeout=200s")
+    assert len(left()) == 4

@@ -276,6 +276,7 @@ PodTemplates = Resource(kind="PodTemplate", generation="template", delete_reply=
 PodDisruptionBudgets = Resource(
     group="policy",
     kind="PodDisruptionBudget",
+    projection=apps.PodDisruptionBudget,
     short_names=("pdb",),
     subresources=("status",),
     generation="spec",

@@ -1,8 +1,8 @@
 """POST pods/NAME/eviction: a Pod is deleted if its PodDisruptionBudget allows that now (kubernetes.io, API-initiated
 Eviction; pkg/registry/core/pod/storage/eviction.go).
 
-The budget's status says how many may go.  It is worked out by ``controllers.disruption`` and charged here, in the step
-that deletes the Pod: of several evictions at the same moment no more get through than there is room for.
+The budget's status says how many may go.  ``controllers.emulation.disruption`` works it out, and it is charged here, in
+the step that deletes the Pod: of several evictions at the same moment no more get through than there is room for.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from sliceplane.registry.create import create_document
 from sliceplane.registry.decoding import UndecodableBody, decode_body, decoded
 from sliceplane.registry.documents import canonical, document_of
 from sliceplane.registry.kinds import kind_of
-from sliceplane.registry.kinds.kind import Part, keep
+from sliceplane.registry.kinds.kind import SpecPart, keep
 from sliceplane.registry.types import Body, Context, Outcome, PatchType, Target, WriteOptions, creation_of
 from sliceplane.store.types import Record
 
@@ -128,7 +128,7 @@ def replace(
     return answers.stage(core, ctx, kind, new, old, code=200, options=options, warnings=warnings, charged=charged)
 
 
-def _restricted(part: Part, new: Document, old: Document) -> Document:
+def _restricted(part: SpecPart, new: Document, old: Document) -> Document:
     """*old* with what *part* writes as it is in *new*, and with the fields' owners of *new*."""
     head = dict(old["metadata"])
     keep(head, new["metadata"], managed_fields.MEMBER)

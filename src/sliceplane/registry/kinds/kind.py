@@ -61,7 +61,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class SpecPart:
     """An endpoint that writes some members of the spec, and leaves the rest, metadata and status alone."""
 
     #: what a spec says of these members
@@ -156,7 +156,7 @@ class Kind:
     warnings: Callable[[Document, Document | None], Iterable[str]]
     status: Status
     #: by the name of the subresource
-    parts: Mapping[str, Part]
+    parts: Mapping[str, SpecPart]
     admission: Admission
     deletion: Deletion
     quota: Quota
@@ -214,7 +214,7 @@ SPEC: Final = fields.of_paths([("f:spec",)])
 NO_STATUS: Final = Status(first=status_as_sent, validate=no_update_rules, not_written=SPEC, kept=())
 #: nothing in it at first, no rules
 EMPTY_STATUS: Final = Status(first=empty_status, validate=no_update_rules, not_written=SPEC, kept=())
-NO_PARTS: Final[Mapping[str, Part]] = MappingProxyType({})
+NO_PARTS: Final[Mapping[str, SpecPart]] = MappingProxyType({})
 ADMITTED: Final = Admission(narrow=not_narrowed, admit=admitted, allocate=nothing_allocated, claim=nothing_claimed)
 AT_ONCE: Final = Deletion(admit=any_name, linger=goes_at_once, grace=no_grace, is_held=held_by_finalizers)
 

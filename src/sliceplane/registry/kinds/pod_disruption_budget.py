@@ -1,6 +1,6 @@
 """PodDisruptionBudget: how many of some Pods must stay, or may go, when Pods are removed on purpose.
 
-Nothing here evicts Pods, and the status is only stored: the program that evicts has to keep it.
+How many may go now is in its status: ``controllers.emulation.disruption`` works it out, ``registry.eviction`` asks it.
 """
 
 from __future__ import annotations

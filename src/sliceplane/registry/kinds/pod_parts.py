@@ -15,7 +15,7 @@ from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, wh
 from sliceplane.api.meta import Document
 from sliceplane.registry.admission import limit_ranges
 from sliceplane.registry.kinds import pod_quota
-from sliceplane.registry.kinds.kind import Part, admitted
+from sliceplane.registry.kinds.kind import SpecPart, admitted
 from sliceplane.registry.kinds.pod_spec import validate_pod_spec
 
 if TYPE_CHECKING:
@@ -165,8 +165,18 @@ def none_at_first(spec: Document) -> list[FieldError]:
 
 
 PARTS: Final = {
-    "ephemeralcontainers": Part(
-        cut=_cut_ephemeral, merge=_merge_ephemeral, validate=_validate_ephemeral, admit=admitted, charged=False
+    "ephemeralcontainers": SpecPart(
+        cut=_cut_ephemeral,
+        merge=_merge_ephemeral,
+        validate=_validate_ephemeral,
+        admit=admitted,
+        charged=False,
     ),
-    "resize": Part(cut=_cut_resize, merge=_merge_resize, validate=_validate_resize, admit=_admit_resize, charged=True),
+    "resize": SpecPart(
+        cut=_cut_resize,
+        merge=_merge_resize,
+        validate=_validate_resize,
+        admit=_admit_resize,
+        charged=True,
+    ),
 }

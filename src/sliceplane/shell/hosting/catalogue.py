@@ -92,6 +92,7 @@ def emulation_controllers(config: EmulationConfig) -> tuple[ControllerEntry, ...
     """What ``--emulate`` adds."""
     from sliceplane.controllers.emulation.daemonset import DaemonSetController
     from sliceplane.controllers.emulation.deployment import DeploymentController
+    from sliceplane.controllers.emulation.disruption import DisruptionController
     from sliceplane.controllers.emulation.kubelet import KubeletController
     from sliceplane.controllers.emulation.replicaset import ReplicaSetController
     from sliceplane.controllers.emulation.statefulset import StatefulSetController
@@ -102,5 +103,6 @@ def emulation_controllers(config: EmulationConfig) -> tuple[ControllerEntry, ...
         ControllerEntry(lambda: ReplicaSetController(ReplicationControllers)),
         ControllerEntry(DaemonSetController),
         ControllerEntry(StatefulSetController),
+        ControllerEntry(DisruptionController),
         ControllerEntry(lambda: KubeletController(config), 20),
     )

@@ -46,6 +46,7 @@ from sliceplane.registry.validation.addresses import (
     check_fqdn,
     check_protocol,
     ip_problem,
+    plain_version,
     special_problem,
     spelling,
     version_of,
@@ -257,9 +258,13 @@ def _is_plain(endpoint: tuple[str | None, ...]) -> bool:
     address_type, node, *addresses = endpoint
     if len(addresses) != 1 or address_type not in ADDRESS_TYPES:
         return False
+    # A server that begins sees every endpoint of a slice for the first time with its first write.
+    if plain_version(addresses[0] or "") == _VERSIONS.get(address_type):
+        return node is None or not check_dns_subdomain(node)
     return not _endpoint("", {"nodeName": node, "addresses": addresses}, address_type)
 
 
+_VERSIONS: Final[dict[str | None, int]] = {"IPv4": 4, "IPv6": 6}
 _PLAIN: Final = Passed(65536, _is_plain)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from sliceplane.api.errors import FieldError, invalid_value, not_supported, required, show
 from sliceplane.api.service_rules import PROTOCOLS, is_port
 from sliceplane.kit.containers import remembered
-from sliceplane.kit.ip import parse_lenient, parse_strict
+from sliceplane.kit.ip import CANONICAL_IPV4, parse_lenient, parse_strict
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain
 
 #: in the order in which messages list them
@@ -26,6 +26,8 @@ _NOT_AN_IP = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 _LOOPBACK = "may not be in the loopback range (127.0.0.0/8, ::1/128)"
 _LINK_LOCAL = "may not be in the link-local range (169.254.0.0/16, fe80::/10)"
 _LINK_LOCAL_MULTICAST = "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)"
+#: how an address begins that no endpoint may have, where it is in canonical form
+_SPECIAL_V4 = ("127.", "169.254.", "224.0.0.")
 _MULTICAST_LOCAL_V4 = ipaddress.IPv4Network("224.0.0.0/24")
 _MULTICAST_LOCAL_V6 = ipaddress.IPv6Network("ff02::/16")
 
@@ -34,6 +36,8 @@ _MULTICAST_LOCAL_V6 = ipaddress.IPv6Network("ff02::/16")
 def plain_version(text: str) -> int:
     """4 or 6 for an address in canonical form that any endpoint may have: there is nothing to say of it by any of the
     functions below; 0 for all else."""
+    if CANONICAL_IPV4.fullmatch(text):
+        return 0 if text.startswith(_SPECIAL_V4) or text == "0.0.0.0" else 4
     address = parse_strict(text)
     if address is None or str(address) != text or special_problem(text):
         return 0

@@ -31,7 +31,6 @@ from sliceplane.endpoints.members import (
     EndpointsMembers,
     EndpointsPlan,
     EndpointsWrite,
-    content_of,
     create_endpoints,
     digest_of_subsets,
     hand_over,
@@ -162,7 +161,7 @@ class EndpointsState:
 
     def _desired(self, shape: EndpointsShape, members: EndpointsMembers) -> EndpointsWrite | None:
         self._trigger.note(members.take_trigger_time(), shape.created)
-        content = content_of(members.render(truncate=self._capacity is Capacity.TRUNCATE), self._capacity)
+        content = members.content(self._capacity)
         version = self._version
         if version is None:
             return create_endpoints(shape, content, self._trigger.since)

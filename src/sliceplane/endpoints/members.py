@@ -63,6 +63,13 @@ class _Placed(NamedTuple):
     ready: bool
 
 
+class _Cut(NamedTuple):
+    """What was written of the one group that has more ready addresses than an object may hold: those up to *last*."""
+
+    last: AddressKey
+    content: EndpointsContent
+
+
 class EndpointsMembers:
     """Members of one active Service.  Owned by its ``EndpointsState``."""
 
@@ -72,6 +79,7 @@ class EndpointsMembers:
         self._groups: dict[PortGroup, AddressGroup] = {}
         self._placed: dict[str, _Placed] = {}
         self._changes = MemberChanges(None)
+        self._cut: _Cut | None = None
         if earlier is not None:
             members = ((name, placed.facts) for name, placed in earlier._placed.items())
             self._changes = MemberChanges(earlier._changes, members)
@@ -90,11 +98,11 @@ class EndpointsMembers:
                 side = group.ready if ready else group.waiting
                 if side[key] == text:
                     return Effect.NONE
-                side[key] = text
+                self._side(group, key, ready=ready)[key] = text
                 return Effect.CHANGE
             self._take_out(old)
         if group is not None:
-            (group.ready if ready else group.waiting)[key] = text
+            self._side(group, key, ready=ready)[key] = text
         if old is None or old.group is None:
             return Effect.NONE if group is None else Effect.CHANGE
         stays = group is old.group and key == old.key and (ready or not old.ready)
@@ -113,7 +121,13 @@ class EndpointsMembers:
 
     def _take_out(self, placed: _Placed) -> None:
         assert placed.group is not None, f"{placed.facts.name} has no address"
-        del (placed.group.ready if placed.ready else placed.group.waiting)[placed.key]
+        del self._side(placed.group, placed.key, ready=placed.ready)[placed.key]
+
+    def _side(self, group: AddressGroup, key: AddressKey, *, ready: bool) -> SortedDict[AddressKey, bytes]:
+        """Where an address is about to change."""
+        if ready and self._cut is not None and key <= self._cut.last:
+            self._cut = None
+        return group.ready if ready else group.waiting
 
     def _place(self, facts: PodFacts) -> tuple[AddressGroup | None, AddressKey, bytes]:
         """Group, key and text of the Pod's address; no group if it is none of the Service's."""
@@ -145,10 +159,17 @@ class EndpointsMembers:
 
     # -- what to write ----------------------------------------------------------------------------------
 
-    def render(self, *, truncate: bool) -> RenderedSubsets:
-        """Costs O(addresses that are written), or O(addresses) if there are several groups."""
-        parts = (Subset(group.ports, group.ready, group.waiting) for group in self._groups.values())
-        return render(parts, truncate=truncate)
+    def content(self, capacity: Capacity) -> EndpointsContent:
+        """What the object must hold.  Costs O(addresses that are written), or O(addresses) if there are several groups;
+        nothing where no address that an object may hold has changed since it was asked for last."""
+        groups = list(self._groups.values())
+        is_cut = capacity is Capacity.TRUNCATE and len(groups) == 1 and len(groups[0].ready) > ADDRESSES_MAX
+        if is_cut and self._cut is not None:
+            return self._cut.content
+        parts = (Subset(group.ports, group.ready, group.waiting) for group in groups)
+        content = content_of(render(parts, truncate=capacity is Capacity.TRUNCATE), capacity)
+        self._cut = _Cut(groups[0].ready.peekitem(ADDRESSES_MAX - 1)[0], content) if is_cut else None
+        return content
 
     # -- since when -------------------------------------------------------------------------------------
 
@@ -175,6 +196,9 @@ class EndpointsMembers:
             for key, text in side.items()
         }
         assert held == expected, f"{self._shape.key}: {held.keys() ^ expected.keys()} differ"
+        kept = self.content(Capacity.TRUNCATE)
+        self._cut = None
+        assert self.content(Capacity.TRUNCATE) == kept, f"{self._shape.key}: what is written is out of date"
 
 
 _EMPTY = b"[]"

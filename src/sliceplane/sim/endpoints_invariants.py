@@ -9,7 +9,7 @@ from sliceplane.endpoints.members import EndpointsMembers
 from sliceplane.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX, mirror_of
 from sliceplane.endpoints.mirroring.engine import is_mirrorable
 from sliceplane.endpoints.shape import endpoints_shape
-from sliceplane.endpoints.subsets import text_of
+from sliceplane.endpoints.subsets import Capacity, text_of
 from sliceplane.sim.steady import Broken
 from sliceplane.sim.view import View
 from sliceplane.slices.facts import PodFacts
@@ -20,7 +20,7 @@ def check_endpoints(view: View, service: Service, held: Endpoints | None) -> Non
     shape = endpoints_shape(service, skip_mirror=True)
     if not shape.active:
         return
-    wanted = EndpointsMembers(shape, map(PodFacts, _selected(view, service)), None).render(truncate=True).text
+    wanted = EndpointsMembers(shape, map(PodFacts, _selected(view, service)), None).content(Capacity.TRUNCATE).text
     shown = None if held is None else text_of(held.subsets or ())
     if shown != wanted:
         raise Broken("endpoints-true", service.metadata.key, f"{service.metadata.key}: {shown!r} and not {wanted!r}")

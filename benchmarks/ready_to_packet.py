@@ -48,7 +48,8 @@ RUNS = 200
 SMALL_SERVICES = 10
 SMALL_RUNS = 3
 WARM_UP_RUNS = 3
-BUDGET_MS = 50.0
+BUDGET_MS = 8.0
+MEDIAN_BUDGET_MS = 4.0
 REPORTED_MS = 6_800.0
 #: the proxied node, and what other Pods are on
 NODE_ADDRESS = "10.128.255.1/9"
@@ -136,8 +137,8 @@ def run(small: bool = False) -> list[Result]:
     times = asyncio.run(measure(services, runs, embedded=True))
     apart = asyncio.run(measure(services, runs, embedded=False))
 
-    def result(name: str, value: float) -> Result:
-        return Result(name=name, size=size, value=value * 1e3, unit="ms")
+    def result(name: str, value: float, budget: float | None = None) -> Result:
+        return Result(name=name, size=size, value=value * 1e3, unit="ms", budget=None if small else budget)
 
     return [
         Result(
@@ -149,7 +150,7 @@ def run(small: bool = False) -> list[Result]:
             peer="" if small else "upstream (reported, 100 nodes)",
             peer_value=None if small else REPORTED_MS,
         ),
-        result("  median", statistics.median(times)),
+        result("  median", statistics.median(times), MEDIAN_BUDGET_MS),
         result("  proxy as a process of its own, p99", percentile(apart, 99)),
         result("  median", statistics.median(apart)),
     ]

@@ -20,6 +20,7 @@ walked.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -64,6 +65,8 @@ class Decoded:
 
     document: Document
     problems: tuple[str, ...] = ()
+    #: what ``read_body`` was asked to ask says that nothing in it need be looked at
+    is_good: bool = False
 
 
 def decode_json(raw: bytes) -> Decoded:
@@ -95,12 +98,18 @@ def decode_yaml(raw: bytes) -> Decoded:
 
 
 def read_body(
-    resource: Resource, raw: bytes, *, body_format: Format = "json", validation: Validation = "Warn"
+    resource: Resource,
+    raw: bytes,
+    *,
+    body_format: Format = "json",
+    validation: Validation = "Warn",
+    is_good: Callable[[str, Document], bool] | None = None,
 ) -> Decoded:
     """The object of *resource* that a POST or PUT brings, without nulls, and what strict decoding says of it.
 
     With ``Ignore`` there are no problems.  With ``Strict`` they are for ``strict_error``: this function does not raise
-    them, so that they can be reported with what else is known by then.  Raises ``StatusError`` 400.
+    them, so that they can be reported with what else is known by then.  *is_good*: asked first, with the key of the
+    schema; what it says yes to is of the right types, without nulls and unknown members.  Raises ``StatusError`` 400.
     """
     problems: tuple[str, ...] = ()
     text = raw
@@ -108,12 +117,15 @@ def read_body(
         if body_format == "yaml":
             text, problems = _yaml_to_json(raw)
         document, repeated = _parse_json(text)
-        accepted = accepts(resource.schema_key, document)
+        good = is_good is not None and is_good(resource.schema_key, document)
+        accepted = good or accepts(resource.schema_key, document)
         if not accepted:
             _check_depth(text, document)
     except MalformedBody as malformed:
         raise unrecognized(resource, str(malformed), raw, body_format) from None
     check_type_meta(resource, document, raw)
+    if good and not repeated and not problems and b"null" not in text:
+        return Decoded(document=document, is_good=True)
     if not accepted:
         check_types(resource.schema_key, document)
     if validation == "Ignore":

@@ -42,8 +42,15 @@ def body_of_json(resource: Resource, subresource: str, raw: bytes) -> Body:
         return Body(document=document_of_json(raw))
     if isinstance(raw, codec.OwnJson):
         return Body(own=raw)
-    body = strict.read_body(resource, raw)
-    return Body(document=body.document, problems=body.problems)
+    return read_json(resource, raw)
+
+
+def read_json(resource: Resource, raw: bytes) -> Body:
+    """A JSON body of a client that may have sent anything.  Raises the 400 ``StatusError``."""
+    read = strict.read_body(resource, raw, is_good=is_tidy)
+    if read.is_good:
+        return Body(own=codec.OwnJson(raw), parsed=[read.document], is_tidy=True)
+    return Body(document=read.document, problems=read.problems)
 
 
 def document_of_json(raw: bytes) -> Document:
@@ -60,26 +67,29 @@ def decode_body(resource: Resource, body: Body, options: WriteOptions) -> tuple[
     The result is a fresh copy with defaults, in the hub version.  Raises a 400 StatusError for another kind, a
     wrong type, or (``Strict``) a problem in the body.
     """
+    document = body.document
     if body.own is not None:
-        return decoded(resource, codec.decode_document(body.own), fresh=True), ()
-    strict.check_type_meta(resource, body.document)
+        document = body.parsed.pop() if body.parsed else codec.decode_document(body.own)
+    else:
+        strict.check_type_meta(resource, document)
     problems = body.problems[: schema.PROBLEMS_MAX]
     if problems and options.field_validation == "Strict":
         raise strict.strict_error(resource.kind, problems, resource.version)
     try:
-        document = decoded(resource, body.document)
+        document = decoded(resource, document, fresh=body.own is not None, tidy=body.is_tidy)
     except UndecodableBody as error:
         cannot = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
         raise bad_request(f"{cannot}: {error}") from error
     return document, problems if options.field_validation == "Warn" else ()
 
 
-def decoded(resource: Resource, document: Document, *, fresh: bool = False) -> Document:
+def decoded(resource: Resource, document: Document, *, fresh: bool = False, tidy: bool = False) -> Document:
     """A normalised, type-checked, defaulted copy in stored form (the hub version), without unknown members.
 
-    *fresh*: the caller has no use for *document*, so that it need not be copied.  Raises ``UndecodableBody``.
+    *fresh*: the caller has no use for *document*, so that it need not be copied.  *tidy*: it is known to be that.
+    Raises ``UndecodableBody``.
     """
-    tidy = is_tidy(resource.schema_key, document)
+    tidy = tidy or is_tidy(resource.schema_key, document)
     fits = tidy or _fits(resource, document)
     managed = None
     if document.get("metadata") and "managedFields" in document["metadata"]:

@@ -109,6 +109,9 @@ class Body:
     problems: tuple[str, ...] = ()
     #: in the place of ``document``: decoded by each attempt at the write, which may then keep what it decoded
     own: OwnJson | None = None
+    #: ``own`` decoded already, for the first attempt to take out, and whether it is tidy (``registry.decoding``)
+    parsed: list[Document] = field(default_factory=list)
+    is_tidy: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

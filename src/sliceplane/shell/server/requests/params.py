@@ -188,7 +188,10 @@ def decode_object(media: str, raw: bytes, resource: Resource, subresource: str =
     if media not in ("", JSON, YAML):
         _refuse_media_type()
     from sliceplane.documents.strict import read_body
+    from sliceplane.registry.decoding import read_json
 
+    if media != YAML and subresource in ("", "status"):
+        return read_json(resource, raw)
     decoded = read_body(resource, raw, body_format="yaml" if media == YAML else "json")
     return Body(document=decoded.document, problems=decoded.problems)
 

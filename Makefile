@@ -102,6 +102,7 @@ lock: ## pin anew what pyproject.toml asks for
 	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --extra server --extra proxy --extra etcd pyproject.toml -o requirements.lock
 	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --all-extras pyproject.toml --group dev -o requirements-dev.lock
 	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --group build -c requirements-dev.lock -o requirements-build.lock
+	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --group install -o requirements-install.lock
 	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --group site -o requirements-site.lock
 	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --group build --group dist -c requirements-dev.lock -o requirements-dist.lock
 	$(PY) tools/environments.py pin

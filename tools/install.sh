@@ -48,6 +48,14 @@ fi
 
 pip() { $venv/bin/python -m pip --disable-pip-version-check "$@"; }
 
+unpacked() { # lock: installed by uv, in a sixth of the time that pip takes for what developers need; false: pip must
+    [ "$what" != runtime ] || return 1
+    # An index or a proxy that only pip was told of.
+    if pip config list | grep -qE 'index|proxy'; then return 1; fi
+    pip install -q --no-compile --require-hashes -r requirements-install.lock || return 1
+    UV_HTTP_TIMEOUT=30 $venv/bin/uv pip install -q --system-certs --python $venv/bin/python --require-hashes -r "$1"
+}
+
 case $what in
     runtime) lock=requirements.lock ;;
     *) lock=requirements-$what.lock ;;
@@ -60,9 +68,9 @@ if [ ! -e "$stamp" ] || [ $lock -nt "$stamp" ] || [ $build -nt "$stamp" ] || [ p
     # Whatever is fetched has a hash.  What builds ours comes first, so that of a package in both the other lock decides;
     # without isolation pip fetches nothing for the build.
     pip install -q --no-compile --require-hashes -r $build
-    pip install -q --no-compile --require-hashes -r $lock
+    unpacked "$lock" || pip install -q --no-compile --require-hashes -r $lock
     # On every processor, which pip does not; what packages bring for other versions of Python cannot be compiled.
-    $venv/bin/python -m compileall -q -j 0 $venv/lib >/dev/null 2>&1 || true
+    $venv/bin/python -m compileall -q -j 0 -x 'site-packages/(kubernetes/aio|mypyc?|.*/tests)/' $venv/lib >/dev/null 2>&1 || true
     pip install -q --no-index --no-deps --no-build-isolation -e .
     touch "$stamp"
 fi

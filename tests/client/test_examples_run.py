@@ -118,7 +118,8 @@ async def answer(request: web.BaseRequest) -> web.StreamResponse:
 
 @pytest_asyncio.fixture
 async def world() -> AsyncIterator[World]:
-    made, runner = World(), web.ServerRunner(web.Server(answer))
+    # Some clients keep their connections, for which an end would wait a minute.
+    made, runner = World(), web.ServerRunner(web.Server(answer), shutdown_timeout=0.0)
     await runner.setup()
     for number in range(1, 4):
         site = web.TCPSite(runner, f"127.0.0.{number}", 0)

@@ -118,8 +118,7 @@ async def answer(request: web.BaseRequest) -> web.StreamResponse:
 
 @pytest_asyncio.fixture
 async def world() -> AsyncIterator[World]:
-    # Some clients keep their connections, for which an end would wait a minute.
-    made, runner = World(), web.ServerRunner(web.Server(answer), shutdown_timeout=0.0)
+    made, runner = World(), web.ServerRunner(web.Server(answer))
     await runner.setup()
     for number in range(1, 4):
         site = web.TCPSite(runner, f"127.0.0.{number}", 0)
@@ -157,7 +156,7 @@ async def test_httpx(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         world.delete(kept)
         await eventually(lambda: pod(**{"x-session": "jane"}), lambda answered: answered != kept)
         with pytest.raises(httpx.ConnectError, match="shop/nobody has no EndpointSlices"):
-            await session.get("http://nobody.shop/")
+            await session.get("http://nobody.shop/", timeout=5)
         with pytest.raises(httpx.ConnectError, match="is no name of a Service"):
             await session.get("http://under_score.shop/")
         world.api.put(  # what failed once is asked for anew

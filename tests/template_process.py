@@ -11,6 +11,7 @@ and so is one with ``FRESH`` in its environment: for what imports cost, or lack.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -219,7 +220,27 @@ def serve() -> None:
     finally:
         home.sendall(_HEAD.pack(made))
         home.close()
-    runpy.run_module(start.arguments[0], run_name="__main__", alter_sys=True)
+    _run(start.arguments[0])
+
+
+def _run(module: str) -> None:
+    """As ``python -m``, but what is loaded is not taken apart at the end: that would copy all of the template's memory,
+    which costs more than most of our programs do."""
+    code: object = 0
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as leaving:
+        code = leaving.code or 0
+        if not isinstance(code, int):
+            raise
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        sys.exit(code)  # the interpreter has words and a code for that
+    os._exit(code & 0xFF)
 
 
 def _clone() -> int:

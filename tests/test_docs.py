@@ -121,6 +121,7 @@ def test_tests_that_are_named_exist(path: Path) -> None:
                 assert name in names_in(current), f"{page(path)}: no {name} in {page(current)}"
 
 
+@cache
 def exists(dotted: str) -> bool:
     """Whether ``package.module.Class.member`` is in the source; a class may inherit the member."""
     parts = dotted.split(".")
@@ -132,11 +133,17 @@ def exists(dotted: str) -> bool:
     return False
 
 
+@cache
+def packages() -> frozenset[str]:
+    return frozenset(folder.name for folder in SOURCE.iterdir() if folder.is_dir())
+
+
 def missing_names(names: re.Pattern[str], text: str) -> list[str]:
     """Those of our packages' dotted names in *text* that do not exist."""
-    packages = {folder.name for folder in SOURCE.iterdir() if folder.is_dir()}
     dotted = [match["name"] for match in names.finditer(text)]
-    ours = [name for name in dotted if name.split(".")[0] in packages and not name.endswith((".py", ".md", ".k8s.io"))]
+    ours = [
+        name for name in dotted if name.split(".")[0] in packages() and not name.endswith((".py", ".md", ".k8s.io"))
+    ]
     return [f"sliceplane.{name} does not exist" for name in ours if not exists(name)]
 
 
@@ -145,9 +152,18 @@ def test_dotted_names_exist(path: Path) -> None:
     assert not missing_names(_DOTTED, _FENCE.sub("", path.read_text(encoding="utf-8"))), page(path)
 
 
+@cache
+def pages_beside(folder: Path) -> frozenset[str]:
+    return frozenset({path.name for path in (*ROOT.glob("*.md"), *DOCS, *folder.glob("*.md"))} | _SITE)
+
+
+@cache
+def is_file(path: Path) -> bool:
+    return path.is_file()
+
+
 def citations_that_lead_nowhere(text: str, folder: Path) -> list[str]:
     """What *text*, which stands in *folder*, cites and a reader who has only the repository cannot open."""
-    pages = {path.name for path in (*ROOT.glob("*.md"), *DOCS, *folder.glob("*.md"))} | _SITE
     files = [
         match.group()
         for match in _FILE.finditer(text)
@@ -156,7 +172,11 @@ def citations_that_lead_nowhere(text: str, folder: Path) -> list[str]:
     roots = (ROOT, ROOT / "src", SOURCE, ROOT / "tests", folder)
     return [
         *(" ".join(match.group().split()) for match in _PRIVATE.finditer(text)),
-        *(name for name in files if name not in pages and not any((root / name).is_file() for root in roots)),
+        *(
+            name
+            for name in files
+            if name not in pages_beside(folder) and not any(is_file(root / name) for root in roots)
+        ),
         *missing_names(_CODE_NAME, text),
     ]
 
@@ -224,6 +244,7 @@ def test_packages_of_the_architecture_are_those_that_exist() -> None:
 # Links
 
 
+@cache
 def anchors(path: Path) -> set[str]:
     """The anchors of headings, as GitHub makes them."""
     text = _FENCE.sub("", path.read_text(encoding="utf-8"))

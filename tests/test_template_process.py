@@ -48,6 +48,22 @@ def test_it_says_what_a_new_interpreter_says(words: tuple[str, ...], code: int, 
     assert said()[0] == code
 
 
+def test_it_ends_as_a_new_interpreter_does_where_nobody_reads(made: list[int]) -> None:
+    def ended(**environment: str) -> tuple[int, bytes]:
+        reading, writing = os.pipe()
+        os.close(reading)
+        try:
+            done = subprocess.run(
+                VERSION, env={**os.environ, **environment}, stdout=writing, stderr=subprocess.PIPE, check=False
+            )
+        finally:
+            os.close(writing)
+        return done.returncode, done.stderr
+
+    assert ended() == ended(**{FRESH: "1"})
+    assert len(made) == 1
+
+
 def test_it_has_the_streams_the_folder_and_the_environment_that_it_was_given(tmp_path: Path, made: list[int]) -> None:
     (tmp_path / "out").touch()
     with (tmp_path / "out").open("w") as out:

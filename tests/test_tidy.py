@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,11 @@ SMALL = {
 }
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Those within *node*, however deep.  Expressions, which are most of a tree, hold none."""
     for child in ast.iter_child_nodes(node):
@@ -49,7 +55,7 @@ def functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
 def test_module_tells_its_story_and_stays_small(path: Path) -> None:
     text = path.read_text()
-    tree = ast.parse(text)
+    tree = parsed(path)
     assert ast.get_docstring(tree), f"{path}: a module docstring tells the theory of operation"
     assert text.count("\n") <= FILE_LINES_MAX, f"{path}: over {FILE_LINES_MAX} lines; which two stories does it tell?"
     for node in functions(tree):
@@ -118,7 +124,7 @@ def test_a_public_class_name_stands_once() -> None:
     """So that a name found anywhere leads to one place."""
     named: dict[str, list[str]] = {}
     for path in SOURCES:
-        for node in ast.parse(path.read_text()).body:
+        for node in parsed(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 named.setdefault(node.name, []).append(str(path.relative_to(ROOT / "src")))
     doubled = {name: paths for name, paths in named.items() if len(paths) > 1}

@@ -22,7 +22,7 @@ that exists would be worse than showing it as it was; ``unreadable`` names it an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -38,8 +38,7 @@ T_co = TypeVar("T_co", bound=Object, covariant=True)
 IndexFunction = Callable[[T], Iterable[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Change(Generic[T_co]):
+class Change(msgspec.Struct, Generic[T_co], frozen=True):
     """The difference that one event or one relist made to the cache, for one object.
 
     ``old`` None: the object is new to us.  ``new`` None: it is gone.  Never both.  A relist yields exactly
@@ -51,7 +50,7 @@ class Change(Generic[T_co]):
     resource: str  # Resource.key
     old: T_co | None
     new: T_co | None
-    missing: bool = field(default=False, compare=False)
+    missing: bool = False
 
     @property
     def object(self) -> T_co:

@@ -20,15 +20,20 @@ class NetError(RuntimeError):
     """An ``ip`` command failed: its words."""
 
 
-def run_ip(*arguments: str) -> None:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+def run_ip(*arguments: str, stdin: str = "") -> None:
+    done = subprocess.run(["ip", *arguments], input=stdin, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise NetError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+        raise NetError(f"ip {' '.join(arguments)}: {done.stderr.strip()}\n{stdin}".strip())
 
 
-def _family(address: str) -> str:
-    """The flag of ``ip`` for the address's family."""
-    return "-6" if ":" in address else "-4"
+def _inside(namespace: str, *commands: str) -> None:
+    """All *commands* of ``ip`` by one process, which ends at the first that fails."""
+    run_ip("-n", namespace, "-batch", "-", stdin="".join(f"{command}\n" for command in commands))
+
+
+def _everywhere(address: str) -> str:
+    """The destination of a default route of the address's family."""
+    return "::/0" if ":" in address else "0.0.0.0/0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +52,11 @@ class Host:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "resolv.conf").write_text(f"nameserver {address}\nsearch {search}\noptions ndots:5\n")
 
-    def set_kernel(self, setting: str) -> None:
-        """``path=value`` below ``/proc/sys/net`` of this host."""
-        path, _, value = setting.partition("=")
-        run_ip("netns", "exec", self.namespace, "sh", "-c", f"echo {value} > /proc/sys/net/{path}")
+    def set_kernel(self, *settings: str) -> None:
+        """Each ``path=value`` below ``/proc/sys/net`` of this host."""
+        parts = (setting.partition("=") for setting in settings)
+        script = " && ".join(f"echo {value} > /proc/sys/net/{path}" for path, _, value in parts)
+        run_ip("netns", "exec", self.namespace, "sh", "-c", script)
 
 
 class Net:
@@ -65,8 +71,7 @@ class Net:
     def __enter__(self) -> Net:
         run_ip("netns", "add", self._switch)
         try:
-            run_ip("-n", self._switch, "link", "add", "br0", "type", "bridge", "forward_delay", "0")
-            run_ip("-n", self._switch, "link", "set", "br0", "up")
+            _inside(self._switch, "link add br0 type bridge forward_delay 0", "link set br0 up")
         except NetError:
             self.close()
             raise
@@ -87,26 +92,24 @@ class Net:
         port = f"p{self._count}"
         run_ip("netns", "add", host.namespace)
         self._hosts[name] = host
-        run_ip(
-            *("-n", self._switch, "link", "add", port, "type", "veth"),
-            *("peer", "name", "eth0", "netns", host.namespace),
+        _inside(
+            self._switch,
+            f"link add {port} type veth peer name eth0 netns {host.namespace}",
+            f"link set {port} master br0 up",
         )
-        run_ip("-n", self._switch, "link", "set", port, "master", "br0", "up")
         # Without these an IPv6 address is tentative for a second, and hosts are told of shorter ways.
-        for setting in (
-            "ipv6/conf/all/accept_dad=0",
-            "ipv6/conf/default/accept_dad=0",
-            "ipv4/conf/all/send_redirects=0",
-        ):
-            host.set_kernel(setting)
-        run_ip("-n", host.namespace, "link", "set", "lo", "up")
-        for address in addresses:
-            more = ("nodad",) if ":" in address else ()
-            run_ip("-n", host.namespace, "addr", "add", address, "dev", "eth0", *more)
-        run_ip("-n", host.namespace, "link", "set", "eth0", "up")
-        via = {_family(gateway): ("via", gateway) for gateway in gateways}
-        for family in sorted({_family(address) for address in addresses}):
-            run_ip(family, "-n", host.namespace, "route", "add", "default", *via.get(family, ()), "dev", "eth0")
+        host.set_kernel(
+            "ipv6/conf/all/accept_dad=0", "ipv6/conf/default/accept_dad=0", "ipv4/conf/all/send_redirects=0"
+        )
+        via = {_everywhere(gateway): f" via {gateway}" for gateway in gateways}
+        families = sorted({_everywhere(address) for address in addresses})
+        _inside(
+            host.namespace,
+            "link set lo up",
+            *(f"addr add {address} dev eth0{' nodad' * (':' in address)}" for address in addresses),
+            "link set eth0 up",
+            *(f"route add {family}{via.get(family, '')} dev eth0" for family in families),
+        )
         return host
 
     def remove_host(self, name: str) -> None:

@@ -119,8 +119,7 @@ class Fabric:
         demo.net.run_ip("netns", "add", namespace)
         pod = Host(demo.net.Host(namespace), ip4, ip6)
         self._pods.append(pod)
-        for setting in ("ipv6/conf/all/accept_dad=0", "ipv6/conf/default/accept_dad=0"):
-            pod.place.set_kernel(setting)
+        pod.place.set_kernel("ipv6/conf/all/accept_dad=0", "ipv6/conf/default/accept_dad=0")
         node.exec(["ip", "link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", namespace])
         pod.exec(["ip", "link", "set", "lo", "up"])
         pod.exec(["ip", "addr", "add", ip4, "dev", "eth0"])

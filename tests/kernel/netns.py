@@ -120,10 +120,9 @@ class Net:
 
     def make_router(self, host: Host) -> None:
         """*host* forwards packets of others."""
-        for setting in (
+        host.place.set_kernel(
             "ipv4/ip_forward=1",
             "ipv6/conf/all/forwarding=1",
             "ipv4/conf/eth0/send_redirects=0",
             "ipv4/conf/eth0/rp_filter=0",
-        ):
-            host.place.set_kernel(setting)
+        )

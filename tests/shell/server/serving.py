@@ -40,6 +40,8 @@ class Server:
         self.plane = plane
         self.host, _, port = plane.url.removeprefix("https://").rpartition(":")
         self.port = int(port)
+        #: with our certificate and without, for all connections
+        self._contexts: dict[bool, ssl.SSLContext] = {}
 
     def context(self, *, certificate: bool = True) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=str(self.plane.pki.ca_file))
@@ -48,7 +50,9 @@ class Server:
         return context
 
     def connect(self, *, certificate: bool = True) -> http.client.HTTPSConnection:
-        context = self.context(certificate=certificate)
+        if certificate not in self._contexts:
+            self._contexts[certificate] = self.context(certificate=certificate)
+        context = self._contexts[certificate]
         return http.client.HTTPSConnection(self.host, self.port, context=context, timeout=60)
 
     def request(

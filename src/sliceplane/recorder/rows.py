@@ -41,6 +41,8 @@ _VERSION: Final = b'"resourceVersion":"'
 _GENERATION: Final = re.compile(rb',"generation":(\d+)')
 _HEAD_BYTES: Final = 2048
 _ENDPOINTS: Final = b'"endpoints":['
+#: what is long in an object, and comes after all metadata: of a slice, of Endpoints
+_LONG: Final = re.compile(rb'"(?:endpoints|subsets)":\[')
 #: what follows an object, if anything, and how much of the end of one is compared
 _LONGER: Final = (0, len("\n"))
 _TAIL_BYTES: Final = 512
@@ -434,8 +436,8 @@ def writer_of(body: bytes) -> str:
     start = body.find(b'"managedFields":[')
     if start < 0:
         return ""
-    end = body.find(_ENDPOINTS, start)  # a slice's are long, and come after all metadata
-    matches = _MANAGER.finditer(body, start, end if end > 0 else len(body))
+    long = _LONG.search(body, start)
+    matches = _MANAGER.finditer(body, start, len(body) if long is None else long.start())
     entries = [(found[2], found.start(), found[1]) for found in matches]
     return max(entries)[2].decode(errors="replace") if entries else ""
 

@@ -78,7 +78,8 @@ class Life:
         self._tally = tally
         self._check = check
         self._inbox: deque[_Letter] = deque()
-        self._wake = asyncio.Event()
+        #: of the loop of ``run``, while that waits
+        self._waiter: asyncio.Future[None] | None = None
         self._informers: list[RunningInformer[Object]] = []
         self._unsynced = 0
         self._jobs: dict[str, asyncio.Task[None]] = {}
@@ -142,18 +143,19 @@ class Life:
         self._inbox.clear()
 
     def prod(self) -> None:
-        """The core was told something that no informer tells: it is asked for work at once."""
-        self._wake.set()
+        """There is something to read; or the core was told something that no informer tells, and is asked for work."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     # The inbox
 
     def _post(self, letter: _Letter) -> None:
         self._inbox.append(letter)
-        self._wake.set()
+        self.prod()
 
     def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
         self._inbox.extend(changes)
-        self._wake.set()
+        self.prod()
 
     def _on_synced(self) -> None:
         self._unsynced -= 1
@@ -180,7 +182,6 @@ class Life:
                 self.synced = True
 
     async def _until_something_is_due(self) -> None:
-        self._wake.clear()
         if self._inbox:
             return
         delay = None
@@ -189,10 +190,13 @@ class Life:
             due = self._controller.next_deadline()
             if due is not None:
                 delay = max(due - self._clock(), PAST_DEADLINE_S)
-        timer = None if delay is None else asyncio.get_running_loop().call_later(delay, self._wake.set)
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = None if delay is None else loop.call_later(delay, self.prod)
         try:
-            await self._wake.wait()
+            await self._waiter
         finally:
+            self._waiter = None
             if timer is not None:
                 timer.cancel()
 

@@ -54,7 +54,7 @@ _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1
 #: what a path (encoded already, and with a query, maybe) and a parameter may have as it is (RFC 3986, section 3)
 _PATH: Final = "%/?:@!$&'()*+,;=~"
 _QUERY: Final = "/:@!$'()*,"
-_PLAIN_PATH: Final = re.compile(r"[\w./:-]*", re.ASCII)
+_PLAIN: Final = re.compile(r"[\w./:-]*", re.ASCII)
 #: for a window of any size, with gzip's head
 _GZIP_BITS: Final = 16 + zlib.MAX_WBITS
 #: which an API server answers as it did before, or refuses: they may be sent again when the connection was closed while
@@ -348,10 +348,10 @@ class HttpClient(Verbs):
             self.metrics.answered(method, code, time.monotonic() - began)
 
     def _message(self, request: _Request, authorization: str) -> bytes:
-        path = request.path if _PLAIN_PATH.fullmatch(request.path) else quote(request.path, _PATH)
+        path = request.path if _PLAIN.fullmatch(request.path) else quote(request.path, _PATH)
         target = f"{self._before_path}{path}"
         if request.params:
-            target += f"?{urlencode(request.params, safe=_QUERY)}"
+            target += f"?{_query(request.params)}"
         headers = [*self._headers, ("Accept", request.accept)]
         if authorization:
             headers.append(("Authorization", authorization))
@@ -380,6 +380,13 @@ class HttpClient(Verbs):
 
     def _unreachable(self, error: Exception) -> Unreachable:
         return Unreachable(f"{self.server}: {why_no_answer(error)}")
+
+
+def _query(params: Params) -> str:
+    return "&".join(
+        f"{name}={value}" if _PLAIN.fullmatch(value) else urlencode({name: value}, safe=_QUERY)
+        for name, value in params.items()
+    )
 
 
 def _selection(selection: Selection | Resource, scope: dict[str, str]) -> Selection:

@@ -12,8 +12,9 @@ from tests.effort import effort
 
 from sliceplane.api.core import Pod
 from sliceplane.api.scheme import DaemonSets, Nodes, Pods, ResourceQuotas
-from sliceplane.controllers.emulation.daemonset import LABEL_REVISION, DaemonSetController
+from sliceplane.controllers.emulation.daemonset import DaemonSetController
 from sliceplane.controllers.emulation.eligibility import wanted_node
+from sliceplane.controllers.emulation.history import LABEL_REVISION
 from sliceplane.controllers.emulation.kubelet import KubeletController
 from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
 from sliceplane.controllers.emulation.pods import is_ready

@@ -12,9 +12,9 @@ from tests.effort import effort
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Pod
 from sliceplane.api.meta import ObjectMeta
-from sliceplane.api.scheme import Pods, ResourceQuotas, StatefulSets
+from sliceplane.api.scheme import ControllerRevisions, Pods, ResourceQuotas, StatefulSets
 from sliceplane.controllers.base import Done, Job, deletion
-from sliceplane.controllers.emulation.daemonset import LABEL_REVISION
+from sliceplane.controllers.emulation.history import LABEL_REVISION
 from sliceplane.controllers.emulation.kubelet import KubeletController
 from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
 from sliceplane.controllers.emulation.pods import is_ready
@@ -142,7 +142,7 @@ def test_a_rollout_goes_down_to_the_partition_and_on_when_that_is_lowered() -> N
     assert (told["currentReplicas"], told["currentRevision"]) == (3, told["updateRevision"])
 
 
-def test_a_controller_that_does_not_know_the_older_template_takes_the_newest() -> None:
+def test_a_controller_that_starts_again_knows_the_older_template() -> None:
     cluster = make(StatefulSetController())
     cluster.create(StatefulSets, stateful_set(updateStrategy={"rollingUpdate": {"partition": 3}}))
     cluster.settle()
@@ -151,7 +151,12 @@ def test_a_controller_that_does_not_know_the_older_template_takes_the_newest() -
     cluster.replace(StatefulSetController(), *cluster.controllers[1:-1])
     cluster.delete(Pods, "db-0")
     cluster.settle()
-    assert images(cluster) == {"db-0": "db:2", "db-1": "db:1", "db-2": "db:1"}
+    assert set(images(cluster).values()) == {"db:1"}
+    older = next(one for one in cluster.list(ControllerRevisions) if one["revision"] == 1)
+    cluster.delete(ControllerRevisions, older["metadata"]["name"])
+    cluster.delete(Pods, "db-1")
+    cluster.settle()
+    assert images(cluster) == {"db-0": "db:1", "db-1": "db:2", "db-2": "db:1"}, "what nobody knows any more"
 
 
 def test_on_delete_replaces_what_somebody_deletes() -> None:

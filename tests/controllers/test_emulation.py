@@ -395,3 +395,43 @@ def test_limits_resolve_percentages() -> None:
     assert of(0, 0) == (0, 1)
     assert of(0, 9) == (0, 5), "no more can be missing than there are"
     assert limits(DeploymentStrategy(type="Recreate"), 5) == (0, 0)
+
+
+def bare(**spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}], **spec}}
+
+
+def test_a_pod_ends_at_its_deadline_which_may_be_set_later() -> None:
+    """Pods should allow activeDeadlineSeconds to be updated."""
+    cluster = Cluster(*make())
+    cluster.create(Pods, bare())
+    cluster.settle()
+    began = cluster.now
+    cluster.patch(Pods, "p", {"spec": {"activeDeadlineSeconds": 60}})
+    cluster.settle(limit_s=50)
+    assert cluster.get(Pods, "p")["status"]["phase"] == "Running"
+    cluster.settle()
+    assert 55 <= cluster.now - began <= 61
+    status = cluster.get(Pods, "p")["status"]
+    assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
+    assert status["message"] == "Pod was active on the node longer than the specified deadline"
+    assert not ready({"status": status})
+    assert list(status["containerStatuses"][0]["state"]) == ["terminated"]
+
+
+def test_a_container_for_debugging_runs_beside_the_others() -> None:
+    """Ephemeral Containers will start an ephemeral container in an existing pod."""
+    cluster = Cluster(*make())
+    cluster.create(Pods, bare())
+    cluster.settle()
+    for names in (["look"], ["look", "again"]):
+        wanted = [{"name": name, "image": "busybox"} for name in names]
+        cluster.patch(Pods, "p", {"spec": {"ephemeralContainers": wanted}}, subresource="ephemeralcontainers")
+        cluster.settle()
+        pod = cluster.get(Pods, "p")
+        told = {one["name"]: list(one["state"]) for one in pod["status"]["ephemeralContainerStatuses"]}
+        assert told == {name: ["running"] for name in names}
+        assert ready(pod)
+    before = len(cluster.writes)
+    cluster.settle()
+    assert len(cluster.writes) == before

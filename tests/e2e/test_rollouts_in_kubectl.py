@@ -169,6 +169,12 @@ def test_stateful_and_daemon_sets_roll_out_as_kubectl_waits_for_them(plane: Plan
         kubectl(plane, *status)
         pods = get(plane, "pods", "-l", "app=db")["items"]
         assert {pod["spec"]["containers"][0]["image"] for pod in pods} == {"db:2"}
+        assert re.search(r"\n1 +<none>\n2 +<none>\n", kubectl(plane, "rollout", "history", f"{name}/{name}"))
+        assert "db:1" in kubectl(plane, "rollout", "history", f"{name}/{name}", "--revision=1")
+        assert "rolled back" in kubectl(plane, "rollout", "undo", f"{name}/{name}")
+        kubectl(plane, *status)
+        pods = get(plane, "pods", "-l", "app=db")["items"]
+        assert {pod["spec"]["containers"][0]["image"] for pod in pods} == {"db:1"}
         kubectl(plane, "delete", f"{name}/{name}", "--cascade=foreground")
 
 

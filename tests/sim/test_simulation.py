@@ -52,7 +52,7 @@ def trace(hash_seed: str) -> str:
 
 def test_seeds_give_the_same_bytes_under_any_hash_seed() -> None:
     first, second = trace("1"), trace("4242")
-    assert first.count("\n") > 900, "a trace long enough to differ"
+    assert first.count("\n") > 800, "a trace long enough to differ"
     assert first == second
 
 

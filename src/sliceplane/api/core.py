@@ -192,6 +192,7 @@ class PodSpec(Projection, frozen=True, kw_only=True):
     tolerations: tuple[Toleration, ...] | None = None
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
+    ephemeral_containers: tuple[Container, ...] | None = None
     node_selector: dict[str, str] | None = None
     readiness_gates: tuple[PodReadinessGate, ...] | None = None
     termination_grace_period_seconds: int | None = None
@@ -207,6 +208,7 @@ class PodIP(Projection, frozen=True, kw_only=True):
 
 
 class ContainerStatus(Projection, frozen=True, kw_only=True):
+    name: str = ""
     restart_count: int = 0
 
 
@@ -217,6 +219,7 @@ class PodStatus(Projection, frozen=True, kw_only=True):
     host_ip: str = msgspec.field(name="hostIP", default="")
     conditions: tuple[Condition, ...] | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None
+    ephemeral_container_statuses: tuple[ContainerStatus, ...] | None = None
     start_time: str | None = None
 
 

@@ -25,6 +25,7 @@ from sliceplane.api.meta import Document, LabelSelector, Object
 from sliceplane.api.scheme import DaemonSets, Nodes, Pods
 from sliceplane.controllers.base import Selection, Write, deletion
 from sliceplane.controllers.emulation.eligibility import NODE_NAME_FIELD, is_selected, repels, wanted_node
+from sliceplane.controllers.emulation.history import LABEL_REVISION, History
 from sliceplane.controllers.emulation.nodes import LABEL_EMULATED
 from sliceplane.controllers.emulation.pod_owner import CREATES_PER_JOB_MAX, PodOwnerController
 from sliceplane.controllers.emulation.pods import has_ended, is_going, is_ready
@@ -32,18 +33,20 @@ from sliceplane.controllers.emulation.rollout import resolve
 from sliceplane.controllers.emulation.templates import pod_document, template_hash
 from sliceplane.informer.cache import Change
 
-LABEL_REVISION: Final = "controller-revision-hash"
 _NO_EXECUTE: Final = ("not-ready", "unreachable")
 _NO_SCHEDULE: Final = ("disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")
 
 
 class DaemonSetController(PodOwnerController[DaemonSet]):
     def __init__(self) -> None:
-        super().__init__(DaemonSets, DaemonSet, "daemonset-controller", Selection(Nodes))
+        super().__init__(DaemonSets, DaemonSet, "daemonset-controller", Selection(Nodes), history=History(DaemonSets))
         self._nodes: dict[str, Node] = {}
 
     def selector_of(self, owner: DaemonSet) -> LabelSelector:
         return owner.spec.selector
+
+    def revisions_in_use(self, owner: DaemonSet, pods: list[Pod]) -> set[str]:
+        return {f"{owner.metadata.name}-{(pod.metadata.labels or {}).get(LABEL_REVISION, '')}" for pod in pods}
 
     def on_other(self, change: Change[Object], now: float) -> None:
         name = change.object.metadata.name

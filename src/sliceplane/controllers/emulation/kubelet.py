@@ -27,7 +27,13 @@ from sliceplane.controllers.emulation.nodes import (
     node_status,
 )
 from sliceplane.controllers.emulation.placement import Placement, PodAddresses
-from sliceplane.controllers.emulation.pod_status import readiness, ready_status, started_status
+from sliceplane.controllers.emulation.pod_status import (
+    debuggers_status,
+    overdue_status,
+    readiness,
+    ready_status,
+    started_status,
+)
 from sliceplane.controllers.emulation.pods import has_ended, pod_condition
 from sliceplane.controllers.emulation.templates import controller_uid
 from sliceplane.controllers.keyed import KeyedController
@@ -35,6 +41,8 @@ from sliceplane.informer.cache import Change
 from sliceplane.kit.times import parse_time
 
 COMPONENT = "sliceplane-emulation"
+#: of what has no time
+_LONG_AGO = "1970-01-01T00:00:00Z"
 TAINT_NOT_READY = "node.kubernetes.io/not-ready"
 
 
@@ -189,7 +197,7 @@ class KubeletController(KeyedController):
 
     def _run(self, key: str, pod: Pod, now: float) -> tuple[Write, ...]:
         if not pod.status.pod_ips:
-            created_at = parse_time(pod.metadata.creation_timestamp or "1970-01-01T00:00:00Z")
+            created_at = parse_time(pod.metadata.creation_timestamp or _LONG_AGO)
             due = self._moment(pod, created_at) + self._config.start_s
             if now < due:
                 self.enqueue_after(key, due - now, now)
@@ -205,9 +213,18 @@ class KubeletController(KeyedController):
             node = self._emulated[pod.spec.node_name]
             state = readiness(pod, containers=self._wants_ready(pod) and not self._config.ready_s)
             return (_status(pod, started_status(pod, addresses, node.address, state, now)),)
+        if pod.spec.active_deadline_seconds is not None:
+            until = parse_time(pod.status.start_time or pod.metadata.creation_timestamp or _LONG_AGO)
+            until += pod.spec.active_deadline_seconds
+            if now >= until:
+                return (_status(pod, overdue_status(pod, now)),)
+            self.enqueue_after(key, until - now, now)
+        debuggers = debuggers_status(pod, now)
+        if debuggers is not None:
+            return (_status(pod, debuggers),)
         wants = self._wants_ready(pod)
         containers = pod_condition(pod, "ContainersReady")
-        due = parse_time(pod.status.start_time or "1970-01-01T00:00:00Z") + self._config.ready_s
+        due = parse_time(pod.status.start_time or _LONG_AGO) + self._config.ready_s
         if wants and now < due and (containers is None or containers.status != "True"):
             self.enqueue_after(key, due - now, now)
             return ()

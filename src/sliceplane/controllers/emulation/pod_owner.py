@@ -1,9 +1,10 @@
 """What the controllers of ReplicaSets, ReplicationControllers, StatefulSets and DaemonSets have in common.
 
-Each keeps its owners and their Pods, claims Pods before anything else (``claims``), and then asks the subclass what is
-missing (``decide``).  What the server did becomes Events; what it refuses (a spent quota, say) becomes a
-``FailedCreate`` Event and a back-off (``refusals``).  Pods are created one after the other and the first refusal ends
-the job, so an owner that may have none costs one request a try, however many it wants.
+Each keeps its owners and their Pods, claims Pods before anything else (``claims``), sees to the ``history`` of
+templates where there is one, and then asks the subclass what is missing (``decide``).  What the server did becomes
+Events; what it refuses (a spent quota, say) becomes a ``FailedCreate`` Event and a back-off (``refusals``).  Pods are
+created one after the other and the first refusal ends the job, so an owner that may have none costs one request a try,
+however many it wants.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from sliceplane.api.codec import decode
 from sliceplane.api.core import Pod
 from sliceplane.api.errors import is_namespace_terminating
 from sliceplane.api.meta import LabelSelector, Object
-from sliceplane.api.scheme import Pods, Resource
+from sliceplane.api.scheme import ControllerRevisions, Pods, Resource
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Selection, Write
 from sliceplane.controllers.emulation.claims import Claims
+from sliceplane.controllers.emulation.history import Historied, History
 from sliceplane.controllers.emulation.pods import available_at, is_active
 from sliceplane.controllers.emulation.refusals import Refusals
 from sliceplane.controllers.emulation.templates import controller_uid
@@ -32,9 +34,13 @@ O = TypeVar("O", bound=Object)  # noqa: E741  # an owner
 class PodOwnerController(KeyedController, Generic[O]):
     """Keys are ``namespace/name`` of owners."""
 
-    def __init__(self, owners: Resource, projection: type[O], component: str, *more: Selection) -> None:
+    def __init__(
+        self, owners: Resource, projection: type[O], component: str, *more: Selection, history: History | None = None
+    ) -> None:
         """*component* is what Events name as their source; *more* is watched beside owners and Pods."""
         watches = (Selection(owners), Selection(Pods), *more)
+        if history is not None:
+            watches += (Selection(ControllerRevisions),)
         super().__init__(ControllerInfo(f"{owners.singular}-emulation", watches))
         self._resource = owners
         self._projection = projection
@@ -44,6 +50,7 @@ class PodOwnerController(KeyedController, Generic[O]):
         self._pods: dict[str, dict[str, Pod]] = {}  # owner uid -> pod key -> Pod
         self._claims: Claims[Pod] = Claims(owners, Pods)
         self._refusals = Refusals()
+        self._history = history
 
     # -- what a subclass says ------------------------------------------------------------------------------
 
@@ -62,6 +69,10 @@ class PodOwnerController(KeyedController, Generic[O]):
 
     def on_other(self, change: Change[Object], now: float) -> None:
         """A change of what is watched beside owners and Pods."""
+
+    def revisions_in_use(self, owner: O, pods: list[Pod]) -> set[str]:
+        """Names of the revisions that must stay, of an owner with a history."""
+        return set()
 
     def event_text(self, owner: O, verb: str, pod: str, error: str) -> str:
         """What an Event says of a Pod that was created or deleted, or not, because of *error*."""
@@ -95,6 +106,10 @@ class PodOwnerController(KeyedController, Generic[O]):
             self._on_owner(change, now)
         elif change.resource == Pods.key:
             self._on_pod(change, now)
+        elif self._history is not None and change.resource == ControllerRevisions.key:
+            uids, keys = self._history.on_change(change)
+            for key in (*(self._key_of_uid[uid] for uid in uids if uid in self._key_of_uid), *keys):
+                self.enqueue(key, now)
         else:
             self.on_other(change, now)
 
@@ -125,17 +140,24 @@ class PodOwnerController(KeyedController, Generic[O]):
             self._key_of_uid.pop(uid, None)
             self._refusals.forget(uid)
             self._claims.forget(uid)
+            if self._history is not None:
+                self._history.forget(uid)
         if new is not None:
             self._owners[key] = new
             self._key_of_uid[new.metadata.uid] = key
             if old is None or self.selector_of(old) != self.selector_of(new):
-                self._claims.on_owner(key, self.selector_of(new))
+                self._select(key, self.selector_of(new))
         else:
             del self._owners[key]
-            self._claims.on_owner(key, None)
+            self._select(key, None)
             self._expectations.forget(key)
         self.on_owner(old, new)
         self.enqueue(key, now)
+
+    def _select(self, key: str, selector: LabelSelector | None) -> None:
+        self._claims.on_owner(key, selector)
+        if self._history is not None:
+            self._history.on_owner(key, selector)
 
     # -- what follows --------------------------------------------------------------------------------------
 
@@ -150,13 +172,18 @@ class PodOwnerController(KeyedController, Generic[O]):
         claims = self._claims.plan(
             owner, [pod for pod in pods if is_active(pod)], lambda pod: self.may_adopt(owner, pod)
         )
+        if not claims and isinstance(owner, Historied) and self._history is not None:
+            claims = self._history.plan(owner, self.revisions_in_use(owner, pods))
         return claims or self.decide(owner, pods, now)
 
     def finished(self, done: Done, now: float) -> None:
         owner = self._owners.get(done.job.key)
         if owner is not None:
             self.note_gone(owner.metadata.uid, done, self._resource, now)
-            if self._claims.heard(owner, done):
+            again = self._claims.heard(owner, done)
+            if isinstance(owner, Historied) and self._history is not None:
+                again |= self._history.heard(owner, done)
+            if again:
                 self.enqueue(done.job.key, now)
             self._tell(owner, done, now)
         self._expectations.expect(done, now)
@@ -209,6 +236,8 @@ class PodOwnerController(KeyedController, Generic[O]):
     def check(self) -> None:
         super().check()
         self._claims.check()
+        if self._history is not None:
+            self._history.check()
         assert set(self._key_of_uid.values()) == set(self._owners), f"{self._key_of_uid} != {sorted(self._owners)}"
         assert all(self._pods.values()), "an owner without Pods is kept"
         alive = set(self._key_of_uid)

@@ -1,4 +1,4 @@
-"""The status documents that an emulated kubelet writes: started, ready, not ready.
+"""The status documents that an emulated kubelet writes: started, ready, not ready, ended at its deadline.
 
 A Pod is Ready when its containers are and, for each of its readiness gates, the condition of that name is "True";
 the program that feeds a gate patches that condition into the Pod's status.
@@ -6,9 +6,10 @@ the program that feeds a gate patches that condition into the Pod's status.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sliceplane.api.core import Pod
+from sliceplane.api.core import Container, Pod
 from sliceplane.api.meta import Document
 from sliceplane.controllers.emulation.pods import pod_condition
 from sliceplane.kit.times import format_time
@@ -68,19 +69,23 @@ def _condition(pod: Pod, kind: str, *, true: bool, now: float, reason: str = "",
     return condition
 
 
-def _containers(pod: Pod, *, ready: bool, started_at: str) -> list[Document]:
+def _statuses(containers: Iterable[Container], state: Document, *, ready: bool) -> list[Document]:
     return [
         {
             "name": container.name,
             "image": container.image,
             "imageID": "",
             "ready": ready,
-            "started": True,
+            "started": "running" in state,
             "restartCount": 0,
-            "state": {"running": {"startedAt": started_at}},
+            "state": state,
         }
-        for container in pod.spec.containers or ()
+        for container in containers
     ]
+
+
+def _running(since: str) -> Document:
+    return {"running": {"startedAt": since}}
 
 
 def ready_status(pod: Pod, state: Readiness, now: float) -> Document:
@@ -92,8 +97,8 @@ def ready_status(pod: Pod, state: Readiness, now: float) -> Document:
             _condition(pod, "Ready", true=state.ready, now=now, **why),
             _condition(pod, "ContainersReady", true=state.containers, now=now, **of_containers),
         ],
-        "containerStatuses": _containers(
-            pod, ready=state.containers, started_at=pod.status.start_time or format_time(now)
+        "containerStatuses": _statuses(
+            pod.spec.containers or (), _running(pod.status.start_time or format_time(now)), ready=state.containers
         ),
     }
 
@@ -114,4 +119,29 @@ def started_status(pod: Pod, addresses: tuple[str, ...], host: str, state: Readi
         "hostIPs": [{"ip": host}],
         "podIP": addresses[0],
         "podIPs": [{"ip": address} for address in addresses],
+    }
+
+
+def debuggers_status(pod: Pod, now: float) -> Document | None:
+    """The containers for debugging run, from when they were seen first; ``None``: that is told."""
+    told = {status.name for status in pod.status.ephemeral_container_statuses or ()}
+    wanted = pod.spec.ephemeral_containers or ()
+    if all(container.name in told for container in wanted):
+        return None
+    # Not ready: they are no part of the workload.
+    return {"ephemeralContainerStatuses": _statuses(wanted, _running(format_time(now)), ready=False)}
+
+
+def overdue_status(pod: Pod, now: float) -> Document:
+    """A Pod that was on its node for longer than ``activeDeadlineSeconds``."""
+    stamp = format_time(now)
+    ended = {"startedAt": pod.status.start_time or stamp, "finishedAt": stamp, "exitCode": 137, "reason": "Error"}
+    return {
+        "phase": "Failed",
+        "reason": "DeadlineExceeded",
+        "message": "Pod was active on the node longer than the specified deadline",
+        "conditions": [
+            _condition(pod, kind, true=False, now=now, reason="PodFailed") for kind in ("Ready", "ContainersReady")
+        ],
+        "containerStatuses": _statuses(pod.spec.containers or (), {"running": None, "terminated": ended}, ready=False),
     }

@@ -4,9 +4,8 @@ A plan goes over the Pods once: those that should be there upwards, those beyond
 a rolling update, those of an older template downwards to the partition.  With ``OrderedReady`` it stops at the first
 Pod that has to be waited for; with ``Parallel`` only the rolling update does.
 
-Pods below the partition keep the template of ``status.currentRevision``.  Upstream keeps older templates in
-ControllerRevisions, which are not served here: the controller remembers them as long as it runs, and makes such a Pod
-of the newest template if it does not know the older one.
+Pods below the partition keep the template of ``status.currentRevision``, a ControllerRevision (``history``).  If that
+was deleted, such a Pod is made of the newest template.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from sliceplane.api.core import Pod
 from sliceplane.api.meta import Document, LabelSelector
 from sliceplane.api.scheme import Pods, StatefulSets
 from sliceplane.controllers.base import Write, deletion
-from sliceplane.controllers.emulation.daemonset import LABEL_REVISION
+from sliceplane.controllers.emulation.history import LABEL_REVISION, History, revision_name
 from sliceplane.controllers.emulation.pod_owner import CREATES_PER_JOB_MAX, PodOwnerController
 from sliceplane.controllers.emulation.pods import has_ended, is_active, is_going, is_ready
-from sliceplane.controllers.emulation.templates import pod_document, template_hash
+from sliceplane.controllers.emulation.templates import pod_document
 
 LABEL_POD_NAME: Final = "statefulset.kubernetes.io/pod-name"
 LABEL_POD_INDEX: Final = "apps.kubernetes.io/pod-index"
@@ -41,8 +40,8 @@ def ordinal_of(owner: StatefulSet, pod: Pod) -> int | None:
 
 class StatefulSetController(PodOwnerController[StatefulSet]):
     def __init__(self) -> None:
-        super().__init__(StatefulSets, StatefulSet, "statefulset-controller")
-        self._templates: dict[str, dict[str, Document]] = {}  # uid -> revision -> template
+        self._kept = History(StatefulSets)
+        super().__init__(StatefulSets, StatefulSet, "statefulset-controller", history=self._kept)
 
     def selector_of(self, owner: StatefulSet) -> LabelSelector:
         return owner.spec.selector
@@ -54,28 +53,16 @@ class StatefulSetController(PodOwnerController[StatefulSet]):
         outcome = f"failed error: {error}" if error else "successful"
         return f"{verb} Pod {pod} in StatefulSet {owner.metadata.name} {outcome}"
 
-    def on_owner(self, old: StatefulSet | None, new: StatefulSet | None) -> None:
-        if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
-            self._templates.pop(old.metadata.uid, None)
-        if new is not None:
-            revision = _revision(new)
-            templates = self._templates.setdefault(new.metadata.uid, {})
-            templates[revision] = new.spec.template
-            current = new.status.current_revision or (_revision(old) if old is not None else "")
-            for name in templates.keys() - {revision, current}:
-                del templates[name]
+    def revisions_in_use(self, owner: StatefulSet, pods: list[Pod]) -> set[str]:
+        return {owner.status.current_revision, owner.status.update_revision, *map(_revision_of, pods)}
 
     def decide(self, owner: StatefulSet, pods: list[Pod], now: float) -> tuple[Write, ...]:
         available = self.available(owner, pods, owner.spec.min_ready_seconds, now)
-        plan = _StatefulSetPlan(owner, pods, self._templates[owner.metadata.uid], available)
+        plan = _StatefulSetPlan(owner, pods, self._kept.templates(owner), available)
         writes: tuple[Write, ...] = ()
         if owner.metadata.deletion_timestamp is None and not self.held_back(owner, now):
             writes = tuple(plan.writes())[:CREATES_PER_JOB_MAX]
         return writes + plan.status()
-
-    def check(self) -> None:
-        super().check()
-        assert self._templates.keys() == set(self._key_of_uid), "templates of what is gone are remembered"
 
 
 class _StatefulSetPlan:
@@ -88,7 +75,7 @@ class _StatefulSetPlan:
         self._pods = pods
         self._templates = templates
         self._available = available
-        self._newest = _revision(owner)
+        self._newest = revision_name(owner)
         self._current = owner.status.current_revision or self._newest
         self._first = owner.spec.ordinals.start
         self._replicas = 1 if owner.spec.replicas is None else owner.spec.replicas
@@ -222,10 +209,6 @@ def _patch(resource: Any, namespace: str, name: str, body: bytes, subresource: s
 
 def _identity(name: str, ordinal: int) -> dict[str, str]:
     return {LABEL_POD_NAME: name, LABEL_POD_INDEX: str(ordinal)}
-
-
-def _revision(owner: StatefulSet) -> str:
-    return f"{owner.metadata.name}-{template_hash(owner.spec.template)}"
 
 
 def _revision_of(pod: Pod) -> str:

@@ -35,7 +35,7 @@ from sliceplane.api.codec import encode
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, Services
 from sliceplane.kit.rng import Rng
-from sliceplane.nft.objects import AddElements, AddRule, Transaction
+from sliceplane.nft.objects import Transaction
 from sliceplane.shell.node.kernel.nft_backend import Nftables, NftRunner
 from sliceplane.shell.node.node_proxy import NodeProxy
 from sliceplane.shell.transport.base import ListPage, WatchMessage
@@ -239,9 +239,8 @@ class Measures:
     async def wait(self, runner: Watched, started: float, used: float) -> None:
         """For the transaction that a change of *started* makes."""
         async with asyncio.timeout(WAIT_MAX_S):
-            # Objects out of use are removed a second later, by transactions that add nothing.
             taken = await runner.taken.get()
-            while not any(isinstance(command, AddElements | AddRule) for command in taken.transaction.commands):
+            while taken.began < started:  # objects out of use are removed a second later
                 taken = await runner.taken.get()
         size = float(len(taken.transaction.render()))
         times = (taken.committed - started, taken.began - started, taken.ended - started)

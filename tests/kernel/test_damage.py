@@ -50,14 +50,16 @@ def damage(what: str, host: Host, family: Family) -> str:
     """The nft command that does it."""
     table, chain = f"{NAMES[family]} sliceplane", chain_of(host, family)
     vip = VIP[family]
+    place = f"{vip.removesuffix('1')}3 . tcp . 80 . 0"  # of Service "several"
     return {
         "an element goes": f"delete element {table} service-ips {{ {vip} . tcp . 80 }}",
         "a set is emptied": f"flush set {table} cluster-ips",
         "a chain is emptied": f"flush chain {table} {chain}",
         "a chain goes": f"delete element {table} service-ips {{ {vip} . tcp . 80 }}; delete chain {table} {chain}",
         "a rule comes": f"insert rule {table} services drop",
-        "an endpoint is another one": f"delete element {table} endpoints-tcp-0 {{ 0 }}; "
-        f"add element {table} endpoints-tcp-0 {{ 0 : {'10.9.9.9' if family == 'IPv4' else 'fd99::9'} . 1 }}",
+        "an endpoint is another one": f"delete element {table} endpoints-4 {{ {place} }}; "
+        f"add element {table} endpoints-4 {{ {place} : {'10.9.9.9' if family == 'IPv4' else 'fd99::9'} . 1 }}",
+        "all leave a room": f"flush set {table} room-4",
         "an only endpoint goes": f"flush map {table} single-endpoints",
         "the table goes": f"delete table {table}",
     }[what]
@@ -70,6 +72,7 @@ DAMAGES = (
     "a chain goes",
     "a rule comes",
     "an endpoint is another one",
+    "all leave a room",
     "an only endpoint goes",
     "the table goes",
 )
@@ -83,8 +86,9 @@ async def test_whatever_others_break_is_mended_without_any_change(
     backend = Looking(NftRunner(netns=host.netns))
     timing = ProxyTiming(look_period_s=0.05, suspect_period_s=0.1)
     async with running(host, backend=backend, timing=timing) as cluster:
-        cluster.put(service(), make_slice(family, backends))
+        cluster.put(service(sessionAffinity="ClientIP"), make_slice(family, backends))
         cluster.put(service("single", 2), make_slice(family, backends[:1], "single"))
+        cluster.put(service("several", 3), make_slice(family, backends, "several"))
         cluster.synced()
         await cluster.written()
         good = whole(host, family)

@@ -22,6 +22,7 @@ from sliceplane.nft.objects import (
     DnatTarget,
     NftContainer,
     NftRule,
+    Several,
     TableRef,
     Transaction,
     deletion,
@@ -98,8 +99,9 @@ def objects(family: NftFamily, number: int, targets: list[int]) -> ServiceObject
     elif targets:
         name = f"service-{number}"
         found = tuple(DnatTarget(f"{prefix}{n}", 8080) for n in targets)
-        chains = (BalancedChain(name, protocol, found),) if len(targets) > 1 else ()
-        way = jump(name) if chains else found[0]
+        direct = number % 4 == 1
+        chains = (BalancedChain(name, protocol, found),) if len(targets) > 1 and not direct else ()
+        way = jump(name) if chains else found[0] if len(targets) == 1 else Several(found)
         elements.append((SERVICE_IPS.name, (vip, protocol, 32000 + number), way))
         local = f"{prefix}{targets[0]}"
         elements.append((HAIRPIN.name, (local, local, protocol, 8080), None))

@@ -43,6 +43,7 @@ from sliceplane.nft.statements import (
     Balance,
     Dnat,
     DnatMap,
+    Draw,
     Field,
     Goto,
     GotoOneOf,
@@ -200,11 +201,13 @@ class _Attempt:
     @staticmethod
     def _check_lookup(definition: NftContainer, part: Statement, command: Command) -> None:
         name, value = definition.name, definition.value
-        wanted = {Vmap: "verdict", DnatMap: "target", Balance: "target"}.get(type(part), "none")
+        wanted = {Vmap: "verdict", DnatMap: "target", Draw: "target", Balance: "target"}.get(type(part), "none")
         if value != wanted:
             raise FakeError("EINVAL", command, f"{name} holds {value}, not {wanted}")
         if isinstance(part, InSet | Vmap | DnatMap) and definition.key != tuple(_TYPES[field] for field in part.fields):
             raise FakeError("EINVAL", command, f"{name} is not for {part.fields}")
+        if isinstance(part, Draw) and definition.key != (*(_TYPES[field] for field in part.fields), "numgen"):
+            raise FakeError("EINVAL", command, f"{name} is not for {part.fields} and a number")
         if isinstance(part, Balance) and not definition.by_number:
             raise FakeError("EINVAL", command, f"{name} is not for numbers")
         if isinstance(part, Balance) and part.protocol != definition.protocol:
@@ -275,7 +278,7 @@ def _wrong_statement(part: Statement, family: NftFamily) -> str:
     match part:
         case Balance(_, count, offset, _) if not (count > 0 and offset + count <= 2**32):
             return f"numgen mod {count} offset {offset}"
-        case GotoOneOf(()):
+        case GotoOneOf(()) | Draw(_, 0, _):
             return "numgen mod 0"
         case AddressIn(_, texts):
             if not texts:
@@ -314,4 +317,4 @@ def chains_of(statement: Statement) -> tuple[str, ...]:
 
 def container_of(statement: Statement) -> str:
     """The set or map that a statement names; "" if none."""
-    return statement.container if isinstance(statement, InSet | Vmap | DnatMap | Balance | Remember) else ""
+    return statement.container if isinstance(statement, InSet | Vmap | DnatMap | Draw | Balance | Remember) else ""

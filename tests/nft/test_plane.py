@@ -221,9 +221,18 @@ def test_any_history_routes_like_a_fresh_start(history: list[tuple[str, str, Any
     assert chains[0] == chains[1]
 
 
+def elements_in(machine: Machine) -> dict[str, Any]:
+    containers = machine.kernel.tables[machine.ref].containers
+    return {name: held.elements for name, held in containers.items() if held.elements}
+
+
 def test_churn_leaves_nothing_behind() -> None:
-    """Every kind of Service comes and goes; then the node holds what it held before."""
+    """Every kind of Service comes and goes; then the node holds what it held before, and the rules of a room."""
     empty, machine = Machine(), Machine()
+    empty.put(service(), make_slice(["10.0.0.1", "10.0.0.2"]))
+    empty.sync()
+    empty.drop(service())
+    empty.drop(make_slice([]))
     empty.sync()
     sorts: list[dict[str, Any]] = [
         {},
@@ -246,6 +255,7 @@ def test_churn_leaves_nothing_behind() -> None:
         machine.now += 5
         machine.sync()
     assert machine.kernel.tables == empty.kernel.tables
+    assert elements_in(empty) == {}
     assert len(machine.plane.tracker.services()) == 0
     assert machine.plane.aftermath.udp_services() == ()
     assert machine.plane.aftermath.health_checks == {}

@@ -29,6 +29,7 @@ from tests.nft.machine import (
 
 from sliceplane.api import codec
 from sliceplane.api.core import ServiceCIDR
+from sliceplane.nft.draws import commands_of
 from sliceplane.nft.layout import HAIRPIN, NODE_PORT_IPS, match_local
 from sliceplane.nft.objects import AddElements, DeleteElements, deletion
 from sliceplane.nft.table import wants_memory
@@ -361,13 +362,24 @@ class TestSizeOfChanges:
         assert self.size(machine) == 3
 
     def test_service_and_endpoints_come_and_go(self) -> None:
-        """With a map of targets; the chain is deleted later."""
+        """With a room, which stays."""
         machine = machine_with()
         machine.sync()
         machine.put(service(), make_slice([HERE, THERE]))
-        assert self.size(machine) == 8
+        assert self.size(machine) == 5 + len(commands_of(4))
         machine.drop(service())
-        assert self.size(machine) == 4
+        assert self.size(machine) == 5
+        machine.put(service(), make_slice([HERE, THERE], version=2))
+        assert self.size(machine) == 5
+
+    def test_service_for_outside_with_endpoints_comes_and_goes(self) -> None:
+        """With a map of targets; the chains are deleted later."""
+        machine = machine_with()
+        machine.sync()
+        machine.put(service(externalIPs=["192.0.2.4"]), make_slice([HERE, THERE]))
+        assert self.size(machine) == 12
+        machine.drop(service())
+        assert self.size(machine) == 6
 
 
 # The rest: a plain second reading of what upstream's rules do.

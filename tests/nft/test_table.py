@@ -10,26 +10,43 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.nft.fake import FakeError, FakeKernel
 
+from sliceplane.nft import layout
 from sliceplane.nft.build import BalancedChain, ServiceObjects
+from sliceplane.nft.contents import TableContents
+from sliceplane.nft.draws import DIRECT, ROOMS, endpoints_of, members_of
 from sliceplane.nft.elements import RETIRE_AFTER_S
 from sliceplane.nft.layout import CLUSTER_IPS, SERVICE_IPS
-from sliceplane.nft.objects import AddElements, DeleteChain, DnatTarget, NftRule, TableRef, deletion, goto, jump
+from sliceplane.nft.objects import (
+    AddElements,
+    DeleteChain,
+    DnatTarget,
+    NftRule,
+    Several,
+    TableRef,
+    deletion,
+    goto,
+    jump,
+)
 from sliceplane.nft.slots import CHAINS_PER_MAP
 from sliceplane.nft.statements import Balance
 from sliceplane.nft.table import NftRules, place
 from sliceplane.proxy.model import ServiceKey
 
 REF = TableRef("ip", "sliceplane")
+DIRECT_NUMBER = 200
 
 
 def objects(number: int, targets: tuple[int, ...], ip: str = "") -> ServiceObjects:
-    """Service *number* with a chain to the targets 10.0.0.x:80; an only one is led to without, if *number* is odd."""
+    """Service *number* with a chain to the targets 10.0.0.x:80; an only one is led to without, if *number* is odd, and
+    ``DIRECT_NUMBER`` has no chain ever."""
     ip = ip or f"172.30.0.{number}"
     elements: list[Any] = [(CLUSTER_IPS.name, (ip,), None)]
     found = tuple(DnatTarget(f"10.0.0.{target}", 80) for target in targets)
     chains: tuple[BalancedChain, ...] = ()
-    if len(found) == 1 and number % 2:
+    if len(found) == 1 and (number % 2 or number == DIRECT_NUMBER):
         elements.append((SERVICE_IPS.name, (ip, "tcp", 80), found[0]))
+    elif found and number == DIRECT_NUMBER:
+        elements.append((SERVICE_IPS.name, (ip, "tcp", 80), Several(found)))
     elif found:
         chains = (BalancedChain(f"service-{number}", "tcp", found),)
         elements.append((SERVICE_IPS.name, (ip, "tcp", 80), jump(chains[0].name)))
@@ -41,12 +58,14 @@ def key(number: int) -> ServiceKey:
 
 
 def meaning(kernel: FakeKernel, ref: TableRef = REF) -> dict[str, Any]:
-    """The ruleset without the numbers that history chose: each balanced chain as its set of targets, and nothing
-    left over."""
+    """The ruleset without the numbers and rooms that history chose: each balanced chain as its set of targets, each
+    destination in a room with its own, and nothing left over."""
     table = kernel.tables[ref]
     used: set[tuple[str, tuple[int, ...]]] = set()
     result: dict[str, Any] = {}
     for name, chain in table.chains.items():
+        if name.startswith("draw-") or name == DIRECT:
+            continue
         shown: list[Any] = []
         for rule in chain.rules:
             (*_, last) = rule.statements
@@ -58,7 +77,14 @@ def meaning(kernel: FakeKernel, ref: TableRef = REF) -> dict[str, Any]:
             else:
                 shown.append(rule)
         result[f"chain {name}"] = (chain.hook, shown)
+    for room in ROOMS:
+        if members_of(room).name in table.containers:
+            result |= in_room(table, room)
     for name, container in table.containers.items():
+        if name.startswith("room-") or (
+            container.definition.key[-1] == "numgen" and not container.definition.by_number
+        ):
+            continue
         if container.definition.by_number:
             left = [found for found in container.elements if (name, found) not in used]
             assert not left, f"{name} has unused targets {left}"
@@ -66,6 +92,17 @@ def meaning(kernel: FakeKernel, ref: TableRef = REF) -> dict[str, Any]:
         else:
             result[f"{container.definition.kind} {name}"] = dict(sorted(container.elements.items()))
     return result
+
+
+def in_room(table: TableContents, room: int) -> dict[str, Any]:
+    """Each destination there, with its targets."""
+    here: dict[Any, list[Any]] = {found: [] for found in table.containers[members_of(room).name].elements}
+    for (*destination, number), target in table.containers[endpoints_of(room).name].elements.items():
+        assert isinstance(number, int)
+        assert number < room
+        here[tuple(destination)].append(target)
+    assert all(here.values()), f"{here}"
+    return {f"several {destination}": sorted(targets) for destination, targets in here.items()}
 
 
 @dataclass
@@ -76,13 +113,17 @@ class Bench:
     kernel: FakeKernel = field(default_factory=FakeKernel)
     now: float = 0.0
     commands: int = 0
+    #: what was there before the last step
+    before: TableContents | None = None
 
     def sync(self) -> bool:
         transaction = self.state.take_transaction(self.now)
         self.commands = 0 if transaction is None else len(transaction.commands)
         if transaction is not None:
             try:
-                self.kernel.run(transaction)
+                for step in (transaction,) if transaction.full else layout.steps(transaction):
+                    self.before = self.kernel.tables.get(REF)
+                    self.kernel.run(step)
             except FakeError:
                 self.state.on_failure()
                 return False
@@ -110,7 +151,7 @@ steps = st.lists(
     st.one_of(
         st.tuples(
             st.just("set"),
-            st.integers(1, 4),
+            st.sampled_from([1, 2, 3, DIRECT_NUMBER]),
             st.one_of(st.none(), st.lists(st.integers(1, 6), unique=True, max_size=6).map(tuple)),
         ),
         st.tuples(st.just("sync"), st.just(0), st.none()),

@@ -43,7 +43,7 @@ policy      internalTrafficPolicy Cluster
 hints       honoured: every ready endpoint names zones, 2 of 3 zone zone-a (trafficDistribution PreferClose)
 affinity    none
 masquerade  no
-chains      service-7JSNPWEZ-prod/api/tcp/http
+element     room-4 { 10.96.0.10 . tcp . 80 }
 
 goes to
   SHARE  ENDPOINT       POD    SLICE    NODE    ZONE    HINTS        CONDITIONS     WHY

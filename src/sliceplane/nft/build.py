@@ -10,7 +10,8 @@ and ``internalTrafficPolicy``; *from outside* are external IPs, load balancers' 
 | chain service-X, local-X | C, L not empty, and packets go there by a chain | DNAT to one of C, of L |
 | chain external-X | reachable from outside, and endpoints exist somewhere | which of the two, and whether masqueraded |
 | element of service-ips, from inside | one endpoint, no affinity | the endpoint (kept in single-endpoints) |
-| the same | several endpoints, or affinity | jump to service-X, local-X |
+| the same | several endpoints, no affinity, reachable from inside only | the endpoints (in a room of ``nft.draws``) |
+| the same | several endpoints and reachable from outside, or affinity | jump to service-X, local-X |
 | element of service-ips, service-nodeports, from outside | external-X exists | goto external-X |
 | element of no-endpoint-services, -nodeports | the policy leaves none | drop if there are endpoints elsewhere, else
 reject |
@@ -43,7 +44,7 @@ from sliceplane.nft.layout import (
     match_local,
 )
 from sliceplane.nft.names import chain_name
-from sliceplane.nft.objects import DROP, DnatTarget, Key, NftContainer, NftRule, Value, goto, jump
+from sliceplane.nft.objects import DROP, DnatTarget, Key, NftContainer, NftRule, Several, Value, Wanted, goto, jump
 from sliceplane.nft.slots import TARGETS_PER_CHAIN_MAX
 from sliceplane.nft.statements import AddressIn, Dnat, Drop, Goto, GotoOneOf, InSet, IsOwnAddress, Remember, SetMark
 from sliceplane.proxy.model import NodeEndpoint, PortState
@@ -77,7 +78,7 @@ class ServiceObjects:
     """What one Service wants in the table.  Chains are its own; elements may be wanted by other Services too."""
 
     chains: tuple[Chain, ...] = ()
-    elements: tuple[tuple[str, Key, Value], ...] = ()
+    elements: tuple[tuple[str, Key, Wanted], ...] = ()
 
 
 def build_service(states: tuple[PortState, ...], node: ThisNode) -> ServiceObjects:
@@ -85,7 +86,7 @@ def build_service(states: tuple[PortState, ...], node: ThisNode) -> ServiceObjec
     through)
     the first counts."""
     chains: list[Chain] = []
-    elements: dict[tuple[str, Key], Value] = {}
+    elements: dict[tuple[str, Key], Wanted] = {}
     for state in states:
         port = _NftPort(state, node, chains, elements)
         port.build_inside()
@@ -103,7 +104,7 @@ class _NftPort:
     """One service port in the making; adds to the two collections that it is given."""
 
     def __init__(
-        self, state: PortState, node: ThisNode, chains: list[Chain], elements: dict[tuple[str, Key], Value]
+        self, state: PortState, node: ThisNode, chains: list[Chain], elements: dict[tuple[str, Key], Wanted]
     ) -> None:
         self._state = state
         self._port = state.port
@@ -131,6 +132,8 @@ class _NftPort:
                 self._elements.setdefault((NO_ENDPOINTS.name, destination), self._refusal)
             case (only,) if not port.affinity_timeout_s:
                 self._elements.setdefault((SERVICE_IPS.name, destination), DnatTarget(only.ip, only.port))
+            case several if not port.affinity_timeout_s and not port.externally_accessible:
+                self._elements.setdefault((SERVICE_IPS.name, destination), Several(_targets(several)))
             case _:
                 chain = self._policy_chain("local" if port.internal_local else "service")
                 self._elements.setdefault((SERVICE_IPS.name, destination), jump(chain))
@@ -193,8 +196,7 @@ class _NftPort:
         return self._made[prefix]
 
     def _even(self, prefix: str, endpoints: tuple[NodeEndpoint, ...]) -> BalancedChain:
-        targets = tuple([DnatTarget(endpoint.ip, endpoint.port) for endpoint in endpoints[:TARGETS_PER_CHAIN_MAX]])
-        return BalancedChain(chain_name(prefix, self._port.name), self._protocol, targets)
+        return BalancedChain(chain_name(prefix, self._port.name), self._protocol, _targets(endpoints))
 
     def _sticky(self, prefix: str, endpoints: tuple[NodeEndpoint, ...]) -> RuleChain:
         names = [self._sticky_names[endpoint.ip, endpoint.port] for endpoint in endpoints]
@@ -217,3 +219,7 @@ class _NftPort:
 
     def _endpoint_name(self, prefix: str, endpoint: NodeEndpoint) -> str:
         return chain_name(prefix, self._port.name, variant=self._variant, endpoint=f"{endpoint.ip}/{endpoint.port}")
+
+
+def _targets(endpoints: tuple[NodeEndpoint, ...]) -> tuple[DnatTarget, ...]:
+    return tuple([DnatTarget(endpoint.ip, endpoint.port) for endpoint in endpoints[:TARGETS_PER_CHAIN_MAX]])

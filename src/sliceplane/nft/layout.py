@@ -3,7 +3,8 @@
 ```
 prerouting, output  -110  filter  -> firewall-check: vmap firewall-ips -> the chain of a VIP with source ranges
 prerouting, output  -100  nat     -> services: vmap service-ips -> the chain of a port -> DNAT
-                                               map single-endpoints -> DNAT
+                                               cluster-ip-endpoints, twice: map single-endpoints -> DNAT
+                                                                            a room -> DNAT (``nft.draws``)
                                                vmap service-nodeports -> the chain of a port -> DNAT
 input, forward, output 0  filter  -> service-endpoints-check: vmap no-endpoint-services -> reject or drop
 input                  0  filter  -> nodeport-endpoints-check: vmap no-endpoint-nodeports -> reject or drop
@@ -16,11 +17,12 @@ The firewall stands *before* the translation, where the load balancer's address 
 stand *after* it, so they see only what was not translated: ports that the Service does not have, or Services without
 endpoints.  All look at new connections only, so established ones outlive every change here.
 
-**A destination with one endpoint** has no chain.  Whenever a rule or an element of a verdict map comes, the kernel
-walks every chain behind every verdict map, from each base chain: at 44,000 Services of one endpoint that was nearly all
-of a change's 50 ms.  A map that answers with targets is no part of this walk, so what most Services of a large cluster
-need costs the others nothing.  It is asked after service-ips, which has the last word while a destination moves from
-one to the other (``nft.elements``).
+**A cluster IP has no chain**, unless the Service has affinity, or is reachable from outside and has several endpoints.
+Whenever a rule or an element of a verdict map comes, the kernel walks every chain behind every verdict map, from each
+base chain: at 44,000 Services of one endpoint that was nearly all of a change's 50 ms.  Maps that answer with targets
+are no part of this walk, so what most Services of a cluster need costs the others nothing.  They are asked after
+service-ips, which has the last word while a destination moves from one to the other (``nft.elements``), and twice, so
+that who moves between them is found.
 
 What depends on the node or on flags is a ``proxy.surroundings.Surroundings``; a change of it means a new table.
 
@@ -37,20 +39,20 @@ from __future__ import annotations
 
 from typing import Final, TypeGuard
 
+from sliceplane.nft.draws import DIRECT
 from sliceplane.nft.objects import (
     AddChain,
     AddContainer,
     AddRule,
     Command,
-    DnatTarget,
     FlushChain,
     Hook,
     NftContainer,
     NftRule,
     Transaction,
-    Value,
 )
 from sliceplane.nft.statements import (
+    DESTINATION,
     AddressIn,
     CtStateNew,
     CtStatusDnat,
@@ -109,7 +111,6 @@ CONTAINERS = (
     SINGLE_ENDPOINTS,
 )
 
-_DESTINATION: tuple[Field, ...] = ("daddr", "proto", "dport")
 _PORT: tuple[Field, ...] = ("proto", "dport")
 _LOOPBACK: dict[NftFamily, str] = {"ip": "127.0.0.0/8", "ip6": "::1/128"}
 
@@ -127,6 +128,7 @@ _CHAINS = tuple(
     AddChain(name)
     for name in (
         CLUSTER_IPS_CHECK,
+        DIRECT,
         FIREWALL_CHECK,
         _MASQUERADING,
         NODE_PORTS_CHECK,
@@ -143,12 +145,6 @@ def match_local(detector: Detector, *, local: bool) -> Statement:
     if detector.network:
         return AddressIn("saddr", (detector.network,), local)
     return FromInterface(detector.interface, local)
-
-
-def home(container: str, value: Value) -> str:
-    """Where an element of *container* is kept: one of service-ips that is a target, not a verdict, in a map of its own.
-    To claims both are one, since a destination leads to one place."""
-    return SINGLE_ENDPOINTS.name if isinstance(value, DnatTarget) and container == SERVICE_IPS.name else container
 
 
 def writer_chain(writer: str) -> AddChain:
@@ -177,17 +173,18 @@ def _rules(family: NftFamily, around: Surroundings) -> list[tuple[str, tuple[Sta
     rules: list[tuple[str, tuple[Statement, ...]]] = [
         (REJECT_CHAIN, (ResetTcp(),)),
         (REJECT_CHAIN, (Reject(),)),
-        (FIREWALL_CHECK, (Vmap(_DESTINATION, FIREWALL_IPS.name),)),
+        (FIREWALL_CHECK, (Vmap(DESTINATION, FIREWALL_IPS.name),)),
     ]
     if around.masquerade_all:
         rules.append((_SERVICES, (to_cluster_ip, SetMark())))
     elif own_pods is not None:
         rules.append((_SERVICES, (to_cluster_ip, match_local(own_pods, local=False), SetMark())))
     rules += [
-        (_SERVICES, (Vmap(_DESTINATION, SERVICE_IPS.name),)),
-        (_SERVICES, (DnatMap(_DESTINATION, SINGLE_ENDPOINTS.name),)),
+        (_SERVICES, (Vmap(DESTINATION, SERVICE_IPS.name),)),
+        *[(_SERVICES, (to_cluster_ip, Jump(DIRECT)))] * 2,
+        (DIRECT, (DnatMap(DESTINATION, SINGLE_ENDPOINTS.name),)),
         (_SERVICES, (*_to_node(family, around), Vmap(_PORT, SERVICE_NODE_PORTS.name))),
-        (ENDPOINTS_CHECK, (Vmap(_DESTINATION, NO_ENDPOINTS.name),)),
+        (ENDPOINTS_CHECK, (Vmap(DESTINATION, NO_ENDPOINTS.name),)),
         (NODE_PORTS_CHECK, (*_to_node(family, around), Vmap(_PORT, NO_ENDPOINT_NODE_PORTS.name))),
         (CLUSTER_IPS_CHECK, (to_cluster_ip, Jump(REJECT_CHAIN))),
     ]
@@ -224,10 +221,14 @@ def _to_node(family: NftFamily, around: Surroundings) -> tuple[Statement, ...]:
 
 
 def steps(transaction: Transaction) -> tuple[Transaction, ...]:
-    """*transaction* in the steps that it is to be written in; any but a full one is one step."""
-    if not transaction.full:
-        return (transaction,)
+    """*transaction* in the steps that it is to be written in: two, if it is a full one or has rules that must be in
+    force before the rest."""
     commands = transaction.commands
+    if not transaction.full:
+        if not transaction.ahead:
+            return (transaction,)
+        first = Transaction(transaction.table, commands[: transaction.ahead])
+        return first, Transaction(transaction.table, (commands[0], *commands[transaction.ahead :]))
     checks = tuple(command for command in commands if _is_check(command))
     # As every change does, it begins by seeing whose table it is.
     writer = tuple(

@@ -20,6 +20,7 @@ from sliceplane.nft.statements import (
     CtStatusDnat,
     Dnat,
     DnatMap,
+    Draw,
     Drop,
     FromInterface,
     Goto,
@@ -132,7 +133,9 @@ def _kind(definition: NftContainer, family: NftFamily) -> list[Any]:
     address = "ipv4_addr" if family == "ip" else "ipv6_addr"
     if definition.by_number:
         return ["integer", f"{address} . inet_service", None]
-    types = [{"addr": address, "proto": "inet_proto", "port": "inet_service"}[part] for part in definition.key]
+    types = [
+        {"addr": address, "proto": "inet_proto", "port": "inet_service"}.get(part, "integer") for part in definition.key
+    ]
     value = {"none": None, "verdict": "verdict", "target": f"{address} . inet_service"}[definition.value]
     return [types if len(types) > 1 else types[0], value, definition.timeout_s or None]
 
@@ -209,6 +212,9 @@ def _action(statement: Statement, family: NftFamily) -> list[Any]:
         case DnatMap(fields, name):
             address = {"map": {"key": _fields(fields, family), "data": f"@{name}"}}
             return [{"dnat": {"family": family, "addr": address}}]
+        case Draw(fields, count, name):
+            key = {"concat": [*_fields(fields, family)["concat"], _numgen(count, 0)]}
+            return [{"dnat": {"family": family, "addr": {"map": {"key": key, "data": f"@{name}"}}}}]
         case Dnat(protocol, ip, port):
             return [_match(_PROTOCOL, protocol), {"dnat": {"addr": ip, "port": port}}]
         case GotoOneOf(chains):

@@ -53,7 +53,15 @@ class RemainingTime(NamedTuple):
 #: of the dynamic sets of a table, by name: addresses and how much longer each stays, in seconds
 Memory = Mapping[str, tuple[tuple[str, int], ...]]
 
+
+class Several(NamedTuple):
+    """What is wanted of a destination whose *targets* are drawn from (at least two): ``nft.draws``."""
+
+    targets: tuple[DnatTarget, ...]
+
+
 Value = NftVerdict | DnatTarget | RemainingTime | None
+Wanted = Value | Several
 Item = tuple[Key, Value]
 
 
@@ -83,9 +91,13 @@ class NftContainer:
     timeout_s: int = 0
 
     def definition(self, family: NftFamily) -> str:
-        if self.by_number:
+        if "numgen" in self.key:
             assert self.value == "target", f"{self.name}: numbers are drawn for targets, not for {self.value}"
-            return f"{{ typeof numgen random mod 2 : {family} daddr . {self.protocol} dport; }}"
+            if self.by_number:
+                return f"{{ typeof numgen random mod 2 : {family} daddr . {self.protocol} dport; }}"
+            fields = {"addr": f"{family} daddr", "proto": "meta l4proto", "port": "th dport"}
+            key = " . ".join(fields.get(part, "numgen random mod 2") for part in self.key)
+            return f"{{ typeof {key} : {family} daddr . th dport; }}"
         types = {"addr": "ipv4_addr" if family == "ip" else "ipv6_addr", "proto": "inet_proto", "port": "inet_service"}
         held = {"none": "", "verdict": " : verdict", "target": f" : {types['addr']} . {types['port']}"}
         suffix = held[self.value]
@@ -94,7 +106,7 @@ class NftContainer:
 
     @property
     def by_number(self) -> bool:
-        """Its keys are what ``numgen`` draws."""
+        """Its keys are what ``numgen`` draws, and nothing else."""
         return self.key == ("numgen",)
 
     @property
@@ -264,6 +276,8 @@ class Transaction:
     commands: tuple[Command, ...]
     #: it replaces the table whole, whatever was there
     full: bool = False
+    #: so many commands, of which the first sees whose table it is, must be in force before the rest
+    ahead: int = 0
 
     @property
     def size(self) -> int:

@@ -10,6 +10,7 @@ MASQUERADE_MARK = 1 << 14
 
 NftFamily = Literal["ip", "ip6"]
 Field = Literal["saddr", "daddr", "proto", "dport"]
+DESTINATION: tuple[Field, ...] = ("daddr", "proto", "dport")
 
 
 def _fields(fields: tuple[Field, ...], family: NftFamily) -> str:
@@ -72,6 +73,19 @@ class DnatMap:
 
     def render(self, family: NftFamily) -> str:
         return f"dnat {family} to {_fields(self.fields, family)} map @{self.container}"
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Looks the fields up with a number below ``count``, all equally likely; the destination becomes what is found
+    there.  Without an element the rule ends."""
+
+    fields: tuple[Field, ...]
+    count: int
+    container: str
+
+    def render(self, family: NftFamily) -> str:
+        return f"dnat {family} to {_fields(self.fields, family)} . numgen random mod {self.count} map @{self.container}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +237,7 @@ Statement = (
     | InSet
     | Vmap
     | DnatMap
+    | Draw
     | Jump
     | Reject
     | ResetTcp

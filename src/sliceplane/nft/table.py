@@ -16,9 +16,11 @@ whole when its rules change (``HeldRules``).  A dynamic set belongs to such a ch
 elements are the kernel's, filled by packets.  They outlive every change but a full transaction, into which the caller
 may give what was in them just before (``remember``; ``wants_memory`` says whether it matters).
 
-**Order of commands.**  0. see whose table it is; 1. make the maps and chains that are missing; 2. delete elements; 3.
-add elements, whose verdicts need the chains (a changed value is a deletion and an addition); 4. flush and add rules,
-which need the maps, and which the kernel checks against the elements already there; 5. delete chains and maps.
+**Order of commands.**  0. see whose table it is, and make the rooms that are missing, in a step of their own
+(``nft.layout.steps``), since a packet that asks for its destination must have met their rules; 1. make the maps and
+chains that are missing; 2. delete elements; 3. add elements, whose verdicts need the chains (a changed value is a
+deletion and an addition); 4. flush and add rules, which need the maps, and which the kernel checks against the elements
+already there; 5. delete chains and maps.
 
 **Retirement.**  The kernel evaluates a packet against the rules that were there when the packet entered the hook,
 but looks elements up in the newest version of a map; and kernels before 6.2 refuse to delete a chain in the
@@ -49,6 +51,7 @@ from typing import Final, NamedTuple
 
 from sliceplane.kit.ip import Family
 from sliceplane.nft.build import BalancedChain, Chain, RuleChain, ServiceObjects, build_service, node_port_addresses
+from sliceplane.nft.draws import commands_of
 from sliceplane.nft.elements import RETIRE_AFTER_S, ElementId, Elements, ElementsDraft
 from sliceplane.nft.layout import static_commands, writer_chain
 from sliceplane.nft.names import TABLE
@@ -72,7 +75,7 @@ from sliceplane.nft.objects import (
     RemainingTime,
     TableRef,
     Transaction,
-    Value,
+    Wanted,
 )
 from sliceplane.nft.slots import TARGETS_PER_CHAIN_MAX, Slots, map_of, offset_of
 from sliceplane.nft.statements import Balance, NftFamily
@@ -110,6 +113,7 @@ class TableDraft(ElementsDraft):
     rules: list[Command] = field(default_factory=list)
     removed: list[Command] = field(default_factory=list)
     chains: dict[str, HeldTargets | HeldRules | None] = field(default_factory=dict)
+    made_rooms: tuple[int, ...] = ()
 
 
 class NftRules:
@@ -126,6 +130,7 @@ class NftRules:
         self._held: dict[str, HeldTargets | HeldRules] = {}
         self._slots: dict[str, Slots] = {}  # by protocol
         self._retired: dict[str, float] = {}  # chain -> when its retired part may go
+        self._rooms: tuple[int, ...] = ()  # those that were made; they stay
         self._marked_chains: set[str] = set()
         self.needs_full = True
         self._memory: Memory = {}
@@ -185,15 +190,19 @@ class NftRules:
         self._memory = {}
         draft = self._full(memory) if self.needs_full else self._changes(now)
         self.needs_full = False  # from here on it says what the next one shall be
-        deletions = [DeleteElements(name, tuple(draft.deletions[name])) for name in sorted(draft.deletions)]
-        additions = [AddElements(name, tuple(draft.additions[name])) for name in sorted(draft.additions)]
-        commands: tuple[Command, ...] = (*draft.made, *deletions, *additions, *draft.rules, *draft.removed)
-        if not commands:
+        made = () if draft.full else self._rooms
+        draft.made_rooms = (*made, *sorted(draft.rooms.difference(made)))
+        rooms = [command for room in draft.made_rooms[len(made) :] for command in commands_of(room)]
+        deletions = [DeleteElements(name, tuple(keys)) for name, keys in sorted(draft.deletions.items()) if keys]
+        additions = [AddElements(name, tuple(new)) for name, new in sorted(draft.additions.items()) if new]
+        commands: tuple[Command, ...] = (*deletions, *additions, *draft.rules, *draft.removed)
+        if not (draft.made or commands):
             return None
-        if not draft.full:
-            commands = (FlushChain(self._writer.name), *commands)
         self._draft = draft
-        return Transaction(self.table, commands, draft.full)
+        if draft.full:
+            return Transaction(self.table, (*draft.made, *rooms, *commands), full=True)
+        ahead = 1 + len(rooms) if rooms else 0
+        return Transaction(self.table, (FlushChain(self._writer.name), *rooms, *draft.made, *commands), ahead=ahead)
 
     def on_success(self, now: float) -> None:
         draft = self._draft
@@ -202,6 +211,7 @@ class NftRules:
         if draft.full:
             self._held = {}
             self._retired = {}
+        self._rooms = draft.made_rooms
         for name, held in draft.chains.items():
             self._retired.pop(name, None)
             if held is None:
@@ -348,6 +358,7 @@ class NftRules:
         assert self._draft is None, "a transaction is under way"
         assert not self.needs_full, "what the kernel holds is unknown"
         made: list[Command] = [AddTable(), self._writer, *static_commands(self.table.family, self._around)]
+        made.extend(command for room in self._rooms for command in commands_of(room))
         items: dict[str, list[Item]] = defaultdict(list)
         rules: list[Command] = []
         for name in sorted(self._held):
@@ -394,7 +405,7 @@ class NftRules:
                 targets = wanted.targets if wanted is not None else ()
                 assert set(held.targets[: held.live]) == set(targets), f"{name}: {held} is not {targets}"
 
-    def _wishes(self) -> Iterator[tuple[ServiceKey, ElementId, Value]]:
+    def _wishes(self) -> Iterator[tuple[ServiceKey, ElementId, Wanted]]:
         for key in sorted(self._services):
             for container, element, value in self._services[key].elements:
                 yield key, (container, element), value

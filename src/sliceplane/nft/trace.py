@@ -197,6 +197,8 @@ class _Walk:
                         yield from self._goto(verdict.chain, packet)
             case statements.Balance():
                 yield from self._balance(statement, packet)
+            case statements.Draw(fields, count, name):
+                yield from self._draw(packet, packet.key(fields), count, name)
             case _:
                 after, flow = self._simple(statement, packet)
                 yield _ONE, after, flow
@@ -257,6 +259,16 @@ class _Walk:
             assert isinstance(target, DnatTarget), f"{statement.container} has no target {number}"
             translated = replace(packet, daddr=target.ip, dport=target.port, dnat=True)
             yield Fraction(1, statement.count), translated, "done"
+
+    def _draw(self, packet: Packet, key: Key, count: int, name: str) -> Iterator[_Branch]:
+        """As if it were drawn until a number is found: the rules that follow draw the same again (``nft.draws``)."""
+        elements = self._table.containers[name].elements
+        found = [elements[*key, number] for number in range(count) if (*key, number) in elements]
+        if not found:
+            yield _ONE, packet, "break"
+        for target in found:
+            assert isinstance(target, DnatTarget), f"{name} answers {target}"
+            yield Fraction(1, len(found)), replace(packet, daddr=target.ip, dport=target.port, dnat=True), "done"
 
     def _is_own(self, address: str) -> bool:
         return address in self._own or any(ipaddress.ip_address(address) in network for network in _LOOPBACK)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from sliceplane.nft.build import build_service
+from sliceplane.nft.draws import members_of, room_of
 from sliceplane.nft.layout import (
     ENDPOINTS_CHECK,
     NO_ENDPOINT_NODE_PORTS,
@@ -90,6 +91,8 @@ class PacketDecision:
         before = self.inquiry.flight.packet
         after = self.run.trails[0].packet
         key = (before.daddr, before.proto, before.dport)
+        if room := room_of(self.run.trails[0].packet.chains):
+            return f"{members_of(room).name} {{ {item_text(key, None)} }}"
         return f"{SINGLE_ENDPOINTS.name} {{ {item_text(key, DnatTarget(after.daddr, after.dport))} }}"
 
     @property

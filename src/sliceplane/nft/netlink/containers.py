@@ -55,7 +55,14 @@ _ADDRESS_TYPE: dict[NftFamily, int] = {"ip": 7, "ip6": 8}
 _TYPE_BITS = 6
 # ... for byte orders, of expressions, and of header fields, by header and field
 _NO_ORDER, _HOST_ORDER, _NETWORK_ORDER = 0, 1, 2
-_EXPRESSION_VERDICT, _EXPRESSION_PAYLOAD, _EXPRESSION_CONCATENATION, _EXPRESSION_NUMGEN = 1, 7, 13, 23
+_EXPRESSION_VERDICT, _EXPRESSION_PAYLOAD, _EXPRESSION_META, _EXPRESSION_CONCATENATION, _EXPRESSION_NUMGEN = (
+    1,
+    7,
+    9,
+    13,
+    23,
+)
+_META_L4PROTO = 16
 _FIELDS: dict[tuple[str, str], tuple[int, int]] = {
     ("ip", "saddr"): (12, 11),
     ("ip", "daddr"): (12, 12),
@@ -64,12 +71,15 @@ _FIELDS: dict[tuple[str, str], tuple[int, int]] = {
     ("tcp", "dport"): (8, 2),
     ("udp", "dport"): (6, 2),
     ("sctp", "dport"): (10, 2),
+    ("th", "dport"): (11, 2),
 }
 # ... and in user data of a set, and of an element
 _KEY_ORDER, _DATA_ORDER, _MERGED, _KEY_TYPEOF, _DATA_TYPEOF, _DATA_INTERVAL = 0, 1, 2, 3, 4, 6
 _OPEN_INTERVAL = b"\x01\x04" + host_number(1)
 
 _PORT = struct.Struct(">H2x")
+#: of a key: a destination, and a number that ``numgen`` draws
+_PLACE_PARTS = 4
 
 
 def address(value: str | int, family: NftFamily) -> bytes:
@@ -195,9 +205,16 @@ def element_lists(table: str, name: str, elements: Iterable[bytes], set_id: int 
 def elements(items: Iterable[Item], family: NftFamily) -> Iterator[bytes]:
     """What ``element_lists`` wants, of elements that are to be added."""
     pack_target = _target_packer(family)
+    destination: Key = ()
+    pack_place: Callable[[str | int, DnatTarget], bytes] | None = None
     for key, held in items:
         if isinstance(held, DnatTarget) and len(key) == 1:
             yield pack_target(key, held)
+        elif isinstance(held, DnatTarget) and len(key) == _PLACE_PARTS:
+            if pack_place is None or key[:3] != destination:
+                destination = key[:3]
+                pack_place = _place_packer(_packed(destination, family), family)
+            yield pack_place(key[3], held)
         else:
             yield _element(_packed(key, family), held, family)
 
@@ -236,6 +253,19 @@ def _target_packer(family: NftFamily) -> Callable[[Key, DnatTarget], bytes]:
     return packed
 
 
+def _place_packer(destination: bytes, family: NftFamily) -> Callable[[str | int, DnatTarget], bytes]:
+    """Makes elements of maps of targets by *destination* and number, of which there may be as many."""
+    size = ADDRESS_BYTES[family]
+    sample = nest(LIST_ELEMENT, nest(_KEY, value(destination + bytes(4))), nest(_DATA, value(bytes(size + 4))))
+    begin = 12 + len(destination)
+    head, middle = sample[:begin], sample[begin + 4 : begin + 12]
+    form = struct.Struct(f"={begin}sI8s{size}s4s")
+    pack = form.pack
+    pack_port = _PORT.pack
+    assert form.size == len(sample), f"{form.size} bytes are not {len(sample)}"
+    return lambda number, target: pack(head, number, middle, address(target.ip, family), pack_port(target.port))
+
+
 def _element(packed: bytes, held: Value, family: NftFamily) -> bytes:
     key = nest(_KEY, value(packed))
     if held is None:
@@ -248,10 +278,12 @@ def _element(packed: bytes, held: Value, family: NftFamily) -> bytes:
 
 
 def _packed(key: Key, family: NftFamily) -> bytes:
-    """A number alone is one that ``numgen`` draws; in a concatenation it is a port (``NftContainer.key``)."""
+    """A number alone, or after a port, is one that ``numgen`` draws; any other is a port (``NftContainer.key``)."""
     if len(key) == 1:
         (only,) = key
         return host_number(only) if isinstance(only, int) else address(only, family)
+    if len(key) == _PLACE_PARTS and isinstance(key[2], int) and isinstance(key[3], int):
+        return _packed(key[:3], family) + host_number(key[3])
     parts = []
     for part in key:
         if isinstance(part, int):
@@ -276,16 +308,22 @@ def _joined(kinds: Iterable[int]) -> int:
 
 
 def _userdata(container: NftContainer, family: NftFamily) -> bytes:
+    numgen = _expression(_EXPRESSION_NUMGEN, _order(0, 1) + _order(1, 2) + _order(2, 0))  # random mod 2 offset 0
+    address_of, port_of = _header_field(family, "daddr"), _header_field("th", "dport")
+    if "numgen" in container.key and not container.by_number:
+        known = {"addr": address_of, "proto": _expression(_EXPRESSION_META, _order(0, _META_L4PROTO)), "port": port_of}
+        key = _concatenation(*(known.get(part, numgen) for part in container.key))
+        orders = _order(_KEY_ORDER, _NO_ORDER) + _order(_DATA_ORDER, _NO_ORDER) + _record(_KEY_TYPEOF, key)
+        return orders + _record(_DATA_TYPEOF, _concatenation(address_of, port_of)) + _order(_DATA_INTERVAL, 0)
     if container.by_number:
-        numgen = _expression(_EXPRESSION_NUMGEN, _order(0, 1) + _order(1, 2) + _order(2, 0))  # random mod 2 offset 0
-        parts = _record(0, _header_field(family, "daddr")) + _record(1, _header_field(container.protocol, "dport"))
+        target = _concatenation(address_of, _header_field(container.protocol, "dport"))
         orders = _order(_KEY_ORDER, _HOST_ORDER) + _order(_DATA_ORDER, _NO_ORDER) + _record(_KEY_TYPEOF, numgen)
-        return orders + _record(_DATA_TYPEOF, _expression(_EXPRESSION_CONCATENATION, parts)) + _order(_DATA_INTERVAL, 0)
+        return orders + _record(_DATA_TYPEOF, target) + _order(_DATA_INTERVAL, 0)
     if len(container.key) == 1:
         if container.key != ("addr",) or container.value != "none":
             raise Inexpressible(f"{container}")
         return _order(_KEY_ORDER, _NETWORK_ORDER)
-    joined = _expression(_EXPRESSION_CONCATENATION, b"")
+    joined = _concatenation()
     key = _record(_KEY_TYPEOF, joined)
     if container.value == "none":
         return _order(_KEY_ORDER, _NO_ORDER) + key
@@ -303,6 +341,10 @@ def _order(kind: int, number_: int) -> bytes:
 
 def _expression(kind: int, body: bytes) -> bytes:
     return _order(0, kind) + _record(1, body)
+
+
+def _concatenation(*parts: bytes) -> bytes:
+    return _expression(_EXPRESSION_CONCATENATION, b"".join(_record(at, part) for at, part in enumerate(parts)))
 
 
 def _header_field(header: str, field: str) -> bytes:

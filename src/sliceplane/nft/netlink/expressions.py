@@ -100,8 +100,8 @@ def _lookup(name: str, *, into: int | None = None, set_id: int | None = None, in
     return _make("lookup", *parts)
 
 
-def _numgen(count: int, offset: int = 0) -> bytes:
-    return _make("numgen", number(1, register(0)), number(2, count), number(3, _NUMGEN_RANDOM), number(4, offset))
+def _numgen(count: int, offset: int = 0, word: int = 0) -> bytes:
+    return _make("numgen", number(1, register(word)), number(2, count), number(3, _NUMGEN_RANDOM), number(4, offset))
 
 
 @_remembered
@@ -208,6 +208,10 @@ class Expressions:
                 return (
                     _load(fields, family) + _lookup(name, into=register(0)) + _nat(family, ADDRESS_BYTES[family] // 4)
                 )
+            case statements.Draw(fields, count, name):
+                words = ADDRESS_BYTES[family] // 4
+                loaded = _load(fields, family) + _numgen(count, word=words + len(fields) - 1)
+                return loaded + _lookup(name, into=register(0)) + _nat(family, words)
             case statements.Dnat(protocol, ip, to_port):
                 where = _immediate(0, address(ip, family)) + _immediate(4, port(to_port)[:2])
                 return _is_protocol(protocol) + where + _nat(family, 4, _PORT_SPECIFIED)

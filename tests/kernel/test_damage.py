@@ -46,6 +46,15 @@ def chain_of(host: Host, family: Family) -> str:
     ]
 
 
+def to_be_damaged(family: Family, backends: list[Host]) -> tuple[Any, ...]:
+    """A Service with chains, and those without."""
+    return (
+        *(service(sessionAffinity="ClientIP"), make_slice(family, backends)),
+        *(service("single", 2), make_slice(family, backends[:1], "single")),
+        *(service("several", 3), make_slice(family, backends, "several")),
+    )
+
+
 def damage(what: str, host: Host, family: Family) -> str:
     """The nft command that does it."""
     table, chain = f"{NAMES[family]} sliceplane", chain_of(host, family)
@@ -86,9 +95,7 @@ async def test_whatever_others_break_is_mended_without_any_change(
     backend = Looking(NftRunner(netns=host.netns))
     timing = ProxyTiming(look_period_s=0.05, suspect_period_s=0.1)
     async with running(host, backend=backend, timing=timing) as cluster:
-        cluster.put(service(sessionAffinity="ClientIP"), make_slice(family, backends))
-        cluster.put(service("single", 2), make_slice(family, backends[:1], "single"))
-        cluster.put(service("several", 3), make_slice(family, backends, "several"))
+        cluster.put(*to_be_damaged(family, backends))
         cluster.synced()
         await cluster.written()
         good = whole(host, family)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from tests.kernel import test_damage as damaged
-from tests.kernel.cluster import running, service
+from tests.kernel.cluster import running
 from tests.kernel.netns import Host, Net
 from tests.kernel.proxy_process import create, make_slice, started
 from tests.ports import free_port
@@ -197,8 +197,7 @@ async def test_a_look_names_whatever_others_did(net: Net, backends: list[Host], 
     host = net.add_host(f"look{family[-1]}", ip4=f"10.10.0.{family[-1]}/16", ip6=f"fd10::7:{family[-1]}/64")
     timing = ProxyTiming(look_period_s=3600.0)
     async with running(host, backend=Nftables(NftRunner(netns=host.netns)), timing=timing) as cluster:
-        cluster.put(service(), damaged.make_slice(family, backends))
-        cluster.put(service("single", 2), damaged.make_slice(family, backends[:1], "single"))
+        cluster.put(*damaged.to_be_damaged(family, backends))
         cluster.synced()
         await cluster.written()
         assert await cluster.proxy.differences() == ()

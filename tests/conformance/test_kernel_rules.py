@@ -55,6 +55,18 @@ def test_a_random_choice_is_every_choice() -> None:
     assert found(listing([by_number("@ends")], ends=TWO)) == both
 
 
+def test_a_number_drawn_after_the_destination_is_every_number_of_that_destination() -> None:
+    draw = {"dnat": {"addr": {"map": {"key": {"concat": [DADDR, PROTOCOL, DPORT, {"numgen": {}}]}, "data": "@places"}}}}
+    places = [
+        [{"concat": [ip, "tcp", 80, number]}, {"concat": [f"10.1.0.{end}", 8080]}]
+        for ip, number, end in (("10.96.0.10", 0, 1), ("10.96.0.10", 3, 2), ("10.96.0.11", 1, 3))
+    ]
+    text = listing(services=([draw], [draw]), places=places)
+    assert found(text) == ["10.1.0.1:8080", "10.1.0.2:8080"]
+    assert found(text, address="10.96.0.11") == ["10.1.0.3:8080"]
+    assert found(text, address="10.96.0.12") == []
+
+
 def test_a_random_chain_is_every_chain() -> None:
     chains = {"set": [[0, {"goto": {"target": "one"}}], [1, {"goto": {"target": "two"}}]]}
     assert found(listing([{"vmap": {"key": {"numgen": {}}, "data": chains}}])) == ["10.1.0.1:8080", "10.1.0.2:80"]

@@ -2,9 +2,9 @@
 of their own.
 
 A rule for each Service makes a change of any Service cost what there is of all of them: whenever a rule comes, or an
-element that leads to a chain, the kernel walks every chain behind every verdict map, from each base chain (measured:
-``benchmarks.tools.kernel_walk``).  Data are not walked.  So here everything that belongs to a Service is data, and the rules
-are the same for all.
+element that leads to a chain, the kernel walks every chain behind every verdict map, from each base chain
+(``benchmarks.tools.kernel_walk`` measures it).  Data are not walked.  So here everything that belongs to a Service is
+data, and the rules are the same for all.
 
 *Room.*  A destination has room for 4, 16, 64 ... endpoints (``ROOMS``).  It is an element of the set of its room, and
 each of its endpoints is an element of the room's map: from the destination and a number below the room to the target.

@@ -141,7 +141,7 @@ class _Walk:
         wanted = self._value(key)
         for element in self._elements(data):
             at, value = element
-            if wanted is _RANDOM or _contains(_bare(at), wanted):
+            if _contains(_bare(at), wanted):
                 yield value
 
     def _elements(self, data: Any) -> Iterable[Any]:
@@ -187,6 +187,8 @@ def _bare(element: Any) -> Any:
 
 
 def _contains(element: Any, value: Any) -> bool:
+    if value is _RANDOM:
+        return True
     match element:
         case {"concat": parts}:
             return isinstance(value, tuple) and all(map(_contains, parts, value))

@@ -39,12 +39,16 @@ _PROBE = """\
 add table ip sliceplane-probe
 add map ip sliceplane-probe endpoints { typeof numgen random mod 2 : ip daddr . tcp dport; }
 add map ip sliceplane-probe single { type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service; }
+add map ip sliceplane-probe several { \
+typeof ip daddr . meta l4proto . th dport . numgen random mod 2 : ip daddr . th dport; }
 add map ip sliceplane-probe services { type ipv4_addr . inet_proto . inet_service : verdict; }
 add chain ip sliceplane-probe output { type nat hook output priority -100; }
 add chain ip sliceplane-probe service
 add rule ip sliceplane-probe service meta l4proto tcp dnat ip to numgen random mod 2 offset 2 map @endpoints
 add rule ip sliceplane-probe output ip daddr . meta l4proto . th dport vmap @services
 add rule ip sliceplane-probe output dnat ip to ip daddr . meta l4proto . th dport map @single
+add rule ip sliceplane-probe output \
+dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 4 map @several
 add set ip sliceplane-probe clients { type ipv4_addr; flags dynamic,timeout; timeout 10s; }
 add rule ip sliceplane-probe service update @clients { ip saddr }
 add rule ip sliceplane-probe output fib daddr type local meta mark set meta mark or 0x4000

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.nft.machine import CLIENT, VIP, Machine, evenly, make_slice, service
 from tests.nft.test_single_endpoints import elements, taken, touches_no_chain
 
-from sliceplane.nft.draws import DRAWS, ROOMS, Places, commands_of, endpoints_of, members_of, placed
+from sliceplane.nft.draws import DRAWS, ROOMS, RoomPlaces, commands_of, endpoints_of, members_of, placed
 from sliceplane.nft.layout import steps
 from sliceplane.nft.objects import AddElements, AddRule, DeleteElements, DnatTarget, FlushChain
 from sliceplane.nft.slots import TARGETS_PER_CHAIN_MAX
@@ -123,7 +123,7 @@ def test_who_stays_keeps_the_number(before: tuple[int, ...], after: tuple[int, .
 
 
 def test_a_hole_is_filled_first() -> None:
-    held = Places(16, (*targets(1, 2), None, *targets(3)))
+    held = RoomPlaces(16, (*targets(1, 2), None, *targets(3)))
     assert placed(targets(1, 2, 3, 4), held).targets == targets(1, 2, 4, 3)
     assert placed(targets(1, 2), held).targets == targets(1, 2)
 

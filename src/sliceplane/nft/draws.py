@@ -45,7 +45,7 @@ DRAWS: Final = _AGAIN**_LEVELS
 DIRECT: Final = "cluster-ip-endpoints"
 
 
-class Places(NamedTuple):
+class RoomPlaces(NamedTuple):
     """A destination's room, and who is at each number; ``None``: nobody (never the last one)."""
 
     room: int
@@ -88,11 +88,11 @@ def room_of(chains: tuple[str, ...]) -> int:
     return next((int(chain.split("-")[1]) for chain in chains if chain.startswith("draw-")), 0)
 
 
-def placed(wanted: tuple[DnatTarget, ...], held: Places | None = None) -> Places:
+def placed(wanted: tuple[DnatTarget, ...], held: RoomPlaces | None = None) -> RoomPlaces:
     """*wanted*, each where it was in *held*, in the same room if it can be."""
     count = len(wanted)
     if held is None or not held.room * 3 < count * 16 <= held.room * 16:
-        return Places(next(room for room in ROOMS if room >= count), wanted)
+        return RoomPlaces(next(room for room in ROOMS if room >= count), wanted)
     missing = dict.fromkeys(wanted)
     targets: list[DnatTarget | None] = []
     for target in held.targets:
@@ -111,4 +111,4 @@ def placed(wanted: tuple[DnatTarget, ...], held: Places | None = None) -> Places
     targets.extend(missing)
     while targets[-1] is None:
         targets.pop()
-    return Places(held.room, tuple(targets))
+    return RoomPlaces(held.room, tuple(targets))

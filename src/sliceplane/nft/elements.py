@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from sliceplane.nft.draws import Places, endpoints_of, members_of, placed
+from sliceplane.nft.draws import RoomPlaces, endpoints_of, members_of, placed
 from sliceplane.nft.layout import SERVICE_IPS, SINGLE_ENDPOINTS
 from sliceplane.nft.objects import DnatTarget, Item, Key, NftVerdict, Several, Value, Wanted
 from sliceplane.proxy.model import ServiceKey
@@ -35,13 +35,13 @@ from sliceplane.proxy.plane import Shares, with_share
 RETIRE_AFTER_S = 1.0
 
 ElementId = tuple[str, Key]  # container, key
-Held = Value | Places
+Held = Value | RoomPlaces
 
 
 def _stored(element: ElementId, held: Held) -> Iterator[tuple[str, list[Item]]]:
     """The elements that *held* consists of in the kernel, by the containers that they are in."""
     container, key = element
-    if isinstance(held, Places):
+    if isinstance(held, RoomPlaces):
         yield members_of(held.room).name, [(key, None)]
         yield endpoints_of(held.room).name, held.items(key)
     elif isinstance(held, DnatTarget) and container == SERVICE_IPS.name:
@@ -64,12 +64,12 @@ class ElementsDraft:
     deletions: dict[str, list[Key]] = field(default_factory=partial(defaultdict, list))
     additions: dict[str, list[Item]] = field(default_factory=partial(defaultdict, list))
     held: dict[ElementId, tuple[Held] | None] = field(default_factory=dict)
-    kept: dict[ElementId, DnatTarget | Places | None] = field(default_factory=dict)
+    kept: dict[ElementId, DnatTarget | RoomPlaces | None] = field(default_factory=dict)
     #: those that are used
     rooms: set[int] = field(default_factory=set)
 
     def add(self, element: ElementId, held: Held) -> None:
-        if isinstance(held, Places):
+        if isinstance(held, RoomPlaces):
             self.rooms.add(held.room)
         for container, items in _stored(element, held):
             self.additions[container].extend(items)
@@ -85,7 +85,7 @@ class Elements:
     def __init__(self) -> None:
         self._claims: dict[ElementId, Shares[Wanted]] = {}
         self._held: dict[ElementId, Held] = {}
-        self._kept: dict[ElementId, DnatTarget | Places] = {}
+        self._kept: dict[ElementId, DnatTarget | RoomPlaces] = {}
         #: when what is kept may go
         self.kept_until: dict[ElementId, float] = {}
         self._marked: set[ElementId] = set()
@@ -126,14 +126,14 @@ class Elements:
     ) -> None:
         made = None if after is None else (_made(after[0]),)
         match before, after:
-            case (Places() as old,), (Several(targets),):
+            case (RoomPlaces() as old,), (Several(targets),):
                 new = placed(targets, old)
                 made = (new,)
                 if new.room == old.room:
                     _rearrange(draft, element, old, new)
                     return
                 draft.remove(element, old)
-            case (DnatTarget() | Places() as targets,), (NftVerdict(),):
+            case (DnatTarget() | RoomPlaces() as targets,), (NftVerdict(),):
                 draft.kept[element] = targets
             case (value,), _:
                 draft.remove(element, value)
@@ -196,12 +196,12 @@ class Elements:
 
 def _is_as(held: Held, wanted: Wanted) -> bool:
     """Whether nothing is to be changed."""
-    if isinstance(held, Places):
+    if isinstance(held, RoomPlaces):
         return isinstance(wanted, Several) and held.holds(wanted.targets)
     return held == wanted
 
 
-def _rearrange(draft: ElementsDraft, element: ElementId, before: Places, after: Places) -> None:
+def _rearrange(draft: ElementsDraft, element: ElementId, before: RoomPlaces, after: RoomPlaces) -> None:
     """Within their room."""
     old, new = dict(before.items(element[1])), dict(after.items(element[1]))
     name = endpoints_of(after.room).name

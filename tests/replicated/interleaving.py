@@ -167,8 +167,6 @@ class World:
         if number is not None:
             head, name = self.etcd.head, self.head_name()
             node.inbox.append(lambda: replica.on_head(number, head, name, self.now))
-        if replica.take_turn(self.now):
-            self.etcd.txn(_only(self.layout.turn(replica.server)))
         if replica.has_idle_turn():
             self.etcd.txn(_gone(self.layout.turn(replica.server)))
 
@@ -276,12 +274,6 @@ def shown(store: Store) -> dict[str, Any]:
                 document["metadata"].pop(member, None)
             found[f"{resource}/{record.key.path}"] = document
     return found
-
-
-def _only(key: bytes) -> Any:
-    from sliceplane.shell.server.storage.etcd import wire
-
-    return wire.TxnRequest(success=[wire.put(key, b"{}")])
 
 
 def _gone(key: bytes) -> Any:

@@ -19,7 +19,8 @@ from sliceplane.store.batches import Ticket
 from sliceplane.store.turns import PATIENCE_S
 
 OPTIONS = WriteOptions()
-POD = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
+#: without a token's volume, whose name is drawn
+POD = {"spec": {"containers": [{"name": "c", "image": "i"}], "automountServiceAccountToken": False}}
 
 
 def create(resource: Resource, name: str, namespace: str = "default", **members: Any) -> Callable[[Registry], Any]:

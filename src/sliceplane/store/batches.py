@@ -51,6 +51,8 @@ class Batch:
     turns_over: tuple[str, ...]
     #: if the log refuses it, it asks for a turn by that
     asks: bool
+    #: the position at which the oldest of its steps came; what was written since it has waited for
+    since: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Group:
     rows: tuple[StoredRow, ...]
     #: versions up to this one were given out by a history that is lost, or may have been; 0: none
     beyond: int = 0
+    #: see ``Batch``; 0: not told
+    since: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ FeedItem = Group | TurnAsked | TurnGone
 class Ticket:
     """One step on its way.  *step* runs any number of times, and what it did last counts."""
 
-    __slots__ = ("_done", "abandoned", "confirm", "error", "result", "revision_of", "seen", "step", "until")
+    __slots__ = ("_done", "abandoned", "arrived", "confirm", "error", "result", "revision_of", "seen", "step", "until")
 
     def __init__(
         self, step: Callable[[], Any], revision_of: Callable[[Any], int], done: Callable[[Any, Exception | None], None]
@@ -101,6 +105,8 @@ class Ticket:
         self.confirm = False
         #: the position at which it was decided
         self.seen = 0
+        #: the position at which it was submitted
+        self.arrived = 0
         #: no writer waits for it: it is not run again
         self.abandoned = False
 

@@ -90,6 +90,7 @@ class Replica:
 
     def submit(self, ticket: Ticket, now: float) -> None:
         """Run the step, at once or when it is our turn."""
+        ticket.arrived = self.position
         self._queue.append(ticket)
         self._run_queue(now)
 
@@ -105,6 +106,8 @@ class Replica:
 
     def must_wait(self, now: float) -> bool:
         """Whatever ran now would be refused, or would push in."""
+        if self._in_flight is not None and self.turns.alternates:
+            return True  # what ran now would be after it, and the next batch is another server's
         return self.head > self.position or self.turns.next_deadline(now) is not None
 
     def _run_queue(self, now: float) -> None:
@@ -173,20 +176,9 @@ class Replica:
         self._last_number += 1
         over = (self.server, *self.turns.overdue(now))
         asks = not self.turns.own_position
-        self._in_flight = Batch(self._last_number, self.position, self.name, events, over, asks)
+        since = self._waiting[0].arrived if self._waiting else self.position
+        self._in_flight = Batch(self._last_number, self.position, self.name, events, over, asks, since)
         return self._in_flight
-
-    def take_turn(self, now: float) -> bool:
-        """Whether to ask for a turn now: we have work, others go first, and they do not know of us.
-
-        ``turns.asking`` is then set; who could not ask takes it back.
-        """
-        waits = bool(self._queue) or self._staged_left
-        known = self.turns.own_position or self.turns.asking
-        if not waits or known or self.turns.next_deadline(now) is None:
-            return False
-        self.turns.asking = True
-        return True
 
     def has_idle_turn(self) -> bool:
         """Our turn is asked for and there is nothing to do with it: it had better go."""
@@ -195,7 +187,7 @@ class Replica:
     def on_taken(self, number: int, position: int, now: float) -> None:
         """The log took our batch."""
         if self._in_flight is not None and self._in_flight.number == number:
-            self._settle(position)
+            self._settle(position, now)
             self._after_progress(now)
 
     def on_refused(self, number: int, head: int) -> None:
@@ -220,13 +212,14 @@ class Replica:
         """Whether the fate of our batch *number* is still open."""
         return self._in_flight is not None and self._in_flight.number == number
 
-    def _settle(self, position: int) -> None:
+    def _settle(self, position: int, now: float) -> None:
         assert self._in_flight is not None, "there is a batch to settle"
         events = self._store.on_durable(self._in_flight.events[-1].revision)
         self._in_flight = None
         self.batches += 1
         self.commits += len(events)
         self.turns.on_gone(self.server)
+        self.turns.on_own_batch(position, now)
         self._publish(events, position, HeadName(self.server, self._last_number, self._store.revision))
         done = [ticket for ticket in self._waiting if ticket.until <= self._store.revision]
         self._waiting = [ticket for ticket in self._waiting if ticket.until > self._store.revision]
@@ -261,17 +254,17 @@ class Replica:
         for item in items:
             if isinstance(item, Group):
                 if item.position > self.position:
-                    self._on_group(item)
+                    self._on_group(item, now)
             elif isinstance(item, TurnAsked):
                 self.turns.on_asked(item.server, item.position, now)
             else:
                 self.turns.on_gone(item.server)
         self._after_progress(now)
 
-    def _on_group(self, group: Group) -> None:
+    def _on_group(self, group: Group, now: float) -> None:
         own = self._in_flight
         if own is not None and group.name[:2] == (self.server, own.number):
-            self._settle(group.position)
+            self._settle(group.position, now)
             return
         if own is not None:
             self.conflicts += 1
@@ -285,6 +278,7 @@ class Replica:
             raise
         self._store.follow(events)
         self._on_changed(keys | {event.record.key for event in events})
+        self.turns.on_batch(group.name.server, group.position, group.since, now)
         self._publish(events, group.position, group.name)
         if group.beyond > self._store.revision:
             self._store.go_beyond(group.beyond)

@@ -1,12 +1,17 @@
 """Servers that write to one log: whose turn it is, so that none starves, and how far a cache must be for a read.
 
-The winner of a race knows the newest state first, and would win the next race too.  So a server that lost, or that
-waits with work in hand, *asks for a turn*: it puts a key of its own, and the order in which the log took these keys is
-the order of turns.  All servers let the oldest of them go first; a batch takes its own server's key away in the same
-transaction.  With two busy servers batches alternate, and nothing is executed that would have to be redone.
+The winner of a race knows the newest state first, and would win the next race too.  So a server whose batch was refused
+*asks for a turn*: it puts a key of its own, and the order in which the log took these keys is the order of turns.  All
+servers let the oldest of them go first; a batch takes its own server's key away in the same transaction.
 
-Turns are a courtesy, never a lock: no server waits longer than ``PATIENCE_S`` for one turn, and who lost patience takes
-the key away with its next batch.  A server that died or hangs costs the others that time, once.
+Asking costs a refused batch, so servers that stay busy are *expected* instead.  A batch says where its server was in
+the log when it had work for it.  If that was before our first batch after its last one, it was ready at the time when
+that one was taken, and so it will be after our next one: we let it go first without being asked.  With two busy servers
+batches alternate, none is refused, and nothing is executed that would have to be redone.
+
+Both are a courtesy, never a lock.  No server waits longer than ``PATIENCE_S`` for one turn, and who lost patience takes
+the key away with its next batch; for a server that is expected it waits about twice as long as the others took so far,
+and does so once.  A server that died, hangs or has nothing more to do costs the others that time, once.
 
 Linearizable reads from a cache (``ReadIndex``): ask the log where its head is, wait until the cache has got there.  One
 question serves all reads that waited when it was asked.  A later one waits for the next one: an answer says
@@ -20,12 +25,28 @@ from typing import Final, NamedTuple
 
 #: time for another server to see the newest state, redo its work, and have it stored
 PATIENCE_S: Final = 0.25
+#: so long a server is waited for that did not ask and is expected
+EXPECTED_S_MIN: Final = 0.002
+EXPECTED_S_MAX: Final = 0.05
+#: who wrote nothing while we wrote so many batches is no rival
+FORGOTTEN_AFTER_BATCHES: Final = 16
 
 
 class _Turn(NamedTuple):
     #: where the log has it; older ones go first
     position: int
     seen_at: float
+
+
+class _Writer(NamedTuple):
+    #: of its newest batch
+    position: int
+    #: of the first batch of ours after that; 0: there is none
+    followed_by: int
+    #: of ours, since then
+    batches: int
+    #: it had work by then, the last time
+    expected: bool
 
 
 class Turns:
@@ -36,25 +57,63 @@ class Turns:
         self._others: dict[str, _Turn] = {}
         #: where our key is; 0: there is none that we know of
         self.own_position = 0
-        #: we asked, and the log has not shown it yet
-        self.asking = False
+        #: servers that wrote lately
+        self._writers: dict[str, _Writer] = {}
+        #: our newest batch, and until when those who are expected go first after it
+        self._own_batch = 0
+        self._expected_until = 0.0
+        self._newest_batch_at = 0.0
+        #: what an expected server needs from the newest batch to its own
+        self._pace_s = EXPECTED_S_MAX
 
     def on_asked(self, server: str, position: int, now: float) -> None:
         if server == self._own:
             self.own_position = position
-            self.asking = False
         else:
             self._others[server] = _Turn(position, now)
 
     def on_gone(self, server: str) -> None:
         if server == self._own:
             self.own_position = 0
-            self.asking = False
         else:
             self._others.pop(server, None)
 
+    def on_own_batch(self, position: int, now: float) -> None:
+        """The log has a batch of ours, the newest."""
+        writers: dict[str, _Writer] = {}
+        for server, writer in self._writers.items():
+            if writer.batches < FORGOTTEN_AFTER_BATCHES:
+                came = writer.position > self._own_batch
+                followed_by = writer.followed_by or position
+                expected = writer.expected and came
+                writers[server] = _Writer(writer.position, followed_by, writer.batches + 1, expected)
+        self._writers = writers
+        self._own_batch = position
+        patience_s = min(2 * self._pace_s + EXPECTED_S_MIN, EXPECTED_S_MAX)
+        self._expected_until = now + patience_s * sum(writer.expected for writer in writers.values())
+        self._newest_batch_at = now
+
+    def on_batch(self, server: str, position: int, since: int, now: float) -> None:
+        """The log has a batch of another server, the newest; *since* is where that server was when it had work."""
+        before = self._writers.get(server)
+        expected = False
+        if before is not None:
+            expected = 0 < since < before.followed_by if before.followed_by else before.expected
+            if before.expected:
+                self._pace_s += (min(now - self._newest_batch_at, EXPECTED_S_MAX) - self._pace_s) / 4
+        self._writers[server] = _Writer(position, 0, 0, expected)
+        self._newest_batch_at = now
+
+    @property
+    def alternates(self) -> bool:
+        """Another server goes first after our next batch."""
+        return any(writer.expected for writer in self._writers.values())
+
     def reset(self, asked: Iterable[tuple[str, int]], now: float) -> None:
         self._others.clear()
+        self._writers.clear()
+        self._own_batch = 0
+        self._expected_until = 0.0
         self.on_gone(self._own)
         for server, position in asked:
             self.on_asked(server, position, now)
@@ -66,6 +125,10 @@ class Turns:
             for turn in self._others.values()
             if now < turn.seen_at + PATIENCE_S and not 0 < self.own_position < turn.position
         ]
+        if now < self._expected_until and any(
+            writer.expected and writer.position < self._own_batch for writer in self._writers.values()
+        ):
+            before_us.append(self._expected_until)
         return max(before_us, default=None)
 
     def overdue(self, now: float) -> tuple[str, ...]:

@@ -281,8 +281,6 @@ class ReplicatedCommitter:
         number = replica.take_read()
         if number is not None:
             self._ask(number)
-        if replica.take_turn(now):
-            self._backend.ask_turn(self._threaded(self._turn_asked))
         if replica.has_idle_turn() and not self._dropping_turn:
             self._dropping_turn = True
             self._backend.drop_turn(self._threaded(self._turn_dropped))
@@ -364,10 +362,6 @@ class ReplicatedCommitter:
     def _ask_again(self, number: int) -> None:
         self.replica.reads.on_no_answer(number)
         self._act_soon()
-
-    def _turn_asked(self, error: EtcdError | None) -> None:
-        if error is not None:
-            self.replica.turns.asking = False
 
     def _turn_dropped(self, error: EtcdError | None) -> None:
         # Either way the feed tells when it is gone; not before is it tried again.

@@ -367,10 +367,6 @@ class EtcdBackend:
 
         self.client.call("range", wire.RangeRequest(key=self.layout.head), ended)
 
-    def ask_turn(self, done: Callable[[EtcdError | None], None]) -> None:
-        request = wire.TxnRequest(success=[wire.put(self.layout.turn(self.server), b"{}")])
-        self.client.call("txn", request, lambda _, error: done(error))
-
     def drop_turn(self, done: Callable[[EtcdError | None], None]) -> None:
         request = wire.TxnRequest(success=[wire.delete(self.layout.turn(self.server))])
         self.client.call("txn", request, lambda _, error: done(error))

@@ -4,7 +4,7 @@
     PREFIX/head                              the newest batch: who wrote it, the revision after it, the batch that it
                                              rests on, and the events that the objects' keys do not show
     PREFIX/objects/RESOURCE/NAMESPACE/NAME   the newest version of an object (cluster scope: without NAMESPACE)
-    PREFIX/turns/SERVER                      a server that waits for its turn to write
+    PREFIX/turns/SERVER                      a server whose batch was refused, and that waits for its turn
     PREFIX/compaction                        the revision up to which history was dropped, and etcd's for it
     PREFIX/identity                          fingerprints of the authority and the token key that all servers share
 
@@ -87,6 +87,8 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     origin: Origin | None = None
     #: versions up to this one may have been given out by a history that is lost
     beyond: int = 0
+    #: etcd's revision of the head that its server knew when it had work for this batch
+    since: int = 0
 
     @property
     def name(self) -> HeadName:
@@ -159,7 +161,9 @@ class Layout:
         at_keys = {event.revision for event in kept}
         others = tuple(_row_of(event) for event in batch.events if event.revision not in at_keys)
         revision = batch.events[-1].revision
-        head = Head(revision, server, batch.number, len(batch.events), others, str(batch.after), origin)
+        head = Head(
+            revision, server, batch.number, len(batch.events), others, str(batch.after), origin, since=batch.since
+        )
         operations = [wire.put(self.object(event.record.key), encode_event(event)) for event in kept]
         operations += [wire.delete(self.object(key)) for key, event in last.items() if event.type is EventType.DELETED]
         operations += [wire.delete(self.turn(name)) for name in batch.turns_over]
@@ -240,7 +244,7 @@ class Layout:
             rows = sorted((*rows, *map(_stored, head.others)), key=lambda row: row.record.revision)
             if len(rows) != head.events:
                 raise Damaged(f"batch {head.batch} of {head.server} has {head.events} events, {len(rows)} are there")
-            yield Group(position, head.name, head.after, tuple(rows), head.beyond)
+            yield Group(position, head.name, head.after, tuple(rows), head.beyond, head.since)
         elif any(event.kv.key.startswith(self.objects) for event in events):
             raise Damaged(f"{events[0].kv.key.decode()} was changed by something that is no server of ours")
         yield from turns

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 PATIENCE_S: Final = 0.25
 #: so long a server is waited for that did not ask and is expected
 EXPECTED_S_MIN: Final = 0.002
-EXPECTED_S_MAX: Final = 0.05
+EXPECTED_S_MAX: Final = 0.025
 #: who wrote nothing while we wrote so many batches is no rival
 FORGOTTEN_AFTER_BATCHES: Final = 16
 
@@ -63,7 +63,7 @@ class Turns:
         self._own_batch = 0
         self._expected_until = 0.0
         self._newest_batch_at = 0.0
-        #: what an expected server needs from the newest batch to its own
+        #: what a server that is ready needs from the newest batch to its own
         self._pace_s = EXPECTED_S_MAX
 
     def on_asked(self, server: str, position: int, now: float) -> None:
@@ -99,7 +99,7 @@ class Turns:
         expected = False
         if before is not None:
             expected = 0 < since < before.followed_by if before.followed_by else before.expected
-            if before.expected:
+            if expected:
                 self._pace_s += (min(now - self._newest_batch_at, EXPECTED_S_MAX) - self._pace_s) / 4
         self._writers[server] = _Writer(position, 0, 0, expected)
         self._newest_batch_at = now
@@ -120,6 +120,8 @@ class Turns:
 
     def next_deadline(self, now: float) -> float | None:
         """Until when another server goes first; ``None``: it is ours."""
+        if not self._others and now >= self._expected_until:
+            return None
         before_us = [
             turn.seen_at + PATIENCE_S
             for turn in self._others.values()

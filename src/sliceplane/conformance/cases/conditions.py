@@ -16,7 +16,7 @@ CASES: Final = (
     Case(
         "absent-ready-is-ready",
         "An endpoint without conditions is ready",
-        ("sercand/kuberesolver#66", "discovery.k8s.io/v1 EndpointConditions"),
+        ("envoyproxy/gateway#2407", "coredns/coredns#4632", "sercand/kuberesolver#66"),
         given=(slice_("a", pod(1, conditions={}), pod(2)),),
         story=(CHECK, slice_("a", pod(1, conditions={}), pod(2, conditions={})), CHECK),
     ),

@@ -30,14 +30,14 @@ CASES: Final = (
     Case(
         "one-endpoint-without-a-hint",
         "One ready endpoint without a hint switches them off",
-        ("kubernetes/kubernetes#123401", "KEP-2433"),
+        ("cilium/cilium#41116", "KEP-2433"),
         given=(slice_("a", _east(1), _west(2)),),
         story=(CHECK, slice_("a", _east(1), _west(2), pod(3)), CHECK, slice_("a", _east(1), _west(2)), CHECK),
     ),
     Case(
         "hints-half-there",
         "While the slices are updated one after the other, half of the hints are missing",
-        ("kubernetes/kubernetes#103888", "KEP-2433"),
+        ("cilium/cilium#41116", "KEP-2433"),
         given=(slice_("a", pod(1)), slice_("b", pod(2, zone="west"))),
         story=(CHECK, slice_("a", _east(1)), CHECK, slice_("b", _west(2)), CHECK),
     ),
@@ -58,14 +58,14 @@ CASES: Final = (
     Case(
         "unready-endpoint-without-a-hint",
         "An endpoint that is not ready may lack a hint: the others' stay in force",
-        ("kubernetes/kubernetes#123401", "KEP-2433"),
+        ("cilium/cilium#47960", "KEP-2433"),
         given=(slice_("a", _east(1), _west(2), pod(3, conditions={"ready": False})),),
         story=(CHECK,),
     ),
     Case(
         "hints-are-withdrawn",
         "Without hints everybody is for everybody again",
-        ("kubernetes/kubernetes#103888",),
+        ("kubernetes/kubernetes#114215",),
         given=(slice_("a", _east(1), _west(2)),),
         story=(CHECK, slice_("a", pod(1), pod(2, zone="west")), CHECK),
     ),

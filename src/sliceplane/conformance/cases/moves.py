@@ -69,7 +69,7 @@ CASES: Final = (
     Case(
         "address-of-a-ghost",
         "A Pod that ends and a new one have the same address: the new one counts",
-        ("kubernetes/kubernetes#135334",),
+        ("kubernetes/kubernetes#135593",),
         given=(slice_("a", pod(1), pod(2)),),
         story=(
             CHECK,
@@ -84,7 +84,7 @@ CASES: Final = (
     Case(
         "ghost-comes-in-a-later-slice",
         "The slice of the Pod that ends is told after the one of the new Pod",
-        ("kubernetes/kubernetes#135334",),
+        ("kubernetes/kubernetes#135593", "kubernetes/kubernetes#135334"),
         given=(slice_("a", pod(3, at=1)), slice_("b", pod(2))),
         story=(CHECK, slice_("b", pod(2), pod(1, conditions=_GOING)), CHECK, slice_("b", pod(2)), CHECK),
     ),

@@ -20,12 +20,16 @@ def _elsewhere(number: int, **keywords: Any) -> Document:
     return pod(number, zone="west", **keywords)
 
 
+#: one endpoint here, one elsewhere
+_GIVEN: Final = (_LOCAL, slice_("a", pod(1), _elsewhere(2)))
+
+
 CASES: Final = (
     Case(
         "only-endpoints-of-the-node",
         "With the policy Local the endpoints of other nodes are left out",
         ("projectcalico/calico#8255", "KEP-2086"),
-        given=(_LOCAL, slice_("a", pod(1), _elsewhere(2))),
+        given=_GIVEN,
         story=(CHECK, slice_("a", pod(1), _elsewhere(2), pod(3)), CHECK),
         needs=_NEEDS,
     ),
@@ -33,7 +37,7 @@ CASES: Final = (
         "no-endpoint-of-the-node",
         "With the policy Local and no endpoint here there is none, however many are elsewhere",
         ("kubernetes/kubernetes#106497", "linkerd/linkerd2#12311"),
-        given=(_LOCAL, slice_("a", pod(1), _elsewhere(2))),
+        given=_GIVEN,
         story=(CHECK, slice_("a", _elsewhere(2)), CHECK, slice_("a", _elsewhere(2), pod(3)), CHECK),
         needs=_NEEDS,
     ),
@@ -41,7 +45,7 @@ CASES: Final = (
         "endpoint-of-the-node-is-not-ready",
         "With the policy Local an endpoint elsewhere does not stand in for the one here that is not ready",
         ("linkerd/linkerd2#12311", "KEP-2086"),
-        given=(_LOCAL, slice_("a", pod(1), _elsewhere(2))),
+        given=_GIVEN,
         story=(CHECK, slice_("a", pod(1, conditions=_NOT_READY), _elsewhere(2)), CHECK),
         needs=_NEEDS,
     ),
@@ -49,7 +53,7 @@ CASES: Final = (
         "endpoints-of-the-node-terminate",
         "With the policy Local those of the node that end and serve are its fall-back",
         ("kubernetes/kubernetes#106497", "KEP-1669"),
-        given=(_LOCAL, slice_("a", pod(1), _elsewhere(2))),
+        given=_GIVEN,
         story=(
             CHECK,
             slice_("a", pod(1, conditions=_GOING), _elsewhere(2)),

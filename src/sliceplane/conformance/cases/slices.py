@@ -32,7 +32,7 @@ CASES: Final = (
     Case(
         "second-slice-appears",
         "A Service grows past its first slice",
-        ("kubernetes/kubernetes#127370", "sercand/kuberesolver#66"),
+        ("cilium/cilium#11947", "sercand/kuberesolver#66"),
         given=(slice_("a", *pods(range(1, 4))),),
         story=(CHECK, slice_("b", pod(4)), CHECK, slice_("b", pod(4), pod(5)), CHECK),
     ),
@@ -74,14 +74,14 @@ CASES: Final = (
     Case(
         "slice-gets-another-name",
         "The endpoints come in a new slice, then the old one goes",
-        ("kubernetes/kubernetes#99345", "kubernetes/kubernetes#93374"),
+        ("cilium/cilium#11947",),
         given=(slice_("a", *pods(range(1, 4))),),
         story=(CHECK, slice_("b", *pods(range(1, 4))), CHECK, Delete("EndpointSlice", "a"), CHECK),
     ),
     Case(
         "slice-is-made-anew",
         "A slice is deleted and made again under its name, with other endpoints",
-        ("kubernetes/kubernetes#115658", "kcp-dev/kcp#4364"),
+        ("cilium/cilium#11947", "kubernetes/kubernetes#115658"),
         given=(slice_("a", *pods(range(1, 4))),),
         story=(CHECK, Delete("EndpointSlice", "a"), slice_("a", *pods(range(3, 6))), CHECK),
     ),
@@ -123,14 +123,14 @@ CASES: Final = (
     Case(
         "label-goes-to-another-service",
         "A slice that is given to another Service leaves this one",
-        ("kubernetes/kubernetes#105987", "kubernetes/kubernetes#111929"),
+        ("kubernetes/kubernetes#98577",),
         given=(slice_("a", pod(1)), slice_("b", pod(2))),
         story=(CHECK, slice_("b", pod(2), service="other"), CHECK, slice_("b", pod(2)), CHECK),
     ),
     Case(
         "label-is-taken-away",
         "A slice without the label is no Service's",
-        ("kubernetes/kubernetes#103804", "kubernetes/kubernetes#118376"),
+        ("kubernetes/kubernetes#98577",),
         given=(slice_("a", pod(1)), slice_("b", pod(2))),
         story=(CHECK, slice_("b", pod(2), service=None), CHECK),
     ),

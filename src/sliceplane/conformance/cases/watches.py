@@ -19,14 +19,14 @@ CASES: Final = (
     Case(
         "slice-deleted-while-away",
         "A slice is deleted while the watch is away",
-        ("vllm-project/production-stack#1091", "coredns/coredns#3879", "kubernetes/kubernetes#115658"),
+        ("vllm-project/production-stack#1091", "coredns/coredns#3879", "sgl-project/sglang#32322"),
         given=_GIVEN,
         story=(CHECK, AWAY, Delete("EndpointSlice", "b"), BACK, CHECK),
     ),
     Case(
         "slice-deleted-in-a-gap",
         "A slice is deleted while the watch is away, and 410 Gone follows",
-        ("vllm-project/production-stack#1091", "tomplus/kubernetes_asyncio#327"),
+        ("kcp-dev/kcp#4364", "kubernetes-client/javascript#494"),
         given=_GIVEN,
         story=_gap(Delete("EndpointSlice", "b")),
     ),
@@ -54,14 +54,14 @@ CASES: Final = (
     Case(
         "all-slices-deleted-in-a-gap",
         "After a gap the list is empty: so is the Service",
-        ("vllm-project/production-stack#1091", "kubernetes-client/python#868"),
+        ("vllm-project/production-stack#1091", "kubernetes-client/javascript#494"),
         given=_GIVEN,
         story=_gap(Delete("EndpointSlice", "a"), Delete("EndpointSlice", "b")),
     ),
     Case(
         "relabelled-in-a-gap",
         "A slice is given to another Service in a gap",
-        ("kubernetes/kubernetes#105987", "vllm-project/production-stack#1091"),
+        ("kubernetes/kubernetes#98577", "vllm-project/production-stack#1091"),
         given=_GIVEN,
         story=_gap(slice_("b", *pods((4, 5)), service="other")),
     ),
@@ -75,7 +75,7 @@ CASES: Final = (
     Case(
         "nothing-changed-in-a-gap",
         "410 Gone and nothing has changed: no endpoint is missing meanwhile",
-        ("alibaba/nacos#10209", "kubernetes-client/python#868"),
+        ("alibaba/nacos#10209", "kr8s-org/kr8s#478"),
         given=_GIVEN,
         story=(CHECK, EXPIRE, CHECK, slice_("b", pod(5)), CHECK),
     ),
@@ -136,7 +136,7 @@ CASES: Final = (
     Case(
         "told-again",
         "A client that goes on from an early version is told again what it knows, deletes included",
-        ("defenseunicorns/pepr#295", "nolar/kopf#223"),
+        ("kubernetes-client/python#819", "nolar/kopf#223"),
         given=_GIVEN,
         story=(
             CHECK,
@@ -222,7 +222,7 @@ CASES: Final = (
     Case(
         "silent-watch",
         "A firewall forgot the connection: it stays open, and nothing comes",
-        ("nolar/kopf#585", "kubernetes-client/python#2145", "linkerd/linkerd2#8956"),
+        ("nolar/kopf#585", "kubernetes-client/python#2145", "sgl-project/sglang#32322"),
         given=_GIVEN,
         story=(CHECK, Silence(), Delete("EndpointSlice", "b"), CHECK),
         needs=frozenset({"silence"}),

@@ -1,0 +1,51 @@
+"""The programs of ``docs/conformance-kit.md`` are consumers."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks.tools import peers
+from tests.conformance.test_stage import judged
+
+from sliceplane.conformance.consumers.program import ProgramConsumer
+
+pytestmark = pytest.mark.timeout(600)
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "conformance-kit.md").read_text()
+GO = peers.PEERS / "goconsumers"
+PATIENCE_S = 120.0
+
+
+def shown(language: str) -> str:
+    (program,) = re.findall(rf"```{language}\n(.*?)```", GUIDE, re.DOTALL)
+    return program
+
+
+async def passes(command: str, *names: str) -> None:
+    consumer = ProgramConsumer(command, patience_s=PATIENCE_S)
+    verdicts = await judged(consumer, *names, shrink=False)
+    assert [(verdict.case.name, verdict.outcome, verdict.why) for verdict in verdicts] == [
+        (name, "passed", "") for name in names
+    ]
+
+
+async def test_the_python_program_is_right(tmp_path: Path) -> None:
+    program = tmp_path / "mine.py"
+    program.write_text(shown("python"))
+    await passes(f"{sys.executable} {program}", "slice-deleted-in-a-gap")
+
+
+def test_the_go_program_is_the_one_that_is_judged() -> None:
+    assert shown("go") == (GO / "clientgo" / "main.go").read_text()
+
+
+@pytest.mark.peer
+async def test_the_go_program_is_right() -> None:
+    program = peers.build("clientgo", GO, "./clientgo")
+    assert program is not None
+    await passes(
+        str(program), "slice-deleted-in-a-gap", "absent-ready-is-ready", "port-goes-away", "only-an-empty-slice"
+    )

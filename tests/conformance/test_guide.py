@@ -10,6 +10,7 @@ import pytest
 from benchmarks.tools import peers
 from tests.conformance.test_stage import judged
 
+from sliceplane.conformance.cases import BY_NAME
 from sliceplane.conformance.consumers.program import ProgramConsumer
 
 pytestmark = pytest.mark.timeout(600)
@@ -30,6 +31,14 @@ async def passes(command: str, *names: str) -> None:
     assert [(verdict.case.name, verdict.outcome, verdict.why) for verdict in verdicts] == [
         (name, "passed", "") for name in names
     ]
+
+
+def test_the_histories_have_cases() -> None:
+    table = GUIDE.partition("## The histories")[2].partition("\n## ")[0]
+    rows = [line.split("|") for line in table.splitlines() if "`" in line and line.startswith("|")]
+    named = [name for row in rows for name in re.findall(r"`([a-z0-9-]+)`", row[2])]
+    assert len(rows) >= 17
+    assert [name for name in named if name not in BY_NAME] == []
 
 
 async def test_the_python_program_is_right(tmp_path: Path) -> None:

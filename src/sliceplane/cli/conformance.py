@@ -54,15 +54,15 @@ def command(
     """Tell legal but nasty histories of a Service to any software that follows it, and compare what it believes.
 
     A server in memory plays each history: endpoints that move, ghosts, hints half there, 410 Gone in the middle.  The
-    consumer is a real client of it.  A history that breaks it is made short and told.
+    consumer is a real client of it.  A history that breaks it is told, and with --shrink made short before.
 
     A program is started for each case with KUBECONFIG, SLICEPLANE_NAMESPACE, SLICEPLANE_SERVICE,
     SLICEPLANE_PORT and SLICEPLANE_FAMILY in its environment; it prints a JSON list of "ADDRESS:PORT" on a line of its
     own whenever its endpoints change.  A name server finds KUBECONFIG, listens on the {port} of its command, and is
     asked for SRV records.  A node proxy runs as root in a network namespace of its own, with {kubeconfig} and {node}
-    in its command, and its nftables rules are read.
+    in its command, and its rules of nftables or iptables are read.
 
-    Exit code 1: a case failed; 2: the consumer could not be asked.
+    Exit code 1: a case failed; 2: the consumer could not be asked, or told nothing.
     """
     chosen = _chosen(cases)
     if only_list or not consumer:

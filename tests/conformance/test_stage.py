@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shlex
@@ -147,6 +148,22 @@ class Stubborn(ViewConsumer):
         if self._belief is not None:
             beliefs.believe(self._belief)
         yield beliefs
+
+
+class Late(Stubborn):
+    """Tells its belief when the patience of a shorter history would be over."""
+
+    @asynccontextmanager
+    async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
+        assert self._belief is not None
+        beliefs = Beliefs()
+        asyncio.get_running_loop().call_later(self.patience_s / 2, beliefs.believe, self._belief)
+        yield beliefs
+
+
+async def test_who_begins_late_has_short_histories_too() -> None:
+    (verdict,) = await judged(Late(frozenset({"10.1.0.9:8080"})), "flaps-and-ends-unready")
+    assert (verdict.outcome, verdict.why[:13], len(verdict.history)) == ("failed", "after 0.3 s i", 2)
 
 
 class Forgetful(ViewConsumer):

@@ -154,6 +154,8 @@ class Stage:
         asked = FollowedService(self._plane.kubeconfig, namespace, SERVICE, case.asked_port, self._cluster_ip)
         try:
             async with self._consumer.follow(asked) as follower:
+                if patience_s is not None:  # which begins when the consumer has
+                    await _begun(follower, self._consumer.patience_s)
                 patience_s = patience_s or self._consumer.patience_s
                 fault, played = await self._play(case, namespace, state, follower, patience_s)
                 return _Run(fault, played, bool(follower.beliefs), follower.other_words, requests.hits)
@@ -228,6 +230,14 @@ def _silence(run: _Run) -> str:
     words = f"the last line it printed: {run.other_words}" if run.other_words else "it printed no other line"
     requests = f"requests it sent to the API server: {run.requests}"
     return "; ".join((f"{run.fault}, though two endpoints are ready", requests, words))
+
+
+async def _begun(follower: FollowingConsumer, patience_s: float) -> None:
+    """Wait for its first belief."""
+    ends = time.monotonic() + patience_s
+    while not follower.beliefs and not follower.ended and time.monotonic() < ends:
+        await follower.look()
+        await asyncio.sleep(LOOK_S)
 
 
 async def _settled(follower: FollowingConsumer, right: Belief, patience_s: float) -> str:

@@ -253,7 +253,7 @@ def write_head(name: str, folder: Path) -> None:
     consumer = CONSUMERS[name]
     owner, _, number = consumer.bug.partition("#")
     head = (
-        f"{consumer.text[0].upper()}{consumer.text[1:]}; begun {report['date']} on commit {report['commit']}.\n\n"
+        f"Judged: {consumer.text}; begun {report['date']} on commit {report['commit']}.\n\n"
         f"A public bug that the kit finds: [{consumer.bug}](https://github.com/{owner}/issues/{number}), "
         f"{consumer.says}, by the case `{consumer.case}`."
     )

@@ -49,6 +49,8 @@ class Discovery:
     def __init__(self, address: str, served: tuple[Resource, ...] = SERVED) -> None:
         self._address = address
         self.served = served
+        #: the same, for who asks with each request whether one is in it
+        self.offered = frozenset(served)
         self._made: dict[tuple[str, Media], tuple[bytes, bytes]] = {}
         #: versions of each group but the core one, in the order of *served*
         self._groups: dict[str, list[str]] = {}

@@ -222,7 +222,7 @@ class ApiServer:
                 verb,
                 path,
                 wanted.name,
-                services.discovery.served,
+                services.discovery.offered,
                 dry_run="dryRun" in request.query,
                 content_type=request.header(b"content-type"),
             )
@@ -245,7 +245,7 @@ class ApiServer:
             if path is None:
                 await place.sit()
                 return await self._pages.respond(request)
-            route = resolve(path, verb, services.discovery.served)
+            route = resolve(path, verb, services.discovery.offered)
             limit_s = READ_S_MAX if reading else WRITE_S_MAX
             async with asyncio.timeout(request_timeout_s(request.query, limit_s)):
                 response = await services.resources.respond(request, route)
@@ -311,7 +311,7 @@ class ApiServer:
             portions = self._streams[request.path]()
             await send_portions(send, portions, now=services.clock(), audit_id=on_head())
             return
-        route = resolve(path, "watch", services.discovery.served)
+        route = resolve(path, "watch", services.discovery.offered)
         traffic = services.metrics.traffic(key.group, key.version, key.resource)
         services.metrics.on_stream(key, +1)
         try:

@@ -203,11 +203,11 @@ def test_elements_with_one_merge_key_and_a_patch_with_as_many() -> None:
 
 def test_a_json_patch_that_inserts_before_very_many_elements() -> None:
     api = Api()
-    api.create(Pods, pod(ephemeralContainers=[{"name": "x", "args": ["a"] * 100_000}]))
-    insert = {"op": "add", "path": "/spec/ephemeralContainers/0/args/0", "value": "b"}
+    api.create(Pods, pod(initContainers=[{"name": "x", "image": "i", "args": ["a"] * 100_000}]))
+    insert = {"op": "add", "path": "/spec/initContainers/0/args/0", "value": "b"}
     error = api.fails("patch", Pods, "p", [insert] * 5000, "json")
     assert (error.code, error.reason) == (413, "RequestEntityTooLarge")
-    append = {**insert, "path": "/spec/ephemeralContainers/0/args/-"}
+    append = {**insert, "path": "/spec/initContainers/0/args/-"}
     assert api.fails("patch", Pods, "p", [append] * 5000, "json").code == 422, "it is done, and not for a Pod"
 
 

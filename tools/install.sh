@@ -75,7 +75,7 @@ if [ ! -e "$stamp" ] || [ $lock -nt "$stamp" ] || [ $build -nt "$stamp" ] || [ p
     touch "$stamp"
 fi
 # Start-up must not pay for compiling, wherever PYTHONDONTWRITEBYTECODE is set.
-$venv/bin/python -m compileall -q src
+$venv/bin/python -m compileall -q -j 0 src
 
 if [ "$what" = dev ]; then
     apt_missing nft nftables ip iproute2 conntrack conntrack iptables iptables ipset ipset etcd etcd-server

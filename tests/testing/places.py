@@ -27,8 +27,9 @@ def pytest(folder: Path, *arguments: str | Path, site: Path) -> subprocess.Popen
     """pytest in *folder*, which is its root: nothing of our own settings counts."""
     folder.joinpath("pytest.ini").write_text("[pytest]\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={folder}"]
-    # A plug-in of our own tests that cannot do without pytest-asyncio.
-    command += ["-p", "no:looptime_plugin"]
+    # Plug-ins of our own tests: one that cannot do without pytest-asyncio, and two that take long to load.
+    for name in ("looptime_plugin", "hypothesispytest", "xdist"):
+        command += ["-p", f"no:{name}"]
     return subprocess.Popen(
         [*command, "-c", str(folder / "pytest.ini"), *map(str, arguments)],
         cwd=folder,

@@ -60,6 +60,8 @@ class Start(NamedTuple):
     environment: dict[str, str]
     folder: str
     new_session: bool
+    #: ours
+    hanging_up: signal.Handlers
 
 
 # In the test's process
@@ -170,9 +172,9 @@ def _start(asked: dict[str, Any]) -> Start | None:
     environment = dict(os.environ if asked["env"] is None else asked["env"])
     if FRESH in environment or _of_interpreter(environment) != _interpreter:
         return None
-    return Start(
-        namespace, words[2:], environment, os.fspath(asked["cwd"] or Path.cwd()), bool(asked["start_new_session"])
-    )
+    folder, ignored = os.fspath(asked["cwd"] or Path.cwd()), signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    hanging_up = signal.SIG_IGN if ignored else signal.SIG_DFL
+    return Start(namespace, words[2:], environment, folder, bool(asked["start_new_session"]), hanging_up)
 
 
 def _of_interpreter(environment: dict[str, str]) -> dict[str, str]:
@@ -282,6 +284,7 @@ def _settle(start: Start, streams: list[int]) -> None:
     if start.namespace:
         _enter(start.namespace)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, start.hanging_up)
     at_once = bool(start.environment.get("PYTHONUNBUFFERED"))
     sys.stdout.reconfigure(line_buffering=sys.stdout.isatty(), write_through=at_once)  # type: ignore[union-attr]
     os.chdir(start.folder)

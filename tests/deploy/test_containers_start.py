@@ -51,7 +51,7 @@ def node() -> Iterator[Host]:
 @pytest.fixture(scope="module")
 def plane(node: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
     folder = tmp_path_factory.mktemp("plane")
-    plane = spawn(folder, command="apiserver", prefix=tuple(node.place.command("env")))
+    plane = spawn(folder, command="apiserver", prefix=tuple(node.place.command()))
     # kubectl runs where the server is.
     inside = folder / "kubectl"
     inside.write_text(f'#!/bin/sh\nexec {" ".join(node.place.command(plane.kubectl))} "$@"\n')

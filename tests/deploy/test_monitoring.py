@@ -108,7 +108,7 @@ def node() -> Iterator[Host]:
 def served(node: Host, tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """Program -> names of what it serves: samples, and families that have none yet."""
     folder = tmp_path_factory.mktemp("served")
-    inside = tuple(node.place.command("env"))
+    inside = tuple(node.place.command())
     audit = ("--audit-log-path", str(folder / "audit.log"))
     plane = spawn(folder, *audit, prefix=inside)
     try:

@@ -146,7 +146,7 @@ def test_controllers_say_when_they_lead(plane: Plane, manager: socket.socket, tm
 def test_the_proxy_says_when_the_kernel_has_the_rules(manager: socket.socket, tmp_path: Path) -> None:
     with Net("sdu") as net:
         node = net.add_host("node", ip4="10.10.0.1/16", ip6="fd10::1/64")
-        inside = tuple(node.place.command("env"))
+        inside = tuple(node.place.command())
         server = spawn(tmp_path, command="apiserver", prefix=inside)
         try:
             (tmp_path / "kubeconfig").write_text(Path(server.kubeconfig).read_text())

@@ -31,15 +31,14 @@ PROGRAM = (sys.executable, "-m", "sliceplane")
 @contextlib.contextmanager
 def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
     """A serving command that said that it is ready: the process, its URL and its kubeconfig."""
-    process = subprocess.Popen(
-        [*PROGRAM, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-        # Whoever runs the tests with nohup has it ignored, and so would the child.
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # noqa: PLW1509  # there is one thread
-    )
+    # Whoever runs the tests with nohup has it ignored, and so would the child.
+    hanging_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        process = subprocess.Popen(
+            [*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+        )
+    finally:
+        signal.signal(signal.SIGHUP, hanging_up)
     assert process.stdout is not None
     assert process.stderr is not None
     try:

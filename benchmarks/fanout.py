@@ -30,7 +30,8 @@ SMALL_WATCHERS = 20
 SMALL_ROUNDS = 5
 WARM_UP_ROUNDS = 5
 ROUND_MAX_S = 30.0
-BUDGET_CPU_US = 20.0
+#: of what the bare server takes whose TLS is done as ours is
+BUDGET_SHARE = 1.15
 UPSTREAM_CPU_US = 54.0
 UPSTREAM_RATE = 20_000.0
 #: bare servers, and what the table calls them
@@ -81,7 +82,7 @@ async def measure(watchers: int, count: int) -> list[Result]:
             size=what,
             value=cpu / events * 1e6,
             unit="us",
-            budget=BUDGET_CPU_US if full else None,
+            budget=floors["socket"] * BUDGET_SHARE if full else None,
             peer=UPSTREAM,
             peer_value=UPSTREAM_CPU_US,
         ),

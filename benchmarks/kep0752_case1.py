@@ -30,7 +30,7 @@ WAIT_MAX_S = 180.0
 #: what the watchers and the server need besides: files, and memory of the client processes
 SPARE_FILES = 100
 BUDGET_S = 20.0
-BUDGET_MIB = 400.0
+BUDGET_MIB = 250.0
 UPSTREAM_S = 53.0
 UPSTREAM_MIB = 840.0
 UPSTREAM_CPU_US = 59.0

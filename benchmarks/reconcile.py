@@ -46,12 +46,12 @@ FLIPS = 1000
 PEER_FLIPS = 11
 UPSTREAM_LIBRARY = "k8s.io/endpointslice 0.36.2"
 FLIP_GROWTH_BUDGET = 2.0
-FLIP_BUDGET_MS = 0.1
+FLIP_BUDGET_MS = 0.05
 #: one question about zones more
 HEURISTIC_FLIP_BUDGET_MS = 0.25
 #: recorded, for a machine that cannot build the peer
 UPSTREAM_FLIP_MS = {100: 1.3, 1_000: 14.7, 20_000: 247.0, 100_000: 1284.0}
-FIRST_SYNC_BUDGET_MS = {20_000: 100.0, 100_000: 600.0}
+FIRST_SYNC_BUDGET_MS = {20_000: 60.0, 100_000: 300.0}
 UPSTREAM_FIRST_SYNC_MS = {20_000: 199.0, 100_000: 1369.0}
 BALANCED = "sliceplane.dev/Balanced"
 AUTO = {"service.kubernetes.io/topology-mode": "Auto"}

@@ -20,7 +20,7 @@ from benchmarks.harness import Result, main
 from benchmarks.tools.process import child_environment
 
 RUNS = 10
-BUDGET_S = 1.0
+BUDGET_S = 0.3
 #: of a plane for tests, once the modules are loaded
 TEST_BUDGET_S = 0.2
 

@@ -89,8 +89,13 @@ async def change(client: HttpClient, services: int, seconds: float) -> float:
 async def read(session: aiohttp.ClientSession, url: str, received: list[int]) -> None:
     async with session.get(url, headers={"Sec-Fetch-Site": "same-origin"}) as response:
         assert response.status == 200, await response.text()
-        async for portion in response.content.iter_any():
-            received[0] += len(portion)
+        try:
+            async for portion in response.content.iter_any():
+                received[0] += len(portion)
+        finally:
+            # At once: a server that is busy says good-bye over TLS later than this loop ends.
+            if response.connection is not None and response.connection.transport is not None:
+                response.connection.transport.abort()
 
 
 class Cost(NamedTuple):

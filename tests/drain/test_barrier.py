@@ -220,7 +220,8 @@ def test_a_stopped_node_is_named_a_thousand_times_of_a_thousand() -> None:
             assert judge((), GOAL, proof, policy, 1e6).state == "waiting"
 
 
-def test_a_node_that_was_given_another_zone_holds_nothing_of_it_until_it_says_so() -> None:
+def test_seed_2555_a_node_that_was_given_another_zone_holds_nothing_of_it_until_it_says_so() -> None:
+    """Its proxy's rules had the zone's slices, and its last report was of the zone of before."""
     nodes = Nodes()
     node = {"metadata": {"name": "n1", "labels": {"topology.kubernetes.io/zone": "b"}}}
     nodes.on_node(None, decode(encode(node), Node))

@@ -62,11 +62,6 @@ def test_seed_2360_a_slice_left_one_reading_and_another_that_lags_still_shows_it
     assert proven(2360) >= 0
 
 
-def test_seed_2555_a_node_in_another_zone_has_not_told_of_that_zone_yet() -> None:
-    """Its proxy's rules had the zone's slices, and its last report was of the zone of before."""
-    assert proven(2555) > 0
-
-
 def test_seed_1388_an_endpoint_in_a_slice_of_another_manager_is_ready_for_kernels_too() -> None:
     """The check looked at our slices alone, saw nobody else, and took the kernel to fall back on who terminates."""
     assert proven(1388) > 0

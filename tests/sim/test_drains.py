@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from tests.figures import tell
 
+from sliceplane.api.codec import decode, encode
+from sliceplane.api.discovery import EndpointSlice
 from sliceplane.drain import barrier, cluster
+from sliceplane.sim.drains import is_ahead
 from sliceplane.sim.faults import parse_faults
 from sliceplane.sim.simulation import Options, Simulation
 from sliceplane.sim.steady import Broken
@@ -65,6 +68,21 @@ def test_seed_2360_a_slice_left_one_reading_and_another_that_lags_still_shows_it
 def test_seed_1388_an_endpoint_in_a_slice_of_another_manager_is_ready_for_kernels_too() -> None:
     """The check looked at our slices alone, saw nobody else, and took the kernel to fall back on who terminates."""
     assert proven(1388) > 0
+
+
+def test_seed_26803_a_kernel_without_a_slice_that_is_gone_is_ahead_of_who_still_knows_it() -> None:
+    """The last ready endpoint had gone with its slice, so kernels fell back; no version of a slice told of it."""
+
+    def seen(name: str, version: int) -> EndpointSlice:
+        return decode(
+            encode({"metadata": {"namespace": "shop", "name": name, "resourceVersion": str(version)}}), EndpointSlice
+        )
+
+    kernel, known = [seen("a", 303)], ["shop/a", "shop/b"]
+    assert is_ahead(kernel, known, 303, lambda key: key == "shop/a")
+    assert not is_ahead(kernel, known, 303, lambda _: True), "it is behind, and held to what it told"
+    assert not is_ahead(kernel, ["shop/a"], 303, lambda _: True)
+    assert is_ahead(kernel, ["shop/a"], 302, lambda _: True)
 
 
 @pytest.mark.slow

@@ -3,18 +3,19 @@
 The production core (``drain.cluster``) over the simulator's informers, which lose, delay and
 relist as those of controllers do.  Every Pod is a Pod to be drained.  When the barrier first says so of one that was
 used, each node's kernel is looked at as it is, whatever the node tells: what it holds of the Pod's Services must not
-have it used, unless the kernel is already ahead of all that the barrier was told.
+have it used, unless the kernel is already ahead of all that the barrier was told (``is_ahead``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from sliceplane.api.core import Pod, Service
-from sliceplane.api.discovery import SliceEndpoint
+from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
-from sliceplane.api.scheme import Pods
+from sliceplane.api.scheme import EndpointSlices, Pods
 from sliceplane.drain.barrier import FORGET_S, UnknownPolicy
 from sliceplane.drain.cluster import SELECTIONS, DrainCluster
 from sliceplane.drain.departure import DrainSubject, subject_of
@@ -26,6 +27,7 @@ from sliceplane.sim.network import Network
 from sliceplane.sim.proxies import Proxies
 from sliceplane.sim.steady import Broken
 from sliceplane.sim.streams import informers_of
+from sliceplane.store.types import Key
 
 _PAUSE_ONE_IN: Final = 48
 #: most Nodes of a simulation have no proxy
@@ -42,6 +44,8 @@ class DrainWatch(Actor):
         self._cluster = DrainCluster()
         self._departures = self._cluster.departures
         self._services: dict[str, Service] = {}
+        #: keys of the slices that the barrier knows -> their Service
+        self._slices: dict[str, str] = {}
         #: those that were used since it was last said that they are drained
         self._used: set[tuple[str, str]] = set()
         self._synced = False
@@ -73,10 +77,19 @@ class DrainWatch(Actor):
                 case Pod() as pod:
                     self._departures.add(subject_of(pod))  # one that is gone may still be in slices
                     continue
+                case EndpointSlice() as seen:
+                    self._on_slice(seen, gone=change.new is None)
                 case Service() as service:
                     self._services[service.metadata.key] = service
             self._cluster.on_change(change, self._agenda.now)
         self._look()
+
+    def _on_slice(self, seen: EndpointSlice, *, gone: bool) -> None:
+        meta = seen.metadata
+        if gone:
+            self._slices.pop(meta.key, None)
+        else:
+            self._slices[meta.key] = f"{meta.namespace}/{(meta.labels or {}).get(LABEL_SERVICE_NAME, '')}"
 
     def _on_mark(self, mark: Mark) -> None:
         self._cluster.on_mark(mark, self._agenda.now)
@@ -105,7 +118,8 @@ class DrainWatch(Actor):
         key = subject.key
         for service in self._departures.services(key):
             slices = self._proxies.kernel_slices(node, service)
-            if any(seen.metadata.revision > self._departures.revision for seen in slices):
+            told = [slice_key for slice_key, of in self._slices.items() if of == service]
+            if is_ahead(slices, told, self._departures.revision, self._exists):
                 continue
             for family in ("IPv4", "IPv6"):
                 found = [
@@ -121,6 +135,21 @@ class DrainWatch(Actor):
                 if any(endpoint.pod == subject.uid for endpoint in used):
                     what = f"{self.actor} says that {key} is drained, and {node} sends to it for {service} ({family})"
                     raise Broken("drained-is-drained", key, what)
+
+    def _exists(self, slice_key: str) -> bool:
+        namespace, _, name = slice_key.partition("/")
+        return self._network.server.store.get(Key(EndpointSlices.storage_key, namespace, name)) is not None
+
+
+def is_ahead(
+    kernel: Iterable[EndpointSlice], known: Iterable[str], revision: int, exists: Callable[[str], bool]
+) -> bool:
+    """Whether a kernel with these slices has what came after *revision*, up to which the barrier knows all: a newer
+    slice; or it lacks one of those that are *known*, which are keys, and the server has it no longer either."""
+    held = {seen.metadata.key: seen.metadata.revision for seen in kernel}
+    return any(newest > revision for newest in held.values()) or any(
+        key not in held and not exists(key) for key in known
+    )
 
 
 class _Endpoint:

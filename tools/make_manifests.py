@@ -39,9 +39,8 @@ FILES = {
 
 def manifest(name: str) -> str:
     told, values = FILES[name]
-    return f"# {told}\n# Made from deploy/helm/sliceplane by tools/make_manifests.py.\n" + _NOT_HELM.sub(
-        "", rendered(*values)
-    )
+    text = _NOT_HELM.sub("", rendered(*values)).replace("\n\n---\n", "\n---\n")
+    return f"# {told}\n# Made from deploy/helm/sliceplane by tools/make_manifests.py.\n{text}"
 
 
 def main() -> None:

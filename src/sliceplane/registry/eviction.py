@@ -22,7 +22,7 @@ from sliceplane.registry import delete as deleting
 from sliceplane.registry import metadata
 from sliceplane.registry.core import Core
 from sliceplane.registry.decoding import decoded_as
-from sliceplane.registry.documents import document_of
+from sliceplane.registry.documents import document_of, set_condition
 from sliceplane.registry.options import delete_options_of_document
 from sliceplane.registry.types import Body, Context, Outcome, Target, WriteOptions
 
@@ -64,7 +64,7 @@ def evict(core: Core, ctx: Context, target: Target, body: Body, options: WriteOp
     if not deletion.dry_run:
         if charged is not None:
             core.put(PodDisruptionBudgets, charged)
-        _set_condition(pod.setdefault("status", {}), _TARGETED, ctx.now)
+        set_condition(pod, _TARGETED, ctx.now)
         core.put(Pods, pod)
     whole = replace(target, subresource="")
     outcome = deleting.delete(core, ctx, whole, replace(deletion, precondition_resource_version=None))
@@ -97,10 +97,11 @@ def _charged(core: Core, ctx: Context, target: Target, pod: Document) -> Documen
     left = status["disruptionsAllowed"] - 1
     status = {**status, "disruptionsAllowed": left}
     status["disruptedPods"] = {**status.get("disruptedPods", {}), target.name: format_time(ctx.now)}
+    charged = {**budget, "status": status}
     if not left:
         told = {"type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods", "message": ""}
-        _set_condition(status, {**told, "observedGeneration": status.get("observedGeneration", 0)}, ctx.now)
-    return {**budget, "status": status}
+        set_condition(charged, {**told, "observedGeneration": status.get("observedGeneration", 0)}, ctx.now)
+    return charged
 
 
 def _check_allowed(budget: Document) -> None:
@@ -149,17 +150,3 @@ def _selects(budget: Document, pod: Document) -> bool:
 def _is_ready(pod: Document) -> bool:
     conditions = pod.get("status", {}).get("conditions", ())
     return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
-
-
-def _set_condition(status: Document, condition: Document, now: float) -> None:
-    """Put it in the place of the one of its type; its time is when it became so."""
-    conditions = list(status.get("conditions", ()))
-    at = next((index for index, one in enumerate(conditions) if one.get("type") == condition["type"]), None)
-    before = {} if at is None else conditions[at]
-    since = before.get("lastTransitionTime") if before.get("status") == condition["status"] else None
-    told = {**condition, "lastTransitionTime": since or format_time(now)}
-    if at is None:
-        conditions.append(told)
-    else:
-        conditions[at] = told
-    status["conditions"] = conditions

@@ -28,7 +28,7 @@ from sliceplane.registry.admission.address_book import (
 from sliceplane.registry.core import Core
 from sliceplane.registry.create import create
 from sliceplane.registry.delete import delete
-from sliceplane.registry.documents import document_of
+from sliceplane.registry.documents import document_of, set_condition
 from sliceplane.registry.types import BY_THE_SERVER, Body, Context, DeleteOptions, Target
 from sliceplane.store.types import Key, Record
 
@@ -220,19 +220,5 @@ def _ensure_default(core: Core, ctx: Context) -> None:
 
 def _set_ready(document: Document, now: float, status: str, reason: str, message: str) -> bool:
     """Set the condition Ready; ``False`` if it was like that."""
-    conditions: list[Document] = document.get("status", {}).get("conditions", [])
-    before = next((condition for condition in conditions if condition.get("type") == READY), None)
-    condition = {
-        "type": READY,
-        "status": status,
-        "lastTransitionTime": format_time(now),
-        "reason": reason,
-        "message": message,
-    }
-    if before is not None and before.get("status") == status:
-        condition["lastTransitionTime"] = before.get("lastTransitionTime", condition["lastTransitionTime"])
-        if before == condition:
-            return False
-    others = [condition for condition in conditions if condition.get("type") != READY]
-    document["status"] = {**document.get("status", {}), "conditions": [*others, condition]}
-    return True
+    condition = {"type": READY, "status": status, "reason": reason, "message": message}
+    return set_condition(document, condition, now)

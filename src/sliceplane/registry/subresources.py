@@ -22,12 +22,11 @@ from sliceplane.api.meta import Document, LabelSelector
 from sliceplane.api.scheme import Nodes, Pods, ReplicationControllers
 from sliceplane.api.selectors import from_label_selector
 from sliceplane.documents import fields, schema
-from sliceplane.kit.times import format_time
 from sliceplane.registry import managed_fields, metadata
 from sliceplane.registry.apply import check_configuration, check_type, conflict_error, decode_configuration
 from sliceplane.registry.core import Core
 from sliceplane.registry.decoding import decoded, decoded_as
-from sliceplane.registry.documents import document_of, normalised
+from sliceplane.registry.documents import document_of, normalised, set_condition
 from sliceplane.registry.types import Body, Context, Outcome, PatchType, Target, WriteOptions
 from sliceplane.registry.update import apply_patch, check_version, replace
 from sliceplane.store.types import Key, Record
@@ -62,10 +61,7 @@ def bind(core: Core, ctx: Context, target: Target, body: Body, options: WriteOpt
         return Outcome(code=201, body=answer)
     pod.setdefault("spec", {})["nodeName"] = node
     _copy_topology(core, pod, node)
-    status = pod.setdefault("status", {})
-    others = [condition for condition in status.get("conditions", ()) if condition.get("type") != "PodScheduled"]
-    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": format_time(ctx.now)}
-    status["conditions"] = [*others, scheduled]
+    set_condition(pod, {"type": "PodScheduled", "status": "True"}, ctx.now)
     pod["metadata"]["generation"] = pod["metadata"].get("generation", 0) + 1
     return Outcome(code=201, body=answer, revision=core.put(Pods, pod).revision)
 

@@ -249,6 +249,10 @@ class Departures:
         """Those that have, or had, the Pod as an endpoint."""
         return tuple(sorted(self._states.get(key, {})))
 
+    def slices(self, service: str) -> tuple[str, ...]:
+        """The keys of those that are known of it and that a kernel reads."""
+        return tuple(seen.metadata.key for seen in self._slices.get(service, {}).values())
+
     def subjects(self) -> tuple[DrainSubject, ...]:
         return tuple(subject for key, subject in self._subjects.items() if key not in self._fresh)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from sliceplane.api.core import Pod, Service
-from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice, SliceEndpoint
+from sliceplane.api.discovery import EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Pods
@@ -44,8 +44,6 @@ class DrainWatch(Actor):
         self._cluster = DrainCluster()
         self._departures = self._cluster.departures
         self._services: dict[str, Service] = {}
-        #: keys of the slices that the barrier knows -> their Service
-        self._slices: dict[str, str] = {}
         #: those that were used since it was last said that they are drained
         self._used: set[tuple[str, str]] = set()
         self._synced = False
@@ -77,19 +75,10 @@ class DrainWatch(Actor):
                 case Pod() as pod:
                     self._departures.add(subject_of(pod))  # one that is gone may still be in slices
                     continue
-                case EndpointSlice() as seen:
-                    self._on_slice(seen, gone=change.new is None)
                 case Service() as service:
                     self._services[service.metadata.key] = service
             self._cluster.on_change(change, self._agenda.now)
         self._look()
-
-    def _on_slice(self, seen: EndpointSlice, *, gone: bool) -> None:
-        meta = seen.metadata
-        if gone:
-            self._slices.pop(meta.key, None)
-        else:
-            self._slices[meta.key] = f"{meta.namespace}/{(meta.labels or {}).get(LABEL_SERVICE_NAME, '')}"
 
     def _on_mark(self, mark: Mark) -> None:
         self._cluster.on_mark(mark, self._agenda.now)
@@ -118,8 +107,8 @@ class DrainWatch(Actor):
         key = subject.key
         for service in self._departures.services(key):
             slices = self._proxies.kernel_slices(node, service)
-            told = [slice_key for slice_key, of in self._slices.items() if of == service]
-            if is_ahead(slices, told, self._departures.revision, self._exists):
+            known = self._departures.slices(service)
+            if is_ahead(slices, known, self._departures.revision, self._exists):
                 continue
             for family in ("IPv4", "IPv6"):
                 found = [
@@ -129,8 +118,8 @@ class DrainWatch(Actor):
                     for endpoint in seen.endpoints or ()
                 ]
                 used = [*choose(found, Locality(node)).endpoints]  # without hints, which leave out only more
-                known = self._services.get(service)
-                if known and "Local" in (known.spec.internal_traffic_policy, known.spec.external_traffic_policy):
+                own = self._services.get(service)
+                if own and "Local" in (own.spec.internal_traffic_policy, own.spec.external_traffic_policy):
                     used += choose_local(found, Locality(node)).endpoints
                 if any(endpoint.pod == subject.uid for endpoint in used):
                     what = f"{self.actor} says that {key} is drained, and {node} sends to it for {service} ({family})"

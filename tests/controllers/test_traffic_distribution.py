@@ -8,10 +8,10 @@ import pytest
 from tests.slices.heuristics import find
 
 from sliceplane.api.codec import decode, decode_document, encode
-from sliceplane.api.core import Node, Service, ServiceCondition, ServiceStatus
+from sliceplane.api.core import Node, Service, ServiceStatus
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError, conflict
-from sliceplane.api.meta import ObjectMeta
+from sliceplane.api.meta import ObjectMeta, ObservedCondition
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
 from sliceplane.controllers.base import Done
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
@@ -474,7 +474,7 @@ def test_a_server_that_counts_generations_of_services_is_told_which_one() -> Non
     service = Service(metadata=ObjectMeta(name="web", generation=3))
     (change,) = _changes(service, (WantedCondition(ACCEPTED, "True", "Accepted", "fine"),), 0.0)
     assert change["observedGeneration"] == 3
-    seen = ServiceCondition(
+    seen = ObservedCondition(
         type=ACCEPTED,
         status="True",
         reason="Accepted",

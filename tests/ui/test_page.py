@@ -23,9 +23,9 @@ from tests.ui.cluster import (
     staying,
 )
 
-from sliceplane.api.core import Node, Service, ServiceCondition, ServiceSpec, ServiceStatus
+from sliceplane.api.core import Node, Service, ServiceSpec, ServiceStatus
 from sliceplane.api.discovery import EndpointConditions, EndpointSlice, SliceEndpoint
-from sliceplane.api.meta import ObjectMeta, ObjectReference
+from sliceplane.api.meta import ObjectMeta, ObjectReference, ObservedCondition
 from sliceplane.informer.cache import Change
 from sliceplane.page.model import ClusterModel
 from sliceplane.slices.guard import REASON_HELD
@@ -292,7 +292,7 @@ def test_hostile_names_are_text_wherever_they_are_shown(page: RunningPage, tab: 
         Service(
             metadata=item,
             spec=ServiceSpec(selector={item.name: item.name}, cluster_ip=item.name),
-            status=ServiceStatus(conditions=(ServiceCondition(type=REASON_HELD, status="True", message=item.name),)),
+            status=ServiceStatus(conditions=(ObservedCondition(type=REASON_HELD, status="True", message=item.name),)),
         )
         for item in meta
     ]

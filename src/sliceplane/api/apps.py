@@ -1,4 +1,4 @@
-"""apps/v1 kinds as readers see them, and of policy/v1 the budget of their Pods.
+"""apps/v1 kinds as readers see them.
 
 The pod template is kept whole (as a raw document), since a controller that makes Pods from it must copy fields
 that we know nothing of.
@@ -160,28 +160,3 @@ class StatefulSetStatus(Projection, frozen=True, kw_only=True):
 class StatefulSet(Object, frozen=True, kw_only=True):
     spec: StatefulSetSpec = StatefulSetSpec()
     status: StatefulSetStatus = StatefulSetStatus()
-
-
-class PodDisruptionBudgetSpec(Projection, frozen=True, kw_only=True):
-    min_available: IntOrString | None = None
-    max_unavailable: IntOrString | None = None
-    selector: LabelSelector | None = None
-
-
-class BudgetCondition(Condition, frozen=True, kw_only=True):
-    observed_generation: int = 0
-
-
-class PodDisruptionBudgetStatus(Projection, frozen=True, kw_only=True):
-    observed_generation: int = 0
-    disruptions_allowed: int = 0
-    current_healthy: int = 0
-    desired_healthy: int = 0
-    expected_pods: int = 0
-    disrupted_pods: dict[str, str] | None = None
-    conditions: tuple[BudgetCondition, ...] | None = None
-
-
-class PodDisruptionBudget(Object, frozen=True, kw_only=True):
-    spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
-    status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()

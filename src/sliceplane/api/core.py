@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from sliceplane.api.meta import Condition, IntOrString, LabelSelector, Object, ObjectReference, Projection
+from sliceplane.api.meta import (
+    Condition,
+    IntOrString,
+    LabelSelector,
+    Object,
+    ObjectReference,
+    ObservedCondition,
+    Projection,
+)
 
 
 class ServicePort(Projection, frozen=True, kw_only=True):
@@ -45,10 +53,6 @@ class ServiceSpec(Projection, frozen=True, kw_only=True):
     traffic_distribution: str | None = None
 
 
-class ServiceCondition(Condition, frozen=True, kw_only=True):
-    observed_generation: int | None = None
-
-
 class LoadBalancerIngress(Projection, frozen=True, kw_only=True):
     """``ip_mode`` None is VIP: packets come with the address as their destination; Proxy: they do not."""
 
@@ -62,7 +66,7 @@ class LoadBalancerStatus(Projection, frozen=True, kw_only=True):
 
 class ServiceStatus(Projection, frozen=True, kw_only=True):
     load_balancer: LoadBalancerStatus = LoadBalancerStatus()
-    conditions: tuple[ServiceCondition, ...] | None = None
+    conditions: tuple[ObservedCondition, ...] | None = None
 
 
 class Service(Object, frozen=True, kw_only=True):

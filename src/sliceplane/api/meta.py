@@ -113,6 +113,12 @@ class Condition(Projection, frozen=True, kw_only=True):
     last_update_time: str | None = None
 
 
+class ObservedCondition(Condition, frozen=True, kw_only=True):
+    """Of a kind whose conditions say of which generation they are."""
+
+    observed_generation: int | None = None
+
+
 class Object(Projection, frozen=True, kw_only=True):
     """What every kind has.  Specific projections add the members that their readers use."""
 

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from sliceplane.api import apps, core, discovery
+from sliceplane.api import apps, core, discovery, policy
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_ip_name, check_path_segment
@@ -276,7 +276,7 @@ PodTemplates = Resource(kind="PodTemplate", generation="template", delete_reply=
 PodDisruptionBudgets = Resource(
     group="policy",
     kind="PodDisruptionBudget",
-    projection=apps.PodDisruptionBudget,
+    projection=policy.PodDisruptionBudget,
     short_names=("pdb",),
     subresources=("status",),
     generation="spec",

@@ -22,10 +22,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from sliceplane.api.codec import decode, encode
-from sliceplane.api.core import Lease, Node, Service, ServiceCondition
+from sliceplane.api.core import Lease, Node, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.gates import Gates
-from sliceplane.api.meta import Document, Object, ObjectMeta, is_older
+from sliceplane.api.meta import Document, Object, ObjectMeta, ObservedCondition, is_older
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Services
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Selection, Write
 from sliceplane.controllers.keyed import KeyedController
@@ -335,7 +335,7 @@ class TrafficDistributionController(KeyedController):
         assert self._counted.keys() <= self._services.keys(), "counts of services that are not watched"
 
 
-def _ours(service: Service) -> dict[str, ServiceCondition]:
+def _ours(service: Service) -> dict[str, ObservedCondition]:
     return {condition.type: condition for condition in service.status.conditions or () if condition.type in TYPES}
 
 

@@ -8,7 +8,8 @@ must be known.  Where they are not the budget allows nothing, and its condition 
 ``registry.eviction`` notes in ``disruptedPods`` whom it let go.  Such a Pod counts as gone until the cache shows that
 it is; one that is still there after two minutes, since nobody ended it, counts again.
 
-A change of a Pod costs a look at the budgets of its namespace; a budget is counted anew at its turn.
+A change of a Pod costs a look at the budgets of its namespace; a budget is counted anew at its turn, over the Pods that
+it selects.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, Literal
 
-from sliceplane.api.apps import Deployment, PodDisruptionBudget, ReplicaSet, ReplicationController, StatefulSet
+from sliceplane.api.apps import Deployment, ReplicaSet, ReplicationController, StatefulSet
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Pod
 from sliceplane.api.meta import Document, Object
+from sliceplane.api.policy import PodDisruptionBudget
 from sliceplane.api.scheme import (
     Deployments,
     PodDisruptionBudgets,
@@ -58,6 +60,8 @@ class DisruptionController(KeyedController):
         #: namespace -> keys of its budgets, and its Pods by key
         self._here: dict[str, set[str]] = {}
         self._pods: dict[str, dict[str, Pod]] = {}
+        #: budget -> the Pods that it selects, by key
+        self._selected: dict[str, dict[str, Pod]] = {}
         #: what has a number of Pods, by uid
         self._scaled: dict[str, Scaled] = {}
 
@@ -78,8 +82,11 @@ class DisruptionController(KeyedController):
             elif not pods:
                 del self._pods[namespace]
             for concerned in sorted(self._here.get(namespace, ())):
-                matches = self._budgets[concerned][1].matches
-                if any(item is not None and matches(item.metadata.labels) for item in (change.old, change.new)):
+                selected = self._selected[concerned]
+                was_selected = selected.pop(key, None) is not None
+                if isinstance(change.new, Pod) and self._budgets[concerned][1].matches(change.new.metadata.labels):
+                    selected[key] = change.new
+                if was_selected or key in selected:
                     self.enqueue(concerned, now)
         else:
             self._on_scaled(change, namespace, now)
@@ -87,10 +94,18 @@ class DisruptionController(KeyedController):
     def _on_budget(self, key: str, namespace: str, new: Object | None) -> None:
         keys = self._here.setdefault(namespace, set())
         if isinstance(new, PodDisruptionBudget):
-            self._budgets[key] = new, from_label_selector(new.spec.selector)
+            before = self._budgets.get(key)
+            if before is None or before[0].spec.selector != new.spec.selector:
+                selector = from_label_selector(new.spec.selector)
+                pods = self._pods.get(namespace, {})
+                self._selected[key] = {at: pod for at, pod in pods.items() if selector.matches(pod.metadata.labels)}
+            else:
+                selector = before[1]
+            self._budgets[key] = new, selector
             keys.add(key)
             return
         self._budgets.pop(key, None)
+        self._selected.pop(key, None)
         self._expectations.forget(key)
         keys.discard(key)
         if not keys:
@@ -112,9 +127,8 @@ class DisruptionController(KeyedController):
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         if key not in self._budgets or self.waits_for_cache(key, now):
             return ()
-        budget, selector = self._budgets[key]
-        candidates = self._pods.get(budget.metadata.namespace, {})
-        pods = [pod for _, pod in sorted(candidates.items()) if selector.matches(pod.metadata.labels)]
+        budget, _ = self._budgets[key]
+        pods = [pod for _, pod in sorted(self._selected[key].items())]
         disrupted = self._disrupted(key, budget, pods, now)
         notes: list[tuple[Literal["Normal", "Warning"], str, str]] = []
         if not pods:
@@ -226,6 +240,11 @@ class DisruptionController(KeyedController):
         super().check()
         assert {key for keys in self._here.values() for key in keys} == set(self._budgets)
         assert all(self._here.values()), "a namespace without budgets is kept"
+        assert self._selected.keys() == self._budgets.keys()
+        for key, (budget, selector) in self._budgets.items():
+            pods = self._pods.get(budget.metadata.namespace, {})
+            matching = {at: pod for at, pod in pods.items() if selector.matches(pod.metadata.labels)}
+            assert self._selected[key] == matching, f"{key} counts other Pods than it selects"
         assert all(self._pods.values()), "a namespace without Pods is kept"
 
 
@@ -274,7 +293,7 @@ def _difference(budget: PodDisruptionBudget, status: Document) -> Document:
     (condition,) = status["conditions"]
     others = [one for one in now.conditions or () if one.type != _ALLOWED]
     before = next((one for one in now.conditions or () if one.type == _ALLOWED), None)
-    shown = None if before is None else (before.status, before.reason, before.message, before.observed_generation)
+    shown = None if before is None else (before.status, before.reason, before.message, before.observed_generation or 0)
     if shown != (condition["status"], condition["reason"], condition["message"], condition["observedGeneration"]):
         change["conditions"] = [*others, condition]
     return change

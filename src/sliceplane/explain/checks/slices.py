@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from sliceplane.api.core import Lease, ServiceCondition
+from sliceplane.api.core import Lease
 from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME
+from sliceplane.api.meta import ObservedCondition
 from sliceplane.api.quantity import amount
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import ServiceCase, pod_name, seen
@@ -188,7 +189,7 @@ def held(case: ServiceCase) -> Iterable[Finding]:
         )
 
 
-def _holds(case: ServiceCase) -> dict[str, ServiceCondition]:
+def _holds(case: ServiceCase) -> dict[str, ObservedCondition]:
     """By type."""
     conditions = (case.service.status.conditions or ()) if case.service is not None else ()
     return {found.type: found for found in conditions if found.type in _HELD and found.status == "True"}

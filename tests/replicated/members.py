@@ -51,10 +51,8 @@ class Member:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def kill(self) -> None:
-        """As by the loss of power, as far as the process can tell."""
+        """As by the loss of power, as far as the process can tell; one that is paused does nothing more, either."""
         if self.process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.send_signal(signal.SIGCONT)
             self.process.kill()
             self.process.wait()
             self.process = None

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.peers.programs import QUICK, run, run_go, the_only_build
+from tests.peers.programs import QUICK, run, run_go
 from tests.testing.places import EXAMPLES, environment, passed
 from tests.testing.places import pytest as run_pytest
 
@@ -29,8 +29,7 @@ def test_go(tmp_path: Path) -> None:
     tmp_path.joinpath("python3").chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     program = tmp_path / "example.test"
-    with the_only_build():
-        run_go("test", "-c", *QUICK, "-o", str(program), folder=EXAMPLES / "go")
+    run_go("test", "-c", *QUICK, "-o", str(program), folder=EXAMPLES / "go")
     run(str(program), folder=EXAMPLES / "go", environment={**environment(tmp_path), "PATH": path})
 
 

@@ -16,7 +16,7 @@ CASES: Final = (
     Case(
         "absent-ready-is-ready",
         "An endpoint without conditions is ready",
-        ("envoyproxy/gateway#2407", "coredns/coredns#4632", "sercand/kuberesolver#66"),
+        ("envoyproxy/gateway#2407", "coredns/coredns#4632"),
         given=(slice_("a", pod(1, conditions={}), pod(2)),),
         story=(CHECK, slice_("a", pod(1, conditions={}), pod(2, conditions={})), CHECK),
     ),
@@ -30,28 +30,28 @@ CASES: Final = (
     Case(
         "not-ready-from-the-beginning",
         "A Pod that was never ready is left out",
-        ("kubernetes/kubernetes#117193", "coredns/coredns#4580"),
+        ("projectcalico/calico#4952", "coredns/coredns#4580"),
         given=(slice_("a", pod(1), pod(2, conditions=_NOT_READY)),),
         story=(CHECK, slice_("a", pod(1), pod(2, conditions=_READY)), CHECK),
     ),
     Case(
         "becomes-unready",
         "A Pod that fails its probe is left out while it stays in the slice",
-        ("kubernetes/kubernetes#117193", "vllm-project/production-stack#656"),
+        ("deckhouse/deckhouse#22686", "istio/istio#15989"),
         given=(slice_("a", *pods((1, 2, 3))),),
         story=(CHECK, slice_("a", pod(1), pod(2, conditions=_NOT_READY), pod(3)), CHECK),
     ),
     Case(
         "nobody-is-ready",
         "With no ready endpoint and none that ends there is none",
-        ("kubernetes/kubernetes#77864", "istio/istio#39825"),
+        ("kubernetes/kubernetes#77864",),
         given=(slice_("a", pod(1), pod(2)),),
         story=(CHECK, slice_("a", pod(1, conditions=_NOT_READY), pod(2, conditions=_NOT_READY)), CHECK),
     ),
     Case(
         "flaps-fast",
         "Ready, not ready and ready again faster than anybody looks",
-        ("kubernetes/kubernetes#127429",),
+        ("kubernetes/kubernetes#117193", "sapcc/kubernikus#923"),
         given=(slice_("a", pod(1), pod(2)),),
         story=(
             CHECK,
@@ -65,7 +65,7 @@ CASES: Final = (
     Case(
         "flaps-and-ends-unready",
         "The last word of a fast change counts",
-        ("kubernetes/kubernetes#127429",),
+        ("kubernetes/kubernetes#117193", "nolar/kopf#698"),
         given=(slice_("a", pod(1), pod(2)),),
         story=(
             CHECK,
@@ -78,21 +78,21 @@ CASES: Final = (
     Case(
         "terminating-beside-ready",
         "A Pod that ends gets nothing new while another is ready",
-        ("kubernetes/kubernetes#106476", "linkerd/linkerd2#11480"),
+        ("envoyproxy/gateway#6277", "cilium/cilium#34991"),
         given=(slice_("a", *pods((1, 2))),),
         story=(CHECK, slice_("a", pod(1), pod(2, conditions=_GOING)), CHECK, slice_("a", pod(1)), CHECK),
     ),
     Case(
         "all-terminate",
         "All Pods end and still serve: they are the fall-back, or nothing is",
-        ("cilium/cilium#45593", "KEP-1669"),
+        ("cilium/cilium#39743", "KEP-1669"),
         given=(slice_("a", *pods((1, 2))),),
         story=(CHECK, slice_("a", pod(1, conditions=_GOING), pod(2, conditions=_GOING)), CHECK, slice_("a"), CHECK),
     ),
     Case(
         "some-of-those-that-end-serve-no-more",
         "Of those that end, only the ones that serve are the fall-back",
-        ("KEP-1669", "cilium/cilium#41022"),
+        ("KEP-1669", "cilium/cilium#40969"),
         given=(slice_("a", *pods((1, 2))),),
         story=(
             CHECK,
@@ -105,7 +105,7 @@ CASES: Final = (
     Case(
         "fall-back-ends",
         "A ready Pod ends the fall-back, though it is in another slice",
-        ("KEP-1669", "envoyproxy/gateway#6277"),
+        ("KEP-1669", "cilium/cilium#40279"),
         given=(slice_("a", *pods((1, 2))),),
         story=(
             CHECK,
@@ -120,14 +120,14 @@ CASES: Final = (
     Case(
         "fall-back-over-two-slices",
         "Whether one is ready is asked of all slices together",
-        ("KEP-1669", "sercand/kuberesolver#66"),
+        ("KEP-1669", "envoyproxy/gateway#4946", "sercand/kuberesolver#66"),
         given=(slice_("a", pod(1)), slice_("b", pod(2))),
         story=(CHECK, slice_("a", pod(1, conditions=_GOING)), CHECK, slice_("b", pod(2, conditions=_GOING)), CHECK),
     ),
     Case(
         "published-though-it-ends",
         "Of a Service that publishes not ready addresses the slices say ready: that is what counts",
-        ("discovery.k8s.io/v1 EndpointConditions", "envoyproxy/gateway#4946"),
+        ("discovery.k8s.io/v1 EndpointConditions", "ovn-kubernetes/ovn-kubernetes#3435"),
         given=(slice_("a", pod(1, conditions={"ready": True, "serving": True, "terminating": True}), pod(2)),),
         story=(CHECK,),
     ),

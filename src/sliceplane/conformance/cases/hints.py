@@ -23,7 +23,7 @@ CASES: Final = (
     Case(
         "hints-to-the-own-zone",
         "Where every endpoint has a hint, those for the own zone count",
-        ("cilium/cilium#45214", "KEP-2433"),
+        ("cilium/cilium#23837", "KEP-2433"),
         given=(slice_("a", _east(1), _east(2), _west(3)),),
         story=(CHECK, slice_("a", _east(1), _west(3)), CHECK),
     ),
@@ -44,14 +44,14 @@ CASES: Final = (
     Case(
         "no-hint-for-the-own-zone",
         "Where no hint names the own zone, all are used: never none",
-        ("cilium/cilium#41022", "cilium/cilium#45214"),
+        ("cilium/cilium#41022", "cilium/cilium#41116"),
         given=(slice_("a", _west(1), _west(2)),),
         story=(CHECK, slice_("a", _west(1), _west(2), _east(3)), CHECK),
     ),
     Case(
         "own-zone-is-not-ready",
         "A hint of an endpoint that is not ready counts for nothing",
-        ("cilium/cilium#41022", "cilium/cilium#44060"),
+        ("cilium/cilium#41022", "cilium/cilium#45947"),
         given=(slice_("a", _east(1), _west(2)),),
         story=(CHECK, slice_("a", {**_east(1), "conditions": {"ready": False}}, _west(2)), CHECK),
     ),
@@ -72,14 +72,14 @@ CASES: Final = (
     Case(
         "hint-for-several-zones",
         "An endpoint may be meant for several zones",
-        ("KEP-2433", "gardener/gardener#6718"),
+        ("KEP-2433",),
         given=(slice_("a", pod(1, zones=["east", "west"]), _west(2)),),
         story=(CHECK, slice_("a", pod(1, zones=["west"]), _west(2)), CHECK),
     ),
     Case(
         "hints-for-the-node",
         "Hints for nodes come before those for zones",
-        ("KEP-3015", "cilium/cilium#40883"),
+        ("KEP-3015", "cilium/cilium#44060"),
         given=(
             slice_(
                 "a",

@@ -28,7 +28,7 @@ CASES: Final = (
     Case(
         "only-endpoints-of-the-node",
         "With the policy Local the endpoints of other nodes are left out",
-        ("projectcalico/calico#8255", "KEP-2086"),
+        ("projectcalico/calico#8255", "istio/istio#42377", "KEP-2086"),
         given=_GIVEN,
         story=(CHECK, slice_("a", pod(1), _elsewhere(2), pod(3)), CHECK),
         needs=_NEEDS,
@@ -52,7 +52,7 @@ CASES: Final = (
     Case(
         "endpoints-of-the-node-terminate",
         "With the policy Local those of the node that end and serve are its fall-back",
-        ("kubernetes/kubernetes#106497", "KEP-1669"),
+        ("kubernetes/kubernetes#97238", "cilium/cilium#37613", "KEP-1669"),
         given=_GIVEN,
         story=(
             CHECK,
@@ -74,7 +74,7 @@ CASES: Final = (
     Case(
         "policy-before-hints",
         "With the policy Local hints for another zone take nothing away",
-        ("KEP-2433", "KEP-2086"),
+        ("linkerd/linkerd2#10186", "KEP-2433", "KEP-2086"),
         given=(_LOCAL, slice_("a", pod(1, zones=["west"]), pod(2, zones=["east"]), _elsewhere(3, zones=["east"]))),
         story=(CHECK,),
         needs=_NEEDS,
@@ -82,7 +82,7 @@ CASES: Final = (
     Case(
         "policy-changes",
         "The policy changes, and no slice does",
-        ("metallb/metallb#263", "istio/istio#42377"),
+        ("metallb/metallb#263",),
         given=(slice_("a", pod(1), _elsewhere(2)),),
         story=(CHECK, _LOCAL, CHECK, service(), CHECK),
         needs=_NEEDS,

@@ -30,7 +30,7 @@ CASES: Final = (
     Case(
         "port-number-changes",
         "The number of a named port changes under all endpoints",
-        ("kubernetes/kubernetes#135334", "Kong/kubernetes-ingress-controller#403"),
+        ("cloudnativelabs/kube-router#842", "haproxytech/kubernetes-ingress#334"),
         given=(slice_("a", *pods((1, 2))),),
         story=(CHECK, slice_("a", *pods((1, 2)), ports=[_port("http", 9090)]), CHECK),
     ),
@@ -58,7 +58,7 @@ CASES: Final = (
     Case(
         "port-goes-away",
         "A port is removed from a slice whose endpoints stay",
-        ("cilium/cilium#15142",),
+        ("kubernetes-sigs/gateway-api-inference-extension#2306", "cilium/cilium#15142"),
         given=(slice_("a", pod(1)), slice_("b", pod(2))),
         story=(CHECK, slice_("b", pod(2), ports=[_port("metrics", 9100)]), CHECK),
     ),
@@ -72,14 +72,14 @@ CASES: Final = (
     Case(
         "ports-change-places",
         "Ports are known by name: their order says nothing",
-        ("siderolabs/talos#12802",),
+        ("openshift/ovn-kubernetes#515",),
         given=(slice_("a", pod(1), ports=[_port("http", 8080), _port("admin", 9000)]),),
         story=(CHECK, slice_("a", pod(1), ports=[_port("admin", 8080), _port("http", 9000)]), CHECK),
     ),
     Case(
         "same-number-other-protocol",
         "TCP and UDP may share a number; a UDP port is none for TCP",
-        ("kubernetes/kubernetes#139628",),
+        ("kubernetes/ingress-nginx#984", "istio/istio#12742"),
         given=(slice_("a", pod(1), ports=[_port("dns-udp", 8080, "UDP"), *HTTP]),),
         story=(CHECK, slice_("a", pod(1), ports=[_port("dns-udp", 8080, "UDP")]), CHECK),
     ),
@@ -109,7 +109,7 @@ CASES: Final = (
     Case(
         "other-family-stays-apart",
         "The IPv6 slices of a Service are not for a client of IPv4",
-        ("cilium/cilium#40883", "KEP-0563"),
+        ("linkerd/linkerd2#12428", "KEP-0563"),
         given=(slice_("a", *pods((1, 2))), slice_("b", _six(1), _six(2), family="IPv6")),
         story=(CHECK, slice_("b", _six(1), family="IPv6"), CHECK, slice_("a", pod(2)), CHECK),
         needs=frozenset({"families"}),
@@ -117,7 +117,7 @@ CASES: Final = (
     Case(
         "six-beside-four",
         "A client of IPv6 follows the IPv6 slices",
-        ("KEP-0563", "cilium/cilium#40883"),
+        ("KEP-0563", "cilium/cilium#20697"),
         given=(slice_("a", *pods((1, 2))), slice_("b", _six(1), _six(2), family="IPv6")),
         story=(CHECK, slice_("b", _six(2), _six(3), family="IPv6"), CHECK),
         asked_port=AskedPort(family="IPv6"),

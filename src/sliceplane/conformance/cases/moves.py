@@ -13,14 +13,14 @@ CASES: Final = (
     Case(
         "moves-and-is-never-missing",
         "An endpoint is added to one slice before it leaves the other",
-        ("cilium/cilium#40288", "KEP-0752, duplicate endpoints"),
+        ("cilium/cilium#40288", "kubernetes/website#38174"),
         given=(slice_("a", pod(1), pod(2)), slice_("b", pod(3))),
         story=(CHECK, slice_("b", pod(3), pod(2)), slice_("a", pod(1)), CHECK),
     ),
     Case(
         "moves-delete-told-first",
         "The delete is told before the add that takes its place",
-        ("kubernetes/website#38174", "KEP-0752, duplicate endpoints"),
+        ("kubernetes/website#38174", "kubernetes/website#23084"),
         given=(slice_("a", pod(1), pod(2)), slice_("b", pod(3))),
         story=(CHECK, slice_("a", pod(1)), slice_("b", pod(3), pod(2)), CHECK),
     ),

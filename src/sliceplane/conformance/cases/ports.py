@@ -37,7 +37,7 @@ CASES: Final = (
     Case(
         "numbers-differ-by-slice",
         "During a rollout the same port name has two numbers, in two slices",
-        ("KEP-0752, named target ports",),
+        ("KEP-0752, Mapping",),
         given=(slice_("a", *pods((1, 2))), slice_("b", pod(3), ports=[_port("http", 9090)])),
         story=(CHECK, slice_("a", pod(1)), slice_("b", pod(3), pod(2), ports=[_port("http", 9090)]), CHECK),
     ),

@@ -13,7 +13,7 @@ CASES: Final = (
     Case(
         "two-slices-are-one-service",
         "The endpoints of two slices are one set",
-        ("sercand/kuberesolver#66", "KEP-0752, EndpointSlice consumers"),
+        ("sercand/kuberesolver#66", "KEP-0752, Mapping"),
         given=(slice_("a", *pods(range(1, 4))), slice_("b", *pods(range(4, 6)))),
         story=(CHECK,),
     ),
@@ -111,7 +111,7 @@ CASES: Final = (
     Case(
         "slices-of-several-managers",
         "Slices of other managers count like those of the controller",
-        ("kubernetes/ingress-nginx#9908", "defilantech/LLMKube#895", "KEP-0752, managed-by"),
+        ("kubernetes/ingress-nginx#9908", "defilantech/LLMKube#895", "KEP-0752, Additional EndpointSlice Controllers"),
         given=(
             slice_("a", pod(1)),
             slice_("b", pod(2), manager=_MIRROR),

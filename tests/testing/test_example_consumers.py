@@ -22,6 +22,7 @@ def test_python(example: Path, tmp_path: Path) -> None:
     assert "2 passed" in passed(run_pytest(tmp_path, "-p", "no:asyncio", site=tmp_path))
 
 
+@pytest.mark.peer
 @pytest.mark.timeout(900)
 def test_go(tmp_path: Path) -> None:
     """client-go against planes that ``python -m sliceplane.testing`` runs; ``python3`` is this one."""

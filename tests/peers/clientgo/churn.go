@@ -9,8 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/typed/discovery/v1"
+	"k8s.io/client-go/rest"
 )
 
 const writers = 8
@@ -22,17 +21,16 @@ func churn(ctx context.Context, kubeconfig string, seed int64, make_, changes in
 	if err != nil {
 		return err
 	}
-	client, err := kubernetes.NewForConfig(config)
+	client, err := clientOf(config, discoveryv1.SchemeGroupVersion)
 	if err != nil {
 		return err
 	}
-	slices := client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
 	errs := make(chan error, writers)
 	var wait sync.WaitGroup
 	for writer := range writers {
 		wait.Go(func() {
 			random := rand.New(rand.NewSource(seed*writers + int64(writer)))
-			errs <- write(ctx, slices, random, writer, make_, changes)
+			errs <- write(ctx, client, random, writer, make_, changes)
 		})
 	}
 	wait.Wait()
@@ -44,34 +42,37 @@ func churn(ctx context.Context, kubeconfig string, seed int64, make_, changes in
 	return nil
 }
 
-func write(ctx context.Context, slices v1.EndpointSliceInterface, random *rand.Rand, writer, total, changes int) error {
+func write(ctx context.Context, client *rest.RESTClient, random *rand.Rand, writer, total, changes int) error {
 	if changes == 0 {
 		for n := writer; n < total; n += writers {
-			if _, err := slices.Create(ctx, slice(n, random), metav1.CreateOptions{}); err != nil {
+			if err := send(ctx, client.Post(), slice(n, random)); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
 	for n := writer; n < changes; n += writers {
-		if err := change(ctx, slices, random, random.Intn(total/writers)*writers+writer); err != nil {
+		if err := change(ctx, client, random, random.Intn(total/writers)*writers+writer); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func change(ctx context.Context, slices v1.EndpointSliceInterface, random *rand.Rand, n int) error {
+func change(ctx context.Context, client *rest.RESTClient, random *rand.Rand, n int) error {
 	wanted := slice(n, random)
 	if random.Intn(5) > 0 {
-		_, err := slices.Update(ctx, wanted, metav1.UpdateOptions{})
+		return send(ctx, client.Put().Name(wanted.Name), wanted)
+	}
+	gone := client.Delete().Namespace(metav1.NamespaceDefault).Resource("endpointslices").Name(wanted.Name)
+	if err := gone.Body(&metav1.DeleteOptions{}).Do(ctx).Error(); err != nil {
 		return err
 	}
-	if err := slices.Delete(ctx, wanted.Name, metav1.DeleteOptions{}); err != nil {
-		return err
-	}
-	_, err := slices.Create(ctx, wanted, metav1.CreateOptions{})
-	return err
+	return send(ctx, client.Post(), wanted)
+}
+
+func send(ctx context.Context, request *rest.Request, body *discoveryv1.EndpointSlice) error {
+	return request.Namespace(metav1.NamespaceDefault).Resource("endpointslices").Body(body).Do(ctx).Error()
 }
 
 // slice is a random one; one in ten is labelled headless, which a node proxy's selector hides.

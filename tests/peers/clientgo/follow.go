@@ -11,10 +11,14 @@ import (
 	"sort"
 	"sync/atomic"
 
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -90,12 +94,12 @@ func follow(ctx context.Context, kubeconfig, node string, in io.Reader, out io.W
 			return err
 		}
 		config.AcceptContentTypes = contentType + ", */*"
-		client, err := kubernetes.NewForConfig(config)
+		informers, err := proxyInformers(config, node)
 		if err != nil {
 			return err
 		}
 		records[format] = record
-		for kind, informer := range proxyInformers(ctx, client, node) {
+		for kind, informer := range informers {
 			if all[format+" "+kind], err = newFollowed(informer); err != nil {
 				return err
 			}
@@ -154,20 +158,31 @@ func answerOne(line string, all map[string]*followed, records map[string]recorde
 }
 
 // proxyInformers asks for what a node proxy needs, with the selectors that it uses.
-func proxyInformers(_ context.Context, client kubernetes.Interface, node string) map[string]cache.SharedIndexInformer {
-	with := func(labels, fieldSelector string) informers.SharedInformerFactory {
-		return informers.NewSharedInformerFactoryWithOptions(client, 0,
-			informers.WithTweakListOptions(func(options *metav1.ListOptions) {
-				options.LabelSelector, options.FieldSelector = labels, fieldSelector
-			}))
+func proxyInformers(config *rest.Config, node string) (map[string]cache.SharedIndexInformer, error) {
+	made := map[string]cache.SharedIndexInformer{}
+	for _, kind := range []struct {
+		resource      string
+		version       schema.GroupVersion
+		example       runtime.Object
+		labels, field string
+	}{
+		{"services", corev1.SchemeGroupVersion, &corev1.Service{},
+			"!service.kubernetes.io/service-proxy-name", "spec.clusterIP!=None"},
+		{"endpointslices", discoveryv1.SchemeGroupVersion, &discoveryv1.EndpointSlice{},
+			"!service.kubernetes.io/headless", ""},
+		{"nodes", corev1.SchemeGroupVersion, &corev1.Node{},
+			"", fields.OneTermEqualSelector("metadata.name", node).String()},
+		{"servicecidrs", networkingv1.SchemeGroupVersion, &networkingv1.ServiceCIDR{}, "", ""},
+	} {
+		client, err := clientOf(config, kind.version)
+		if err != nil {
+			return nil, err
+		}
+		narrow := func(options *metav1.ListOptions) {
+			options.LabelSelector, options.FieldSelector = kind.labels, kind.field
+		}
+		source := cache.NewFilteredListWatchFromClient(client, kind.resource, metav1.NamespaceAll, narrow)
+		made[kind.resource] = cache.NewSharedIndexInformer(source, kind.example, 0, cache.Indexers{})
 	}
-	services := with("!service.kubernetes.io/service-proxy-name", "spec.clusterIP!=None")
-	slices := with("!service.kubernetes.io/headless", "")
-	nodes := with("", fields.OneTermEqualSelector("metadata.name", node).String())
-	return map[string]cache.SharedIndexInformer{
-		"services":       services.Core().V1().Services().Informer(),
-		"endpointslices": slices.Discovery().V1().EndpointSlices().Informer(),
-		"nodes":          nodes.Core().V1().Nodes().Informer(),
-		"servicecidrs":   with("", "").Networking().V1().ServiceCIDRs().Informer(),
-	}
+	return made, nil
 }

@@ -310,7 +310,7 @@ class History:
         """Whether there was something to do."""
         plan = self.engine.plan(key, self.now)
         if not plan.writes:
-            return plan.stale
+            return plan.stale or self.confirm(key)
         answers: list[bytes] = []
         error: StatusError | None = None
         for index, write in enumerate(plan.writes):
@@ -331,6 +331,14 @@ class History:
         if self.random.random() < 0.5:
             self.hear(len(self.echoes))  # the watch is faster than the answer
         self.engine.finish(key, plan, answers, error, self.now)
+        return True
+
+    def confirm(self, key: str) -> bool:
+        """Many Pods that went without a word stay until a list says so, too.  Whether there was something to say."""
+        question = self.engine.question(key)
+        if question is None or question.due > self.now:
+            return False
+        self.engine.on_listed(key, self.pods, self.nodes, self.now)
         return True
 
     def adopted(self, key: str, kind: str) -> Upstream:

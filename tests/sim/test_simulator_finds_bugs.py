@@ -6,6 +6,7 @@ Every mutation is a mistake that somebody made before.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -122,13 +123,13 @@ def test_a_rollout_forgets_that_its_deployment_was_scaled(monkeypatch: pytest.Mo
 
 def test_an_address_is_given_out_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PodAddresses, "hold", lambda self, uid, addresses: None)
-    assert found("none,crash=0.3") & {"one-address-one-pod", "no-part-fails"}
+    assert found("none,crash=0.3", first=2) & {"one-address-one-pod", "no-part-fails"}
 
 
 def test_a_collector_believes_a_cache_that_does_not_show_an_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     """kubernetes#98471: dependents seen before their owner, and collected at once."""
     monkeypatch.setattr(OwnershipGraph, "is_gone", lambda self, claim: self.find(claim) is None)
-    assert found("none,watch-delay=0.9") & {"no-premature-collection"}
+    assert found("none,watch-delay=0.9", first=2) & {"no-premature-collection"}
 
 
 OLDER = (*CLASSIC, "endpoints", "endpointslice-mirroring")
@@ -149,11 +150,11 @@ def test_nothing_is_mirrored(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found("none", steps=100, first=2, controllers=OLDER) == {"mirror-true"}
 
 
-def found_by_proxies() -> set[str]:
+def found_by_proxies(seeds: Iterable[int] = range(1, 7)) -> set[str]:
     """As ``found``, in the full workload, where there are node proxies; few controllers, since it is not about them."""
     chosen = parse_faults("normal")
     names = ("endpointslice", "kubelet", "replicaset", "deployment", "traffic-distribution")
-    for seed in range(1, 7):
+    for seed in seeds:
         options = Options(seed=seed, steps=50, faults=chosen, controllers=names, workload="full")
         violation = Simulation(options).run().violation
         if violation is not None:
@@ -189,7 +190,7 @@ def test_the_greatest_version_of_all_readings_is_told_for_each(monkeypatch: pyte
         self._seen = {place: held._replace(revision=newest) for place, held in self._seen.items()}
 
     monkeypatch.setattr(Progress, "on_mark", on_mark)
-    assert found_by_proxies() <= {"mark-never-early", "mark-digest-true"}
+    assert found_by_proxies((3, *range(1, 7))) & {"mark-never-early", "mark-digest-true"}
 
 
 def test_a_lost_event_is_named_by_its_digest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,12 +220,13 @@ def test_bookmarks_are_not_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
         return max((commits[-1].revision for commits in self._commits.values()), default=0)
 
     monkeypatch.setattr(SliceHistory, "last", last)
-    assert found_by_proxies() == set(), "bookmarks raise every reading to the last commit of all"
+    seeds = (1,)  # at which it shows: what is true of it with bookmarks must be false without
+    assert found_by_proxies(seeds) == set(), "bookmarks raise every reading to the last commit of all"
     monkeypatch.setattr(Reflector, "on_watch_event", on_watch_event)
-    assert found_by_proxies() == {"mark-reaches-all"}
+    assert found_by_proxies(seeds) == {"mark-reaches-all"}
 
 
 def test_half_a_list_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list that was cut short takes endpoints from traffic that are alive."""
     monkeypatch.setattr(doubt, "part_kept", lambda held, items: 1.0)
-    assert found("none,short-list=1,compaction=0.3") & {"no-lost-endpoint", "caches-current"}
+    assert found("none,short-list=1,compaction=0.3", first=2) & {"no-lost-endpoint", "caches-current"}

@@ -221,7 +221,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("broken")
 def test_a_failure_is_told_shrunk_and_replayed() -> None:
-    verdict = run(1, 20, "light")
+    verdict = run(1, 20, "light", "endpointslice")
     assert verdict.violation is not None
     text = report(verdict)
     assert f"FAILED {verdict.violation.invariant}" in text
@@ -229,19 +229,20 @@ def test_a_failure_is_told_shrunk_and_replayed() -> None:
     smaller = shrink(verdict)
     assert smaller.violation is not None
     assert smaller.steps < verdict.steps
-    again = run(1, smaller.options.steps, "light")
+    again = run(1, smaller.options.steps, "light", "endpointslice")
     assert again.digest == smaller.digest
 
 
 @pytest.mark.usefixtures("broken")
 def test_the_command_says_what_broke_and_ends_with_1() -> None:
-    result = CliRunner().invoke(main, ["simulate", "--seed", "1", "--steps", "20", "--faults", "light", "--shrink"])
+    few = ["--steps", "20", "--controllers", "endpointslice"]
+    result = CliRunner().invoke(main, ["simulate", "--seed", "1", *few, "--faults", "light", "--shrink"])
     assert result.exit_code == 1
     assert "FAILED" in result.stdout
     last = result.stdout.rstrip().splitlines()[-1]
     assert last.startswith("replay: sliceplane simulate --seed 1 --steps ")
-    assert last.endswith(" --faults light")
-    result = CliRunner().invoke(main, ["simulate", "--seed", "1", "--until-failure", "--steps", "20"])
+    assert last.endswith(" --faults light --controllers endpointslice")
+    result = CliRunner().invoke(main, ["simulate", "--seed", "1", "--until-failure", *few])
     assert (result.exit_code, "seeds failed: 1" in result.stdout) == (1, True)
 
 
@@ -254,7 +255,8 @@ def test_the_command(tmp_path: Path) -> None:
     lines = path.read_text().splitlines()
     assert f"trace {len(lines)} lines, digest {run(2, 10).digest}" in result.stdout
     assert all(len(line.split()) >= 6 for line in lines)
-    result = CliRunner().invoke(main, ["simulate", "--seeds", "1-3", "--steps", "5", "--duration", "1m"])
+    few = ["--steps", "5", "--controllers", "endpointslice"]
+    result = CliRunner().invoke(main, ["simulate", "--seeds", "1-3", *few, "--duration", "1m"])
     assert (result.exit_code, result.stdout.count(": ok (")) == (0, 3)
     result = CliRunner().invoke(main, ["simulate", "--list-faults"])
     names = [line.split()[0] for line in result.stdout.splitlines() if not line.startswith(" ")]

@@ -186,7 +186,7 @@ def bases(recording: Recording) -> list[int]:
 @pytest.mark.parametrize("segment_bytes", [1 << 23, 4_000])
 def test_slices_are_read_back_as_they_were_and_replayed(segment_bytes: int, meddles: bool, brief: bool) -> None:
     moved = 0
-    for seed in range(scaled(8, least=3)):
+    for seed in range(scaled(8, least=2)):
         story = Story(seed, segment_bytes=segment_bytes, meddles=meddles, brief=brief)
         for _ in range(150):
             story.step()

@@ -49,6 +49,16 @@ def package_of(parts: Sequence[str]) -> str:
     return ".".join(parts[: 2 if parts[0] == SHELL else 1])
 
 
+def statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Every statement, also of functions.  Expressions, most of a tree, are not walked: no import is in one."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            waiting.extend(getattr(node, part, ()))
+
+
 @cache
 def imports() -> frozenset[Arrow]:
     """Which package imports which, rooms of the shell counted as packages."""
@@ -57,7 +67,7 @@ def imports() -> frozenset[Arrow]:
         parts = path.relative_to(SOURCE).with_suffix("").parts
         if len(parts) < 2 or parts == (SHELL, "__init__"):
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in statements(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sliceplane."):
                 imported = package_of((node.module or "").split(".")[1:])
                 if imported != package_of(parts):

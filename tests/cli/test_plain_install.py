@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.running import ROOT
 from tests.whatif.asked import cart_snapshot
+from tools.draw_imports import statements
 
 from sliceplane.shell.process.extras import EXTRA_OF, requirement
 
@@ -125,7 +126,7 @@ def test_what_is_imported_is_what_an_installation_brings() -> None:
     others = {"pytest"}  # it is there where its plugin is loaded
     others.add("jsonpointer")  # jsonpatch is made of it
     for path in (ROOT / "src").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in statements(ast.parse(path.read_text())):
             match node:
                 case ast.Import():
                     names = [each.name for each in node.names]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.fuzz.cases import run_case
 
-BLOCKS, CASES = 6, 12
+BLOCKS, OTHER_BLOCKS, CASES = 6, 3, 8
+_SLOW = [pytest.param(block, marks=pytest.mark.slow) for block in range(BLOCKS, BLOCKS + OTHER_BLOCKS)]
 
 
-@pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.parametrize("block", [*range(BLOCKS), *_SLOW])
 async def test_properties_hold(block: int) -> None:
     """Numbers of a block are consecutive: a failing one is replayed with ``python -m tests.fuzz --case NUMBER``."""
     accepted = 0

@@ -21,8 +21,8 @@ from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.shell.node.consequences import Consequences
 from sliceplane.shell.node.metrics import ProxyMetrics
 
-SERVICES, BATCH, EVENTS = 30, 40, 2_000
-#: blocks of a few hundred thousand; where nobody takes what went, two planes gain 700 by as many events
+SERVICES, BATCH, EVENTS, MANY_EVENTS = 30, 40, 1_000, 4_000
+#: blocks of a few hundred thousand; where nobody takes what went, two planes gain 350 by ``EVENTS``
 GROWTH_MAX = 200
 
 AnyPlane = NftPlane | IptablesPlane
@@ -73,14 +73,15 @@ class Churn:
 
 @pytest.mark.parametrize("make", [nft_plane, iptables_plane])
 @pytest.mark.parametrize("flows", [True, False])
+@pytest.mark.parametrize("events", [EVENTS, pytest.param(MANY_EVENTS, marks=pytest.mark.slow)])
 def test_a_history_leaves_nothing_however_long_it_was(
-    make: Callable[[Family, NodePlaneConfig], AnyPlane], flows: bool, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[Family, NodePlaneConfig], AnyPlane], flows: bool, events: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aftermath, "UDP_GONE_MAX", 50)
     churn = Churn(make, flows=flows)
-    churn.run(EVENTS)  # tables of whatever kind have their size
-    before = churn.run(EVENTS)
-    assert churn.run(EVENTS) - before < GROWTH_MAX
+    churn.run(events)  # tables of whatever kind have their size
+    before = churn.run(events)
+    assert churn.run(events) - before < GROWTH_MAX
 
 
 def dns(number: int) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def test_coroutines_in_every_mode(tmp_path: Path, marks: tuple[str, ...], modes:
 
 def test_workers_side_by_side(tmp_path: Path) -> None:
     """As pytest-xdist runs them: processes that start planes in the same moment."""
-    folders = [tmp_path / str(number) for number in range(3)]
+    folders = [tmp_path / str(number) for number in range(2)]
     for folder in folders:
         folder.mkdir()
         folder.joinpath("test_plain.py").write_text(ONE)

@@ -29,7 +29,7 @@ CLIENTS = 200
 SECONDS = 60.0
 PROCESSES = 2
 SMALL_CLIENTS = 20
-SMALL_S = 3.0
+SMALL_S = 1.5
 #: slices that are there all the time, to be listed in pages
 SLICES = 100
 SAMPLE_S = 1.0

@@ -198,7 +198,7 @@ def cluster(services: int) -> Iterator[tuple[Path, Path]]:
 
 
 def run(small: bool) -> list[Result]:
-    seconds, runs = (0.5, 5) if small else (4.0, 200)
+    seconds, runs = (0.2, 2) if small else (4.0, 200)
     program = None if small else peers.build("coredns")
     results = []
     with cluster(50 if small else SERVICES) as (folder, kubeconfig), ExitStack() as stack:

@@ -104,7 +104,8 @@ class Http2Connection:
         self._block_head = (0, 0)
         self._block_frames = 0
         self._unread = bytearray()
-        self._needed = len(frames.PREFACE)
+        #: so many bytes must be there before it is worth a look; what is no preface shows at its first wrong byte
+        self._needed = 1
         self._has_preface = False
         self._has_settings = False
         self._receive_left = CONNECTION_WINDOW

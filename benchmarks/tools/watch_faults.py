@@ -34,7 +34,7 @@ class Scenario(Stage):
 
 class Gap(Scenario):
     name = "delete while reconnecting"
-    source = "production-stack#1091, airflow#12229"
+    source = "production-stack#1091"
 
     async def first_watch(self, request: Request, stream: Stream) -> None:
         await self.calm(request, stream)
@@ -45,7 +45,7 @@ class Gap(Scenario):
 
 class GapCompacted(Gap):
     name = "the same, history compacted (410 as an event)"
-    source = "production-stack#1091, k/k#115658"
+    source = "airflow#12229, k/k#115658"
 
     def meanwhile(self) -> None:
         super().meanwhile()
@@ -144,7 +144,7 @@ class OldEvents(Scenario):
 
 class TruncatedLine(Scenario):
     name = "a stream that ends within a line"
-    source = "kubespawner#209"
+    source = "python#728"
 
     async def first_watch(self, request: Request, stream: Stream) -> None:
         await self.calm(request, stream)
@@ -186,7 +186,7 @@ class Busy(GoneAtConnect):
 
 class BookmarksOnly(Scenario):
     name = "nothing but bookmarks, then compaction"
-    source = "python#1404"
+    source = "python#1796"
 
     async def first_watch(self, request: Request, stream: Stream) -> None:
         await self.begin(request, stream)

@@ -21,7 +21,7 @@ from sliceplane.controllers.service_syncs import MAX_RETRIES, FirstSync
 
 
 def test_restart_with_everything_in_place_writes_nothing() -> None:
-    """nacos#10209, kubernetes/kubernetes#82494: nor does it ever show an empty list."""
+    """nacos#10209, kubernetes/kubernetes#23034: nor does it ever show an empty list."""
     plane = Plane(make_pod("p-1", port=8080), make_pod("p-2", port=9090, ready=False), ports=NAMED, labels={"x": "y"})
     plane.settle()
     before = len(plane.verbs())

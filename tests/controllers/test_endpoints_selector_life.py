@@ -129,7 +129,7 @@ def test_selector_that_was_removed_while_nobody_looked_is_handed_over_at_the_sta
 
 
 def test_external_name_and_back() -> None:
-    """kubernetes/kubernetes#118376, #125354."""
+    """kubernetes/kubernetes#103804, #125354."""
     plane = Plane(make_pod("p-1"))
     plane.settle()
     plane.cluster.put(make_service(type="ExternalName"))

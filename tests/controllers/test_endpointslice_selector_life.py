@@ -94,7 +94,7 @@ def test_selector_that_goes_and_comes_back_changes_nothing() -> None:
 
 
 def test_external_name_needs_no_slices_and_gets_them_back() -> None:
-    """kubernetes/kubernetes#118376, #125354."""
+    """kubernetes/kubernetes#103804, #125354."""
     plane = Plane(make_pod("p-1"))
     plane.settle()
     plane.cluster.put(make_service(type="ExternalName"))

@@ -102,7 +102,7 @@ def test_kubernetes_128928_churn_leaves_nothing_behind(cluster: FakeCluster, col
 
 
 def test_nacos_10209_a_restart_deletes_nothing(cluster: FakeCluster, collector: GarbageCollector) -> None:
-    """nacos#10209, kubernetes#82494: caches fill kind by kind, dependents first; all is left before all are full."""
+    """nacos#10209, kubernetes#23034: caches fill kind by kind, dependents first; all is left before all are full."""
     again = GarbageCollector()
     for key, found in sorted(cluster.objects.items()):
         if key[0] == ConfigMaps.key:

@@ -127,6 +127,21 @@ def test_a_pod_that_several_services_nearly_select_names_them() -> None:
     assert finding.sentence == "no Service of shop selects it; cart, cart-edge want app=cart, it has app=catr"
 
 
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_pods_of_a_node_that_says_that_it_is_not_ready_stay_unless_they_are_marked(is_marked: bool) -> None:
+    """kubernetes/kubernetes#125618."""
+    world = healthy()
+    ready = {"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "no network"}
+    world.get("Node", "", "node-1")["status"]["conditions"] = [{**ready, "lastTransitionTime": ago(200)}]
+    if is_marked:
+        for pod in world.all("Pod"):
+            unready = {"type": "Ready", "status": "False", "lastTransitionTime": ago(190)}
+            pod["status"]["conditions"] = [unready]
+    answer = world.ask(ExplainQuestion("node", "node-1"))
+    effects = [finding.effect for finding in answer.findings if finding.code == "R8"]
+    assert ["stay ready endpoints" in effect for effect in effects] == [not is_marked]
+
+
 def test_the_state_of_a_node_counts_its_pods() -> None:
     answer = healthy().ask(ExplainQuestion("node", "node-1"))
     assert (answer.findings, answer.story) == ((), "node-1 is ready for 116 min, in zone zone-b; 1 of 1 Pod ready")

@@ -222,7 +222,7 @@ def test_cilium_48050_a_deletion_during_reconnect_with_no_later_update_converges
 
 
 def test_nacos_10209_a_restarting_server_never_empties_the_cache(api: FakeApi, driver: Any) -> None:
-    """Also kubernetes#82494: failed and half-given lists change nothing."""
+    """Also kubernetes#23034: failed and half-given lists change nothing."""
     filled(api, *"abcdefgh")
     driver.start()
     before = len(driver.changes)

@@ -184,7 +184,7 @@ def test_kubernetes_109414_the_address_of_a_failed_pod_is_given_to_another() -> 
 
 
 def test_nacos_10209_a_restart_pushes_nothing_empty_and_writes_nothing() -> None:
-    """nacos#10209, kubernetes/kubernetes#82494."""
+    """nacos#10209, kubernetes/kubernetes#23034."""
     stage = Stage()
     stage.pods(9)
     stage.rest()
@@ -204,7 +204,7 @@ def test_nacos_10209_a_restart_pushes_nothing_empty_and_writes_nothing() -> None
     assert min(seen) >= 8
 
 
-def test_kubernetes_82494_a_restart_in_the_middle_of_a_rolling_update() -> None:
+def test_kubernetes_23034_a_restart_in_the_middle_of_a_rolling_update() -> None:
     """No endpoint lost or doubled: that is the invariants' to say; and the rollout ends."""
     stage = Stage("endpointslice", "garbage-collector", "deployment", "replicaset", "kubelet")
     stage.must("create", Deployments, "default", documents.deployment("web", "web", 8, "image:1"))

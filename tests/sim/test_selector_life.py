@@ -130,8 +130,8 @@ def test_user_takes_over_and_gives_back() -> None:
     assert cluster.managers() == {NATIVE}
 
 
-def test_kubernetes_118376_external_name_and_back_leaves_nothing_behind() -> None:
-    """kubernetes/kubernetes#118376, #125354."""
+def test_kubernetes_103804_external_name_and_back_leaves_nothing_behind() -> None:
+    """kubernetes/kubernetes#103804, #125354."""
     cluster = begin(families=("IPv4",))
     for _ in range(2):
         none = dict.fromkeys(("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"))

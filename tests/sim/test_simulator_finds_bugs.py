@@ -96,7 +96,7 @@ def test_a_failed_sync_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_endpoint_moves_by_way_of_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """nacos#10209, kubernetes/kubernetes#82494: a restart that empties what it finds and fills it again."""
+    """nacos#10209, kubernetes/kubernetes#23034: a restart that empties what it finds and fills it again."""
     original = slice_service.ServiceState._plan_family
 
     def plan_family(self: Any, shape: Any, family: Any, writes: Any) -> Any:
@@ -127,7 +127,7 @@ def test_an_address_is_given_out_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_collector_believes_a_cache_that_does_not_show_an_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """kubernetes#98471: dependents seen before their owner, and collected at once."""
+    """kubernetes#88097: dependents seen before their owner, and collected at once."""
     monkeypatch.setattr(OwnershipGraph, "is_gone", lambda self, claim: self.find(claim) is None)
     assert found("none,watch-delay=0.9", first=2) & {"no-premature-collection"}
 

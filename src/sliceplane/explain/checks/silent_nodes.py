@@ -124,8 +124,11 @@ def _silent(here: _NodeHere) -> Iterator[Finding]:
         if (condition := pod.condition("Ready")) is not None and condition.status != "True"
     )
     state = f"is silent for {lasting(age)}"
+    effect = "its Pods are no ready endpoints until it is back, or others are made elsewhere"
     if ready.status == "False":
         state = f"is not ready for {lasting(age)}: {clipped(ready.message)}"
+        if not marked:
+            effect = "its Pods stay ready endpoints while its kubelet calls them ready, and are evicted after 5 min"
     yield Finding(
         code="R8",
         subject=name_of(NODES, here.node),
@@ -135,7 +138,7 @@ def _silent(here: _NodeHere) -> Iterator[Finding]:
             seen(NODES, here.node, "status.conditions[Ready]", f"{ready.status} ({ready.reason}) since "
                  f"{ready.last_transition_time}"),
         ),
-        effect="its Pods are no ready endpoints until it is back, or others are made elsewhere",
+        effect=effect,
         remedy=f"look at its kubelet and its link; to give it up: kubectl drain {here.name} --ignore-daemonsets "
         "--force",
     )  # fmt: skip

@@ -167,8 +167,8 @@ async def test_the_generation_is_that_of_the_namespace(host: Host) -> None:
     assert generation("there-is-none") is None
 
 
-#: fails three times in ten: before the kernel has anything, or after it has all; hangs now and then; until it was run
-#: twenty times
+#: fails three times in ten: before the kernel has anything, or after it has all; hangs once; until it was run twenty
+#: times
 UNRELIABLE = """#!/bin/sh
 n=$(cat "{folder}/number" 2>/dev/null || echo 0)
 n=$((n + 1))
@@ -176,10 +176,14 @@ echo $n > "{folder}/number"
 case $n in
 2|5|12|15) echo "Error: out of luck" >&2; exit 1;;
 8|18) {nft} "$@"; exit 1;;
-9|19) if [ "$1" = -f ]; then exec sleep 60; fi;;
+9) if [ "$1" = -f ]; then exec sleep 60; fi;;
 esac
 exec {nft} "$@"
 """
+
+
+#: on a machine whose processors are shared by thirty, nft itself takes more than a second
+HANGS_S = 5.0
 
 
 class ByProgram(NftRunner):
@@ -198,7 +202,7 @@ async def test_an_nft_that_fails_three_times_in_ten_and_hangs(
     program.write_text(UNRELIABLE.format(folder=tmp_path, nft=shutil.which("nft")))
     program.chmod(0o755)
     rng, number = Rng(11), tmp_path / "number"
-    unreliable = Nftables(ByProgram(netns=host.netns, program=str(program), timeout_s=1.0))
+    unreliable = Nftables(ByProgram(netns=host.netns, program=str(program), timeout_s=HANGS_S))
     async with running(host, families=(family,), backend=unreliable) as cluster:
         cluster.put(service())
         cluster.synced()

@@ -247,7 +247,7 @@ def said(promtool: str, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[
     ]
     path = tmp_path_factory.mktemp("alerts") / "test.yaml"
     path.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
-    told = subprocess.run([promtool, "test", "rules", path], capture_output=True, text=True, check=False, timeout=60)
+    told = subprocess.run([promtool, "test", "rules", path], capture_output=True, text=True, check=False, timeout=300)
     assert "FAILED" in told.stderr + told.stdout, told.stderr
     parts = re.split(r"alertname: (\w+), time: (\w+), \n", told.stderr + told.stdout)
     return {(alert, at): text for alert, at, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)}

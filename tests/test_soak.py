@@ -62,9 +62,10 @@ def test_a_name_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 def test_rows_of_a_benchmark_are_figures() -> None:
-    row = {"name": "writes", "size": "64", "value": 3.5, "unit": "ms", "peer": ""}
-    said = soak._said(["--json"], f"hello\n{json.dumps(row)}\n", Path("/nowhere"))
-    assert said == ("writes 64 3.5 ms",)
+    row = {"name": "  writes", "size": "64", "value": 3.5, "unit": "ms", "peer": "", "budget": None, "met": None}
+    missed = {**row, "name": "reads", "budget": 2.0, "met": False}
+    said = soak._said(["--json"], f"hello\n{json.dumps(row)}\n{json.dumps(missed)}\n", Path("/nowhere"))
+    assert said == ("writes 64 3.5 ms", "reads 64 3.5 ms (missed: 2)")
 
 
 def test_places_of_runs_are_there() -> None:

@@ -18,7 +18,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.figures import VARIABLE
 
@@ -205,9 +205,14 @@ def _said(arguments: list[str], printed: str, told: Path) -> tuple[str, ...]:
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
     if "--json" in arguments:
         rows = (json.loads(line) for line in lines if line.startswith("{"))
-        return tuple(" ".join(str(row[key]) for key in ("name", "size", "value", "unit") if row[key]) for row in rows)
+        return tuple(map(_row_in_words, rows))
     figures = tuple(told.read_text(encoding="utf-8").splitlines()) if told.exists() else ()
     return figures + tuple(lines[-1:]) if "pytest" in arguments else figures or tuple(lines[-1:])
+
+
+def _row_in_words(row: dict[str, Any]) -> str:
+    words = " ".join(str(row[key]).strip() for key in ("name", "size", "value", "unit") if row[key] not in ("", None))
+    return f"{words} (missed: {row['budget']:g})" if row["met"] is False else words
 
 
 def _commit() -> str:

@@ -35,8 +35,8 @@ format: dev ## code and imports as the linter wants them
 check: lint ## fast: lint, types, layers, quick tests of the cores (without long histories, and proxies that wait for sockets)
 	HYPOTHESIS_PROFILE=quick $(PYTEST) -q -x -p tests.workers --workers 2 -m "not slow and not kernel and not kubectl" --ignore=tests/proxy/test_memory_after_histories.py --ignore=tests/proxy/test_consumption.py tests/test_tidy.py tests/test_docs.py $(wildcard tests/kit tests/api tests/documents tests/store tests/informer tests/workqueue tests/slices tests/proxy tests/nft tests/iptables)
 
-# Tests wait longer than they compute: three processes for each core, and two for those that wait for minutes.
-TEST_WORKERS ?= $$(( 3 * $$(nproc) + 2 ))
+# Tests wait longer than they compute: two processes for each core, and two for those that wait for minutes.
+TEST_WORKERS ?= $$(( 2 * $$(nproc) + 2 ))
 test: ## everything that must pass (what CI runs); what failed is run once more, alone (ONCE=--once: never)
 	@$(MAKE) --no-print-directory -j 2 lint tested
 

@@ -41,7 +41,7 @@ def etcd(folder: Path) -> Iterator[str]:
     from tests.replicated.members import cluster
 
     folder.mkdir(parents=True)
-    with cluster(folder, 1) as (member,):
+    with cluster(folder, 1, durable=True) as (member,):
         yield member.url
 
 

@@ -168,9 +168,7 @@ async def create_services(kubeconfig: Path) -> None:
 
 @contextlib.contextmanager
 def running_etcd(folder: Path) -> Iterator[Member]:
-    """Nothing that it stores must last."""
     (etcd,) = make(folder, 1)
-    etcd.flags = ("--unsafe-no-fsync",)
     etcd.start()
     try:
         etcd.wait_ready()

@@ -30,6 +30,9 @@ class Member:
     #: further flags, for TLS
     flags: tuple[str, ...] = ()
     scheme: str = "http"
+    #: Else nothing waits for the disk: in tests processes end, never the machine, and a disk that others keep busy must
+    #: not make etcd silent.
+    durable: bool = False
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -45,7 +48,7 @@ class Member:
             "--listen-peer-urls", f"http://127.0.0.1:{self.listen_peer_port}",
             "--initial-advertise-peer-urls", f"http://127.0.0.1:{self.advertised_peer_port}",
             "--initial-cluster", self.everybody, "--heartbeat-interval", "50", "--election-timeout", "500",
-            "--logger", "zap", "--log-level", "warn", *self.flags,
+            "--logger", "zap", "--log-level", "warn", *(() if self.durable else ("--unsafe-no-fsync",)), *self.flags,
         ]  # fmt: skip
         with log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -95,11 +98,12 @@ def make(folder: Path, count: int) -> list[Member]:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, count: int) -> Iterator[list[Member]]:
+def cluster(folder: Path, count: int, *, durable: bool = False) -> Iterator[list[Member]]:
     """*count* members that run; gone at the end, whatever was done to them."""
     members = make(folder, count)
     try:
         for each in members:
+            each.durable = durable
             each.start()
         for each in members:
             each.wait_ready()

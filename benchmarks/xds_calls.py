@@ -24,10 +24,10 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from benchmarks.harness import Result, main, note, percentile
 from benchmarks.rolling_update import until_settled

@@ -12,12 +12,12 @@ import re
 import shlex
 import ssl
 from collections.abc import AsyncIterator
-from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import pytest
 import pytest_asyncio
 from click.testing import CliRunner
@@ -321,14 +321,14 @@ def test_commands_that_are_shown_parse(path: Path) -> None:
 
 
 def value_of(dotted: str) -> Any:
-    """A constant, or the default of a dataclass field."""
+    """A constant, or the default of a value's member."""
     parts = dotted.split(".")
     length = next(n for n in range(len(parts), 0, -1) if SOURCE.joinpath(*parts[:n]).with_suffix(".py").is_file())
     value: Any = importlib.import_module(".".join(("sliceplane", *parts[:length])))
     for part in parts[length:]:
-        value = (
-            next(f.default for f in fields(value) if f.name == part) if is_dataclass(value) else getattr(value, part)
-        )
+        is_value = isinstance(value, type) and issubclass(value, msgspec.Struct)
+        defaults = {member.name: member.default for member in msgspec.structs.fields(value)} if is_value else {}
+        value = defaults[part] if part in defaults else getattr(value, part)
     return value
 
 

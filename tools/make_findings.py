@@ -7,10 +7,10 @@ Run from the root of the repository: ``PYTHONPATH=src:. .venv/bin/python tools/m
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import tests.explain.faults
+from msgspec.structs import replace
 from tests.explain.world import PLANTED, AuditFault, Fault
 
 import sliceplane.endpoints_audit.text as audit_text

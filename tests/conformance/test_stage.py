@@ -10,10 +10,10 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.waiting import eventually, until
 
 from sliceplane.conformance.cases import BY_NAME, CASES

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
+from msgspec.structs import replace
 from tests.drain.paper import Paper, paper_node
 from tests.shell.xds.conftest import delta_client, xds_server
 from tests.waiting import eventually

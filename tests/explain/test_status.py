@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.explain.world import READINGS_MAX, World, ago, healthy
 
 from sliceplane.explain.investigation import FORBIDDEN, Investigation

@@ -7,9 +7,9 @@ what is written are whole frames, and how cut the bytes come makes no difference
 from __future__ import annotations
 
 import struct
-from dataclasses import astuple
 from random import Random
 
+from msgspec.structs import astuple
 from tests.fuzz.cases_of_seconds import run_cases
 from tests.http2.frames_of_a_client import OPENING, POST, block, headers, message, sent
 

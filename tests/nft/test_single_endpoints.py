@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.nft.machine import DROPPED, NODE, REJECT, VIP, Machine, ep, evenly, make_slice, node, service
 from tests.nft.older_layout import in_the_older_layout
 from tests.nft.test_table import DIRECT_NUMBER, REF, Bench, fresh, key, meaning, objects

@@ -8,7 +8,6 @@ Nodes.  Meanwhile users delete Pods and new ones come.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -125,7 +124,7 @@ class GuardStory:
     # What slices show
 
     def published(self) -> set[str]:
-        return {name for name, _ in self.removals.published() if name.startswith("web-")}
+        return {name for name, _, _ in self.removals.published() if name.startswith("web-")}
 
     def _within(self, seconds: float, holds: Callable[[], bool], what: str) -> None:
         agenda = self.sim.agenda
@@ -230,7 +229,7 @@ class GuardStory:
                 mine = [record for record in outcome.records if record.key.name.startswith("web-")]
                 lost = mine[: len(mine) // 2 + 1 + self.rng.below(len(mine) // 2)]
                 records = tuple(record for record in outcome.records if record not in lost)
-            return dataclasses.replace(outcome, records=records)
+            return replace(outcome, records=records)
 
         server.page = page  # type: ignore[method-assign]  # a server that answers wrongly
         self._relist()

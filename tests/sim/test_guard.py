@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import os
 import time
 from typing import Any, NoReturn
 
 import pytest
+from msgspec.structs import replace
 from tests.figures import tell
 from tests.sim.guard_story import LASTING, STORIES, GuardStory
 
@@ -160,7 +160,7 @@ def test_who_starts_during_a_hold_says_that_it_holds_nothing() -> None:
 
 def test_what_refuses_a_connection_is_held_no_longer() -> None:
     story = GuardStory(1)
-    story.sim.setup = dataclasses.replace(story.sim.setup, probe=True)
+    story.sim.setup = replace(story.sim.setup, probe=True)
     story.begin()
     names = sorted(story.alive)
     refusing = story.sim.server.refusing

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from sliceplane.api.scheme import EndpointSlices, Pods
 from sliceplane.cli.main import main
@@ -102,7 +102,7 @@ def test_streams_write_as_the_production_server_does() -> None:
 def test_each_cost_names_the_benchmark_that_measures_it() -> None:
     benchmarks = {path.stem for path in (Path(__file__).parents[2] / "benchmarks").glob("*.py")} | {"assumed"}
     assert {name for *_, where in MEASURED.values() for name in where.split(", ")} <= benchmarks
-    assert set(MEASURED) == set(Costs.__dataclass_fields__)
+    assert set(MEASURED) == set(Costs.__struct_fields__)
 
 
 def test_the_command_grows_until_something_breaks() -> None:

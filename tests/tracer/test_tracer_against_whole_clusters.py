@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import dataclasses
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.nft.fake import FakeKernel
 from tests.tracer.traced import CLIENT, NODES, OUTSIDE, PODS, RANGE, ask, ep, pod, service, slice_of
 
@@ -219,7 +221,7 @@ def repaired(world: World, view: TracedEndpoint) -> World:
         version = int(each.metadata.resource_version)
         return slice_of(each.metadata.name, [*kept, mended], of=owner, version=version, labels=labels, ports=ports)
 
-    return replace(world, slices=tuple(map(one, world.slices)))
+    return dataclasses.replace(world, slices=tuple(map(one, world.slices)))
 
 
 def ep_of(endpoint: Any) -> dict[str, Any]:

@@ -13,13 +13,14 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 from tests.waiting import eventually
 from tests.whatif.asked import ask, deployment, service
 

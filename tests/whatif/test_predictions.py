@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.whatif.asked import ask, cart, deployment, make_cluster, service, state_of, traffic
 
 from sliceplane.api.discovery import LABEL_ZONE

@@ -6,12 +6,12 @@ import asyncio
 import io
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 from tests.whatif.asked import ask, cart, cart_snapshot, state_of
 
 from sliceplane.api.codec import decode, encode

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 Cause = dict[str, str]
 T = TypeVar("T")
 
@@ -24,8 +26,7 @@ ERRORS_CHARACTERS_MAX: Final = 1 << 20
 AND_MORE: Final = "too many errors"
 
 
-@dataclass(frozen=True, slots=True)
-class FieldError:
+class FieldError(msgspec.Struct, frozen=True):
     """One complaint: ``type`` is the machine name that goes into ``causes[].reason``."""
 
     type: str

@@ -13,8 +13,9 @@ pkg/features/kube_features.go.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, Literal
+
+import msgspec
 
 Stage = Literal["ALPHA", "BETA", "GA"]
 #: a Kubernetes release, such as (1, 36)
@@ -44,8 +45,7 @@ _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(msgspec.Struct, frozen=True):
     """A gate from release ``since`` on, until its next entry."""
 
     since: Release
@@ -97,12 +97,11 @@ GATES: Final[Mapping[str, tuple[Spec, ...]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Gates:
+class Gates(msgspec.Struct, frozen=True):
     """Which features are on.  ``chosen`` are an operator's words, which ``parse`` has checked."""
 
     release: Release = NEWEST
-    chosen: Mapping[str, bool] = field(default_factory=dict)
+    chosen: Mapping[str, bool] = msgspec.field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str, release: Release = NEWEST) -> Gates:

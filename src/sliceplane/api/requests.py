@@ -15,6 +15,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
+import msgspec
+
 from sliceplane.api.scheme import Resource
 
 STATUS_VERBS: Final = ("get", "patch", "update")
@@ -34,8 +36,7 @@ class BodyKind(NamedTuple):
         return f"{self.group}/{self.version}" if self.group else self.version
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subresource:
+class Subresource(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     verbs: tuple[str, ...]
     #: ``None``: the resource's own kind
@@ -70,8 +71,7 @@ def body_kind(subresource: str) -> BodyKind | None:
     return row.body if row else None
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     """The objects of a resource in one namespace ("": all, or cluster scope) that the selectors leave."""
 
     resource: Resource
@@ -110,8 +110,7 @@ class Write:
     parts: Collection[bytes] = field(default=(), compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class ListPage:
+class ListPage(msgspec.Struct, frozen=True):
     """One page: item bodies (without kind and apiVersion, maybe), the list's version, the rest's token."""
 
     items: tuple[bytes, ...]
@@ -120,8 +119,7 @@ class ListPage:
     remaining: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WatchMessage:
+class WatchMessage(msgspec.Struct, frozen=True):
     """One watch event: ``type`` is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR; ``body`` its object."""
 
     type: str

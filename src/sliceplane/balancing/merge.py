@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from itertools import compress
 from operator import ne
 
+import msgspec
+
 from sliceplane.api.discovery import EndpointPort, EndpointSlice, SliceEndpoint
 from sliceplane.api.service_rules import PROTOCOL_DEFAULT, is_port
 from sliceplane.balancing.model import Endpoint
@@ -45,8 +47,7 @@ class HeldEndpoints:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PortChoice:
+class PortChoice(msgspec.Struct, frozen=True):
     """Which port of the slices is meant: a name, a number that is taken as it is, or ``None``: the only one."""
 
     wanted: str | int | None

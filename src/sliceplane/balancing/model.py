@@ -37,8 +37,7 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return f"{host}:{self.port}" if self.port else host
 
 
-@dataclass(frozen=True, slots=True)
-class ViewChange:
+class ViewChange(msgspec.Struct, frozen=True):
     """What takes a reader from one whole state to a later one.  Tuples are in the order of ids; an id is in one only.
 
     ``updated`` holds pairs (old, new) of the same id: other conditions, hints, port, or even another address.

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, log, sqrt
 from typing import Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from sliceplane.api.discovery import LABEL_FOR_ZONE, EndpointSlice
 from sliceplane.balancing.merge import EndpointMerge, PortChoice
@@ -51,8 +51,7 @@ class EndpointKind(msgspec.Struct, frozen=True, order=True):
 Kinds = Mapping[EndpointKind, int]
 
 
-@dataclass(frozen=True, slots=True)
-class AllowedLoad:
+class AllowedLoad(msgspec.Struct, frozen=True):
     """What an endpoint may get: its *capacity*, as a share of all connections; ``None``: as ``OVERLOAD`` says."""
 
     capacity: Fraction | None = None
@@ -67,16 +66,14 @@ class AllowedLoad:
         return OVERLOAD / max(candidates, 1) if self.capacity is None else self.capacity
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """``share`` is of all connections."""
 
     at: Locality
     share: Fraction
 
 
-@dataclass(frozen=True, slots=True)
-class TrafficShares:
+class TrafficShares(msgspec.Struct, frozen=True):
     """``flows``: zone of the client, zone of the endpoint, share.  ``each``: a kind's endpoint, its share of all.
     ``dropped``: for which no endpoint may be used."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec.structs
 
 from sliceplane.cli.options import with_options
 from sliceplane.cli.values import AddressType, DurationType, SwitchType
@@ -81,7 +81,7 @@ def with_access(config: PlaneConfig, flags: dict[str, Any]) -> PlaneConfig:
         signing_key_file=flags["service_account_signing_key_file"],
         key_files=flags["service_account_key_file"],
     )
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         config,
         advertise_address=flags["advertise_address"] or "",
         admission_plugins=flags["enable_admission_plugins"],

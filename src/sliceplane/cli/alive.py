@@ -14,15 +14,15 @@ import http.client
 import ssl
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 #: seconds; Docker gives the whole probe five
 TIMEOUT_S = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class HealthPage:
+class HealthPage(msgspec.Struct, frozen=True):
     """Where a health page is."""
 
     host: str

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
+import msgspec.structs
 
 from sliceplane.cli.options import with_options
 from sliceplane.cli.values import DurationType, given_flags
@@ -83,4 +83,4 @@ def with_etcd(config: PlaneConfig, flags: dict[str, Any]) -> PlaneConfig:
         key_file=flags["etcd_keyfile"],
         compaction_interval_s=flags["etcd_compaction_interval"],
     )
-    return dataclasses.replace(config, etcd=etcd)
+    return msgspec.structs.replace(config, etcd=etcd)

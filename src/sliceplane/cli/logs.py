@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
 import click
+import msgspec
 
 from sliceplane.cli.options import with_options
 
 
-@dataclass(frozen=True, slots=True)
-class Logs:
+class Logs(msgspec.Struct, frozen=True):
     """What the three flags say."""
 
     level: str = "info"

@@ -8,12 +8,12 @@ import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from sliceplane.cli.cluster import cluster_options, connect
 from sliceplane.cli.dns_options import DomainType
@@ -139,8 +139,7 @@ def command(
 command.add_command(render)
 
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
+class _Chosen(msgspec.Struct, frozen=True):
     """What file and flags amount to."""
 
     given: Given
@@ -149,8 +148,7 @@ class _Chosen:
     file: ConfigFile | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Process:
+class _Process(msgspec.Struct, frozen=True):
     node_name: str
     netns: str
     chosen: _Chosen

@@ -6,11 +6,11 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from msgspec.structs import replace
 
 from sliceplane.cli.answers import screen_width, show
 from sliceplane.cli.values import DurationType

@@ -189,7 +189,7 @@ def _from(seed: int) -> Iterator[int]:
 
 
 def _run(options: Options) -> RunVerdict:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from sliceplane.sim.simulation import Simulation
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from sliceplane.cli.controller_choice import ALL, choose, controllers_option
 from sliceplane.cli.discovery import check_slice_options, discovery_config, discovery_options, slice_options

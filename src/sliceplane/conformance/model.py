@@ -7,7 +7,9 @@ address once.  It knows nothing of our own consumers' code, for it judges them, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from sliceplane.conformance.story import NODE, SERVICE, ZONE, AskedPort, Claim, Delete, Document, Put, Step
 
@@ -15,11 +17,10 @@ from sliceplane.conformance.story import NODE, SERVICE, ZONE, AskedPort, Claim, 
 Belief = frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(msgspec.Struct, frozen=True):
     """The slices that the API server holds, by name, and the Service's ``internalTrafficPolicy``."""
 
-    slices: Mapping[str, Document] = field(default_factory=dict)
+    slices: Mapping[str, Document] = msgspec.field(default_factory=dict)
     policy: str = "Cluster"
 
     def after(self, step: Step) -> State:

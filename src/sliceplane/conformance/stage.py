@@ -12,8 +12,10 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from sliceplane.api.errors import StatusError
 from sliceplane.conformance.consumers.consumer import FollowedService, FollowingConsumer, JudgedConsumer
@@ -65,8 +67,7 @@ class SilentConsumer(Exception):
     what it did instead."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(msgspec.Struct, frozen=True):
     """What the consumer got wrong, "" if nothing, and the steps of the story until then."""
 
     fault: str

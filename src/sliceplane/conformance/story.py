@@ -7,8 +7,9 @@ same whatever came before, and a shrunk history stays legal.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal
+
+import msgspec
 
 Document = Mapping[str, Any]
 
@@ -27,8 +28,7 @@ Claim = Literal["hints", "fallback", "local"]
 Need = Literal["large", "unnamed-port", "families", "silence"]
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(msgspec.Struct, frozen=True):
     """Create the object, or make it this."""
 
     object: Document
@@ -37,8 +37,7 @@ class Put:
         return f"write {named(self.object)}: {told(self.object)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(msgspec.Struct, frozen=True):
     kind: str
     name: str
 
@@ -46,54 +45,47 @@ class Delete:
         return f"delete {self.kind} {self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(msgspec.Struct, frozen=True):
     """Every open watch ends in the middle of its answer."""
 
     def __str__(self) -> str:
         return "cut the watches"
 
 
-@dataclass(frozen=True, slots=True)
-class Away:
+class Away(msgspec.Struct, frozen=True):
     """The server cannot be reached until ``Back``."""
 
     def __str__(self) -> str:
         return "the API server goes away"
 
 
-@dataclass(frozen=True, slots=True)
-class Back:
+class Back(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return "the API server is back"
 
 
-@dataclass(frozen=True, slots=True)
-class Expire:
+class Expire(msgspec.Struct, frozen=True):
     """The history is forgotten and watches are cut: who goes on from what it knows gets 410 Gone."""
 
     def __str__(self) -> str:
         return "forget the history: 410 Gone"
 
 
-@dataclass(frozen=True, slots=True)
-class Bookmark:
+class Bookmark(msgspec.Struct, frozen=True):
     """Watches that want bookmarks get one, and nothing else."""
 
     def __str__(self) -> str:
         return "bookmarks alone"
 
 
-@dataclass(frozen=True, slots=True)
-class Silence:
+class Silence(msgspec.Struct, frozen=True):
     """Open watches say nothing more, and their connections stay."""
 
     def __str__(self) -> str:
         return "the watches fall silent"
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(msgspec.Struct, frozen=True):
     """The next *times* requests for slices, or *watches* of anything, get a Status of *code*."""
 
     code: int
@@ -104,8 +96,7 @@ class Refuse:
         return f"refuse {self.times} {'watches' if self.watches else 'requests for slices'} with {self.code}"
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(msgspec.Struct, frozen=True):
     """The consumer must come to believe what is right, and stay with it."""
 
     def __str__(self) -> str:
@@ -121,16 +112,14 @@ EXPIRE: Final = Expire()
 BOOKMARK: Final = Bookmark()
 
 
-@dataclass(frozen=True, slots=True)
-class AskedPort:
+class AskedPort(msgspec.Struct, frozen=True):
     """What the consumer is asked all the time: the endpoints of the Service *web* at one port and family."""
 
     port: str = "http"
     family: Literal["IPv4", "IPv6"] = "IPv4"
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(msgspec.Struct, frozen=True):
     """One history.  *name* is unique and stays; *cites* are public issues (``owner/repo#number``) or documents."""
 
     name: str
@@ -139,7 +128,7 @@ class Case:
     story: tuple[Step, ...]
     #: what happens before the consumer starts
     given: tuple[Step, ...] = ()
-    asked_port: AskedPort = field(default=AskedPort())
+    asked_port: AskedPort = msgspec.field(default=AskedPort())
     needs: frozenset[Need | Claim] = frozenset()
 
 

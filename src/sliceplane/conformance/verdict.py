@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
+
+import msgspec
 
 from sliceplane.conformance.model import Belief
 from sliceplane.conformance.story import Case, Claim, Step
@@ -16,8 +17,7 @@ _NAMED = 4
 _PARTICULARS = re.compile(r"^after [0-9.]+ s |(\[[0-9a-f:]+\]|[0-9.]+):[0-9]+(, | and [0-9]+ more)?")
 
 
-@dataclass(frozen=True, slots=True)
-class CaseVerdict:
+class CaseVerdict(msgspec.Struct, frozen=True):
     """*why* is a sentence: what was believed and what is right, or why the case was not asked.  *history* is what led
     there, a step a line, as short as it was made."""
 
@@ -28,8 +28,7 @@ class CaseVerdict:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerReport:
+class ConsumerReport(msgspec.Struct, frozen=True):
     consumer: str
     claims: frozenset[Claim]
     verdicts: tuple[CaseVerdict, ...]

@@ -85,8 +85,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     token: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """How a job ended.
 
     ``results[i]`` is the server's answer to ``job.writes[i]``: the object's JSON bytes (the deleted object
@@ -113,8 +112,7 @@ def condition_write(resource: Resource, namespace: str, name: str, uid: str, con
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventNote:
+class EventNote(msgspec.Struct, frozen=True, kw_only=True):
     """An Event for people (``kubectl describe``): the host's recorder makes and writes the Event object."""
 
     regarding: Object

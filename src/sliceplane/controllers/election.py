@@ -17,7 +17,6 @@ are those of client-go, so that instances of both kinds can share a Lease.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
 from typing import Final, Literal
 
@@ -36,8 +35,7 @@ JITTER_FACTOR: Final = 1.2
 RELEASED_DURATION_S: Final = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectionConfig:
+class ElectionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """kube-controller-manager's ``--leader-elect-*`` flags.  Raises ``ValueError`` for times that cannot work."""
 
     identity: str

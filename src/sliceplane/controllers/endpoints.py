@@ -11,8 +11,9 @@ start those without a Service go, a moment later, so that a Service that is just
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from sliceplane.api.core import Endpoints, Pod, Service
 from sliceplane.api.errors import StatusError
@@ -42,8 +43,7 @@ STRAY_DELAY_S: Final = 3.0
 EVENT_COMPONENT: Final = "endpoint-controller"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointsConfig:
+class EndpointsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """kube-controller-manager's flags of the same names, the gates, whose release decides what becomes of more
     than 1,000 addresses, and what becomes of objects whose Service loses its selector.
 
@@ -53,7 +53,7 @@ class EndpointsConfig:
     concurrent_endpoint_syncs: int = 5
     endpoint_updates_batch_period_s: float = 0.0
     selector_changes: SelectorChanges = SelectorChanges.HAND_OVER
-    gates: Gates = field(default_factory=Gates)
+    gates: Gates = msgspec.field(default_factory=Gates)
 
     def __post_init__(self) -> None:
         if self.concurrent_endpoint_syncs < 1:

@@ -13,7 +13,6 @@ selector, or becomes a name elsewhere, hands over (``slices.succession``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import msgspec
@@ -113,8 +112,7 @@ MAX_SYNCS_LIMIT: Final = 50
 EVENT_COMPONENT: Final = "endpoint-slice-controller"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointSliceConfig:
+class EndpointSliceConfig(msgspec.Struct, frozen=True, kw_only=True):
     """kube-controller-manager's flags of the same names, its feature gates, what becomes of slices when a selector is
     removed, and what is ours alone.
 
@@ -126,7 +124,7 @@ class EndpointSliceConfig:
     concurrent_service_endpoint_syncs: int = 5
     endpointslice_updates_batch_period_s: float = 0.0
     selector_changes: SelectorChanges = SelectorChanges.HAND_OVER
-    gates: Gates = field(default_factory=Gates)
+    gates: Gates = msgspec.field(default_factory=Gates)
     subsetting: Subsetting | None = None
     claim_unlabelled_slices: bool = False
     defragment: bool = False

@@ -9,8 +9,9 @@ or has had a minute for it; then everything is looked at, so that slices that no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from sliceplane.api.core import Endpoints, Service
 from sliceplane.api.discovery import EndpointSlice
@@ -89,8 +90,7 @@ FIRST_SYNC_TIMEOUT_S: Final = 60.0
 EVENT_COMPONENT: Final = "endpoint-slice-mirroring-controller"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MirroringConfig:
+class MirroringConfig(msgspec.Struct, frozen=True, kw_only=True):
     """kube-controller-manager's flags ``--mirroring-...``, and what becomes of slices when a selector is added.
 
     ``max_endpoints_per_slice`` is ours: ``None`` is one slice for each family and set of ports, as upstream.
@@ -117,8 +117,7 @@ class MirroringConfig:
                 raise ValueError(f"{name} must be between 1 and {limit}, not {value}")
 
 
-@dataclass(frozen=True, slots=True)
-class _MirrorToken:
+class _MirrorToken(msgspec.Struct, frozen=True):
     plan: MirrorPlan
     began: float
 

@@ -24,6 +24,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar
 
+import msgspec
+
 from sliceplane.api.codec import encode
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import EventsV1, Resource
@@ -52,8 +54,7 @@ Outcome = Literal["written", "exists", "missing", "later", "refused"]
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True)
-class EventWrite:
+class EventWrite(msgspec.Struct, frozen=True):
     """Create *body*, or merge it into the Event *name*.  ``count`` is what it says."""
 
     verb: Literal["create", "patch"]
@@ -64,8 +65,7 @@ class EventWrite:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class RecorderStatus:
+class RecorderStatus(msgspec.Struct, frozen=True):
     """``pending`` is the present state; the others only grow: notes taken, writes done, notes let fall.
 
     ``suppressed`` by the limit for one object, ``dropped`` because a bound was reached or the server refused them.

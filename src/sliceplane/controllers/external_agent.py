@@ -18,10 +18,10 @@ left it, if address and ports are the same.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final, Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Lease, Service

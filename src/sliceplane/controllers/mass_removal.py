@@ -63,8 +63,7 @@ class _Round:
     tried: set[str] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(msgspec.Struct, frozen=True):
     """Of which Services a job reads, by Namespace."""
 
     keys: dict[str, tuple[str, ...]]

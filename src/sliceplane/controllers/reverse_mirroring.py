@@ -12,8 +12,10 @@ selector goes.  With ``cleanup`` all of them go, and none is made.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Endpoints, Service
@@ -48,8 +50,7 @@ from sliceplane.kit.times import parse_nanoseconds
 NAME: Final = "reverse-mirror-controller"
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
+class _Stored(msgspec.Struct, frozen=True):
     """An object of ours, as the cache shows it; *digest* stands for its subsets."""
 
     meta: ObjectMeta

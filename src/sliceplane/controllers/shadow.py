@@ -51,8 +51,7 @@ NODES_READ_MAX: Final = 2
 _Versions = dict[tuple[str, str], str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(msgspec.Struct, frozen=True):
     """What a confirmation is about, and the versions that our caches had when it was asked for."""
 
     due: tuple[SliceDifference, ...]

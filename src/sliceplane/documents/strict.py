@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import msgspec
@@ -59,8 +58,7 @@ class MalformedBody(Exception):
     """A body that is no document; the text is Go's complaint, without what went before it or after."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
+class Decoded(msgspec.Struct, frozen=True, kw_only=True):
     """A document as sent, nulls included, and the repeated members of it, e.g. ``duplicate field "spec.type"``."""
 
     document: Document

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
 
 from sliceplane.api.core import Pod
 from sliceplane.api.meta import Condition
@@ -29,8 +30,7 @@ class DrainedPod(NamedTuple):
     gone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DrainAnswer:
+class DrainAnswer(msgspec.Struct, frozen=True):
     """``not_covered``: who may go on sending all the same; ``not_looked_at``: what could not be read, a phrase each."""
 
     what: str

@@ -18,8 +18,9 @@ long as their Leases last: a client that ended sends nothing.  They are no proof
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
+
+import msgspec
 
 from sliceplane.api.core import Lease, Node
 from sliceplane.api.meta import revision_of
@@ -144,8 +145,7 @@ def _holds(node: NodeHolding, goal: Mapping[Place, int]) -> bool:
 State = Literal["used", "waiting", "unknown", "proven"]
 
 
-@dataclass(frozen=True, slots=True)
-class DrainVerdict:
+class DrainVerdict(msgspec.Struct, frozen=True):
     """Of one barrier at one moment.  ``let_go``: unknown nodes that the policy gave up; ``revision``: the greatest
     version that a node had to hold."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
 
 from sliceplane.findings.finding import Finding
 from sliceplane.findings.text import fact, lines_of
@@ -36,8 +37,7 @@ class DriftRow(NamedTuple):
     kernel: str
 
 
-@dataclass(frozen=True, slots=True)
-class Drift:
+class Drift(msgspec.Struct, frozen=True):
     """``rows``: the worst first, then by name."""
 
     rows: tuple[DriftRow, ...]

@@ -9,8 +9,9 @@ Envoy is always a little behind, so only what two looks find alike is a differen
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
 
 from sliceplane.findings.wording import CHOICES_MAX, count, some
 from sliceplane.kit.columns import table
@@ -28,8 +29,7 @@ class NoAdminPages(Exception):
     """The pages of an Envoy cannot be read; the text is a sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class EnvoyFacts:
+class EnvoyFacts(msgspec.Struct, frozen=True):
     """``node``, ``zone``: as it claims them.  ``clusters``: by name, of those that have names of ours, the endpoints
     as ``ADDRESS:PORT``."""
 
@@ -48,8 +48,7 @@ class EnvoyRow(NamedTuple):
     keeps: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class EnvoyDrift:
+class EnvoyDrift(msgspec.Struct, frozen=True):
     """``rows``: those that are not equal first, then by name.  ``others``: clusters that it does not have."""
 
     envoy: EnvoyFacts

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+import msgspec
 
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
@@ -101,8 +102,7 @@ class ToldNode(NamedTuple):
         return f"{lease_prefix(self.kind)}{self.node}"
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(msgspec.Struct, frozen=True):
     """What a node proxy answered on its own pages.  ``why``: why it did not, or was not asked.
 
     ``objects``: versions by key, by ``resource/reading``.  ``rules``: where the kernel is not as the proxy believes, a
@@ -110,13 +110,12 @@ class Look:
     """
 
     why: str = ""
-    objects: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    objects: Mapping[str, Mapping[str, str]] = msgspec.field(default_factory=dict)
     rules: tuple[str, ...] | None = None
     rules_why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DriftFacts:
+class DriftFacts(msgspec.Struct, frozen=True):
     """``nodes`` ``None``: they may not be read.  ``now_of``: the objects of each resource at the moment of the list,
     and the version of that list.  ``past``: the objects at versions that nodes tell of; where that could not be had,
     a sentence why."""
@@ -125,8 +124,8 @@ class DriftFacts:
     told: tuple[ToldNode, ...]
     nodes: tuple[Node, ...] | None
     now_of: Mapping[str, tuple[int, tuple[Listed, ...]]]
-    past: Mapping[tuple[str, int], tuple[Listed, ...] | str] = field(default_factory=dict)
-    looks: Mapping[str, Look] = field(default_factory=dict)
+    past: Mapping[tuple[str, int], tuple[Listed, ...] | str] = msgspec.field(default_factory=dict)
+    looks: Mapping[str, Look] = msgspec.field(default_factory=dict)
     unread: tuple[str, ...] = ()
     #: only this node, or only what concerns this Service
     node: str = ""

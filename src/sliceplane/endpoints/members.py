@@ -210,8 +210,7 @@ class EndpointsWrite(PlannedWrite, frozen=True, kw_only=True):
     digest: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointsPlan:
+class EndpointsPlan(msgspec.Struct, frozen=True):
     """``write`` None: nothing to do.  ``stale``: the cache has not caught up with a conflict."""
 
     write: EndpointsWrite | None = None

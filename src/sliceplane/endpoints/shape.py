@@ -6,8 +6,9 @@ its user makes; one that is a name elsewhere (ExternalName) has no use for any.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from sliceplane.api.core import Service, ServicePort
 from sliceplane.api.discovery import (
@@ -25,8 +26,7 @@ class Role(Enum):
     EXTERNAL_NAME = "external name"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointsShape:
+class EndpointsShape(msgspec.Struct, frozen=True, kw_only=True):
     """``family`` None: that of each Pod's first address.  ``labels`` are those of the Endpoints."""
 
     namespace: str

@@ -8,8 +8,9 @@ controller off: a reader misses addresses already, or would.  The others are the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from sliceplane.api.discovery import LABEL_SKIP_MIRROR, MANAGED_BY_CONTROLLER
 from sliceplane.endpoints_audit.addresses import LEAVING, READY, WAITING, Packed, spelled, unpack
@@ -44,8 +45,7 @@ def judge(
     return tuple(sorted(_Name(key, service, endpoints, ordered).findings(), key=rank))
 
 
-@dataclass(frozen=True, slots=True)
-class _Name:
+class _Name(msgspec.Struct, frozen=True):
     """All that has one name."""
 
     key: str
@@ -199,8 +199,7 @@ def _why_dead(service: ServiceFacts | None, endpoints: EndpointsFacts | None) ->
     return "its Endpoints are a lock" if endpoints.lock is not None else ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Difference:
+class _Difference(msgspec.Struct, frozen=True):
     """``turned``: addresses that are ready on one side alone."""
 
     only_endpoints: frozenset[Packed]

@@ -6,8 +6,9 @@ A client that reads its own lock, or objects that it makes itself, does not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from sliceplane.endpoints_audit.audit import Auditor, WriterRow
 from sliceplane.endpoints_audit.judge import HARMLESS
@@ -17,8 +18,7 @@ from sliceplane.findings.finding import Finding
 QUESTION: Final = "safe to switch the Endpoints controller off"
 
 
-@dataclass(frozen=True, slots=True)
-class ClientRow:
+class ClientRow(msgspec.Struct, frozen=True):
     """``concerned``: it reads what the Endpoints controller keeps.  ``reads``: what, in words."""
 
     client: ReadingClient
@@ -26,8 +26,7 @@ class ClientRow:
     reads: str
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(msgspec.Struct, frozen=True):
     """``log`` None: none was given.  ``reasons``: why not; empty if it is safe as far as one can see."""
 
     counts: dict[str, int]

@@ -7,8 +7,9 @@ have read (``wants``): a link whose reading was refused is "not looked at", neve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import Case, NodeCase, PodCase, PodsCase, ServiceCase, ZoneCase
@@ -51,8 +52,7 @@ def _nothing(_: Case) -> Iterable[Selection]:
     return ()
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(msgspec.Struct, frozen=True):
     """``name``: as answers call it.  ``wants``, and those of Pods, nodes and zones: what to read before the checks run;
     asked again after each reading, so that one reading may follow from another.  ``of_endpoints``: it says nothing of a
     Service that never has any (ExternalName)."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import NamedTuple
+
+import msgspec
 
 from sliceplane.proxy.conntrack import UdpFlow
 
@@ -58,8 +59,7 @@ def _ipvs_address(text: str) -> tuple[str, int] | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class KernelFacts:
+class KernelFacts(msgspec.Struct, frozen=True):
     """``promiscuous``: bridges that take everything, which leads back as ``hairpin`` does.  ``bridge_calls``: whether
     packets within a bridge go through NAT: the value of bridge-nf-call-iptables, 0 without br_netfilter.  ``flows``:
     UDP flows, and how many of each; ``connections``: the same of TCP, those that are established.

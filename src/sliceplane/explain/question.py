@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
+
+import msgspec
 
 from sliceplane.findings.finding import Finding
 
 QuestionKind = Literal["service", "pod", "node", "zone", "everything"]
 
 
-@dataclass(frozen=True, slots=True)
-class ClientPlace:
+class ClientPlace(msgspec.Struct, frozen=True):
     """``--from``: a Pod (``namespace`` and ``name``), a Node, a zone, or an address outside the cluster."""
 
     kind: Literal["pod", "node", "zone", "address"]
@@ -25,8 +25,7 @@ class ClientPlace:
         return f"{self.kind}/{self.namespace}/{self.name}" if self.namespace else f"{self.kind}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainQuestion:
+class ExplainQuestion(msgspec.Struct, frozen=True):
     """``port``: a number or a name that clients dial, "" for all; ``protocol``: "" for whatever the Service has.
 
     ``everything`` is the question of ``lint``: every Service of ``namespace``, or of all where that is "".
@@ -46,8 +45,7 @@ class ExplainQuestion:
         return f"{self.kind} {name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(msgspec.Struct, frozen=True):
     """``findings`` are sorted: the first is the cause, unless it is a mere note.  ``well``: links whose checks found
     nothing and could see all that they needed.  ``story``: what the object that was asked about is and does, "" where
     that is not known.  ``not_looked_at``: a phrase each, with the reason.  ``missing_rights``:

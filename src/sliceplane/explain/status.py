@@ -8,8 +8,9 @@ What needs attention besides are the worst findings of ``lint``.  ``status_parts
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
+
+import msgspec
 
 from sliceplane.api.core import Lease, Node
 from sliceplane.explain.question import Explanation
@@ -18,8 +19,7 @@ from sliceplane.findings.finding import Finding
 State = Literal["well", "attention", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPage:
+class ReadPage(msgspec.Struct, frozen=True):
     """``why``: it was not to be had, and why; ``status``: the HTTP status of the answer, 0 for none."""
 
     text: str = ""
@@ -27,8 +27,7 @@ class ReadPage:
     status: int = 200
 
 
-@dataclass(frozen=True, slots=True)
-class StatusFacts:
+class StatusFacts(msgspec.Struct, frozen=True):
     """``leases`` by namespace, and ``nodes``: a sentence where they could not be read."""
 
     server: str
@@ -41,8 +40,7 @@ class StatusFacts:
     lint: Explanation
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """``lines``: what is to be told of it; ``figures``: the same for programs; ``unseen``: a phrase each."""
 
     name: str
@@ -52,8 +50,7 @@ class Part:
     unseen: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PlaneStatus:
+class PlaneStatus(msgspec.Struct, frozen=True):
     """``parts`` are in the order of the screen.  ``findings``: the worst; ``more``: how many others there are."""
 
     parts: tuple[Part, ...]

@@ -18,6 +18,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+import msgspec
+
 Kind = Literal["http", "https", "tcp", "grpc", "exec", "ttl", "process", "notify"]
 #: kinds that the shell goes and looks at; of the others it is told
 PROBED: Final = ("http", "https", "tcp", "grpc", "exec")
@@ -30,8 +32,7 @@ HELD_BASE_S: Final = 10.0
 HELD_MAX_S: Final = 300.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckSpec:
+class CheckSpec(msgspec.Struct, frozen=True, kw_only=True):
     """``target``: a path, a gRPC service, or a command line.  ``port``: where to; 0 for the registration's first.
 
     ``period_s`` of a ``ttl`` check: how long a pass lasts.

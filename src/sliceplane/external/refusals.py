@@ -12,8 +12,9 @@ from __future__ import annotations
 import ipaddress
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
+
+import msgspec
 
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.requests import PortProbe
@@ -71,8 +72,7 @@ class _Place(NamedTuple):
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Slice:
+class _Slice(msgspec.Struct, frozen=True):
     agent: str
     service: str
     addresses: tuple[str, ...]

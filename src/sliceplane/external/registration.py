@@ -13,9 +13,10 @@ as long as it stands the agent leaves its endpoint not ready.
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Literal
+
+import msgspec
 
 from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME
 from sliceplane.api.meta import Document
@@ -43,8 +44,7 @@ _HASH_LENGTH: Final = 10
 State = Literal["unknown", "passing", "failing", "draining", "lost"]
 
 
-@dataclass(frozen=True, slots=True)
-class AgentPort:
+class AgentPort(msgspec.Struct, frozen=True):
     """``name``: of the Service's port; "" where the Service has one port without a name."""
 
     name: str
@@ -53,8 +53,7 @@ class AgentPort:
     app_protocol: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
     """One process behind one Service.  ``addresses``: at most one of each family, canonical."""
 
     agent: str

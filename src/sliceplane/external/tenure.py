@@ -11,8 +11,9 @@ the Lease at once both succeed, the later one's name stands, and the earlier one
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Lease
@@ -28,8 +29,7 @@ SPREAD: Final = 0.2
 Standing = Literal["free", "ours", "watched", "refused"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseTerms:
+class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     """What a person chose: how long a silent agent is believed to live, and whether it takes its name from another."""
 
     lease_s: float = LEASE_S
@@ -41,8 +41,7 @@ class LeaseTerms:
         return self.lease_s / 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentConfig:
+class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``host``: stays the same as long as the machine does; ``start``: of this start of the agent."""
 
     name: str

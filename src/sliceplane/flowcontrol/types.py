@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
+
+import msgspec
 
 #: stands for every verb, group, resource, namespace, path or name
 ANY = "*"
@@ -13,8 +14,7 @@ ANY = "*"
 Kind = Literal["read", "write"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class Level(msgspec.Struct, frozen=True, kw_only=True):
     """A priority level.  ``shares`` are in proportion to those of the other levels; ``queues`` 0: nothing waits, what
     finds no seat is refused.  ``exempt``: no limit at all, and no shares."""
 
@@ -36,8 +36,7 @@ class Level:
         return self.hand_size * self.queue_length
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(msgspec.Struct, frozen=True):
     """A user or group by its name, or the ServiceAccount *name* of *namespace*."""
 
     kind: Literal["User", "Group", "ServiceAccount"]
@@ -45,8 +44,7 @@ class Subject:
     namespace: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceRule:
+class ResourceRule(msgspec.Struct, frozen=True, kw_only=True):
     verbs: tuple[str, ...] = (ANY,)
     groups: tuple[str, ...] = (ANY,)
     #: ``pods`` or ``pods/status``
@@ -56,15 +54,13 @@ class ResourceRule:
     cluster_scope: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathRule:
+class PathRule(msgspec.Struct, frozen=True, kw_only=True):
     verbs: tuple[str, ...] = (ANY,)
     #: whole paths, or those below one that ends in ``/*``
     paths: tuple[str, ...] = (ANY,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schema:
+class Schema(msgspec.Struct, frozen=True, kw_only=True):
     """A flow schema: which requests are its own, and how they are told apart into flows."""
 
     name: str

@@ -7,8 +7,9 @@ heuristic that raises or answers nonsense costs its own Services their hints, an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
+
+import msgspec
 
 from sliceplane.api.discovery import HINTS_MAX
 from sliceplane.kit.names import check_dns_subdomain, check_label_value
@@ -20,17 +21,15 @@ class HeuristicError(Exception):
     """The Service asks for something that the heuristic cannot do.  The text is a sentence for its owner."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceView:
+class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
     """``annotations`` carry a heuristic's parameters."""
 
     namespace: str
     name: str
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointPlace:
+class EndpointPlace(msgspec.Struct, frozen=True, kw_only=True):
     """One ready endpoint.  ``zone`` and ``region`` are "" where the Node does not say.
 
     ``topology_keys``: those of the Pod's ``topologySpreadConstraints``, in their order.
@@ -42,8 +41,7 @@ class EndpointPlace:
     topology_keys: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZoneView:
+class ZoneView(msgspec.Struct, frozen=True, kw_only=True):
     """A zone with ready Nodes.  ``share``: its part of their allocatable CPU, all zones together 1; it stands for
     the part of the clients that live there."""
 
@@ -52,16 +50,14 @@ class ZoneView:
     share: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Hints:
+class Hints(msgspec.Struct, frozen=True):
     """Of one endpoint; empty: none.  At most ``HINTS_MAX`` of each."""
 
     zones: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Portion:
+class Portion(msgspec.Struct, frozen=True):
     """So many of a zone's endpoints get hints for these zones; without zones, none."""
 
     count: int

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from sliceplane.http2 import frames
 from sliceplane.http2.fields import FieldReader, Fields, check_trailers, request_fields
@@ -51,15 +52,13 @@ _OF_STREAMS: Final = (frames.DATA, frames.HEADERS, frames.PRIORITY, frames.RST_S
 _OF_CONNECTION: Final = (frames.SETTINGS, frames.PING, frames.GOAWAY)
 
 
-@dataclass(frozen=True, slots=True)
-class StreamRequest:
+class StreamRequest(msgspec.Struct, frozen=True):
     stream_id: int
     fields: Fields
     ended: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StreamData:
+class StreamData(msgspec.Struct, frozen=True):
     """``ended``: the client sends no more; trailers are an empty one."""
 
     stream_id: int
@@ -67,8 +66,7 @@ class StreamData:
     ended: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StreamGone:
+class StreamGone(msgspec.Struct, frozen=True):
     """The stream is over before we ended it."""
 
     stream_id: int

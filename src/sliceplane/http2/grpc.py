@@ -13,8 +13,9 @@ import enum
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from sliceplane.http2.connection import Http2Connection, StreamData, StreamGone, StreamRequest
 from sliceplane.http2.fields import Fields, literals
@@ -48,29 +49,25 @@ class GrpcStatus(enum.IntEnum):
     UNAUTHENTICATED = 16
 
 
-@dataclass(frozen=True, slots=True)
-class CallOpened:
+class CallOpened(msgspec.Struct, frozen=True):
     call_id: int
     path: str
     #: as they were sent, in lower case and without pseudo-headers
     headers: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class CallMessage:
+class CallMessage(msgspec.Struct, frozen=True):
     call_id: int
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class CallHalfClosed:
+class CallHalfClosed(msgspec.Struct, frozen=True):
     """The client sends no more messages, and waits for ours."""
 
     call_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class CallClosed:
+class CallClosed(msgspec.Struct, frozen=True):
     call_id: int
     text: str
 

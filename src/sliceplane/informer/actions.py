@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
+
 
 class Phase(Enum):
     NEW = "new"
@@ -18,8 +20,7 @@ class Phase(Enum):
     STOPPED = "stopped"
 
 
-@dataclass(frozen=True, slots=True)
-class StartList:
+class StartList(msgspec.Struct, frozen=True):
     """Ask for one page.  ``resource_version`` is always ``None`` (the most recent state); limit 0: all of it."""
 
     resource_version: str | None
@@ -27,16 +28,14 @@ class StartList:
     continue_token: str
 
 
-@dataclass(frozen=True, slots=True)
-class StartWatch:
+class StartWatch(msgspec.Struct, frozen=True):
     """Open a watch with bookmarks; events strictly after ``resource_version``."""
 
     resource_version: str
     timeout_s: int
 
 
-@dataclass(frozen=True, slots=True)
-class StopWatch:
+class StopWatch(msgspec.Struct, frozen=True):
     """Close the stream that is open or being opened."""
 
 

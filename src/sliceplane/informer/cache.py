@@ -22,7 +22,6 @@ that exists would be worse than showing it as it was; ``unreadable`` names it an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -68,8 +67,7 @@ class Change(msgspec.Struct, Generic[T_co], frozen=True):
         return old, new
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True):
     """Every change of a selection up to *version* has been told: an event, a bookmark or a list says so.
 
     ``listed``: by a list, so what happened since the mark before is told in its sum and not one by one.  A mark may
@@ -126,8 +124,7 @@ class Undecodable(Exception):
     """The server sent something that is no object at all: not JSON, or without a name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
+class Unreadable(msgspec.Struct, frozen=True):
     """An object of which only the metadata could be read."""
 
     key: str

@@ -16,7 +16,7 @@ firewall has two halves, since iptables cannot drop in ``nat``: who may not pass
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from sliceplane.iptables import names
 from sliceplane.iptables.layout import Chain, match_local
@@ -49,8 +49,7 @@ _CLUSTER_IPS: Chain = ("filter", names.CLUSTER_IPS)
 _FIREWALL: Chain = ("filter", names.PROXY_FIREWALL)
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceRules:
+class ServiceRules(msgspec.Struct, frozen=True):
     """What one Service wants.  Chains are its own; a place in a shared chain may be wanted by other Services too."""
 
     chains: tuple[tuple[Chain, tuple[str, ...]], ...] = ()

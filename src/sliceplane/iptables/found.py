@@ -14,8 +14,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from sliceplane.iptables import names
 from sliceplane.iptables.layout import JUMPS, TABLES, Chain, Table
@@ -28,8 +29,7 @@ _FIXED: Final = frozenset({
 })  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ListedRules:
+class ListedRules(msgspec.Struct, frozen=True):
     """Sorted, as listed."""
 
     #: ours, fixed ones and those of service ports

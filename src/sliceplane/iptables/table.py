@@ -32,6 +32,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+
 from sliceplane.iptables.build import Place, ServiceRules, build_service
 from sliceplane.iptables.found import NOTHING, ListedRules
 from sliceplane.iptables.layout import TABLES, Chain, Table, static_chains
@@ -62,8 +64,7 @@ class Section(NamedTuple):
         return "".join(f"{line}\n" for line in lines)
 
 
-@dataclass(frozen=True, slots=True)
-class IptablesTransaction:
+class IptablesTransaction(msgspec.Struct, frozen=True):
     """Text for ``iptables-restore --noflush``.  A ``full`` one replaces whatever was ours, and is to be completed with
     what the kernel has."""
 

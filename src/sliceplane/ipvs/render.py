@@ -20,6 +20,8 @@ import ipaddress
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.model import NodeEndpoint, PortState
 from sliceplane.proxy.plane import allowed_sources
@@ -52,8 +54,7 @@ _SETS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class IpvsRules:
+class IpvsRules(msgspec.Struct, frozen=True):
     """Each part ends with a newline, or is empty."""
 
     family: Family

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from sliceplane.kit.rng import Rng
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backoff:
+class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     """``base_s * factor**attempt``, at most ``cap_s``, plus up to ``jitter`` times that."""
 
     base_s: float

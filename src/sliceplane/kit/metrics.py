@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final, Generic, Literal, NamedTuple, TypeVar
+
+import msgspec
 
 Kind = Literal["counter", "gauge", "histogram"]
 #: the values of labels; their names are the family's
@@ -31,8 +32,7 @@ def exponential_buckets(start: float, factor: float, count: int) -> tuple[float,
 DEFAULT_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
+class Distribution(msgspec.Struct, frozen=True):
     """``counts[i]`` observations were at most ``bounds[i]`` and above the bound before; the last count has no bound."""
 
     bounds: tuple[float, ...]
@@ -45,8 +45,7 @@ class Sample(NamedTuple):
     value: float | Distribution
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(msgspec.Struct, frozen=True):
     """One metric at one moment.  ``name`` is the whole name, as monitoring knows it."""
 
     name: str

@@ -29,7 +29,7 @@ the rule behind, which finds the endpoint that was the only one until then (``nf
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from sliceplane.nft.layout import (
     CLUSTER_IPS,
@@ -52,8 +52,7 @@ from sliceplane.proxy.plane import allowed_sources
 from sliceplane.proxy.surroundings import ThisNode
 
 
-@dataclass(frozen=True, slots=True)
-class BalancedChain:
+class BalancedChain(msgspec.Struct, frozen=True):
     """A chain that sends a connection to one of *targets* (at least one), all equally likely."""
 
     name: str
@@ -61,8 +60,7 @@ class BalancedChain:
     targets: tuple[DnatTarget, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RuleChain:
+class RuleChain(msgspec.Struct, frozen=True):
     """A chain with these rules (at least one), and the dynamic set that it has for itself."""
 
     name: str
@@ -73,8 +71,7 @@ class RuleChain:
 Chain = BalancedChain | RuleChain
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceObjects:
+class ServiceObjects(msgspec.Struct, frozen=True):
     """What one Service wants in the table.  Chains are its own; elements may be wanted by other Services too."""
 
     chains: tuple[Chain, ...] = ()

@@ -7,7 +7,6 @@ text that is sent.  The vocabulary is the part of nftables that we use; the fake
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -65,8 +64,7 @@ Wanted = Value | Several
 Item = tuple[Key, Value]
 
 
-@dataclass(frozen=True, slots=True)
-class Hook:
+class Hook(msgspec.Struct, frozen=True):
     """Where a base chain is attached; its policy is accept."""
 
     type: Literal["filter", "nat"]
@@ -74,8 +72,7 @@ class Hook:
     priority: int
 
 
-@dataclass(frozen=True, slots=True)
-class NftContainer:
+class NftContainer(msgspec.Struct, frozen=True):
     """A set (``value`` none) or a map.  ``key`` names field types, joined as nft concatenates them.
 
     ``numgen`` keys are the numbers that ``numgen`` draws; nft knows that type by ``typeof`` alone, and then wants to
@@ -114,8 +111,7 @@ class NftContainer:
         return "set" if self.value == "none" else "map"
 
 
-@dataclass(frozen=True, slots=True)
-class NftRule:
+class NftRule(msgspec.Struct, frozen=True):
     """Statements from left to right; a match that fails ends the rule."""
 
     statements: tuple[Statement, ...]
@@ -137,24 +133,21 @@ class TableRef(NamedTuple):
 # Commands.  Each renders as one line.
 
 
-@dataclass(frozen=True, slots=True)
-class AddTable:
+class AddTable(msgspec.Struct, frozen=True):
     """Makes the table; no error if it exists."""
 
     def render(self, table: TableRef) -> str:
         return f"add table {table}"
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteTable:
+class DeleteTable(msgspec.Struct, frozen=True):
     """Removes the table with all that is in it; an error if there is none."""
 
     def render(self, table: TableRef) -> str:
         return f"delete table {table}"
 
 
-@dataclass(frozen=True, slots=True)
-class AddChain:
+class AddChain(msgspec.Struct, frozen=True):
     """Makes a chain; no error if the same one exists."""
 
     name: str
@@ -167,8 +160,7 @@ class AddChain:
         return f"add chain {table} {self.name} {{ type {hook.type} hook {hook.point} priority {hook.priority}; }}"
 
 
-@dataclass(frozen=True, slots=True)
-class FlushChain:
+class FlushChain(msgspec.Struct, frozen=True):
     """Removes every rule of the chain."""
 
     name: str
@@ -177,8 +169,7 @@ class FlushChain:
         return f"flush chain {table} {self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteChain:
+class DeleteChain(msgspec.Struct, frozen=True):
     """An error if anything still jumps to it."""
 
     name: str
@@ -187,8 +178,7 @@ class DeleteChain:
         return f"delete chain {table} {self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class AddRule:
+class AddRule(msgspec.Struct, frozen=True):
     """Appends a rule."""
 
     chain: str
@@ -198,8 +188,7 @@ class AddRule:
         return f"add rule {table} {self.chain} {self.rule.render(table.family)}"
 
 
-@dataclass(frozen=True, slots=True)
-class AddContainer:
+class AddContainer(msgspec.Struct, frozen=True):
     """Makes a set or map; no error if the same one exists."""
 
     container: NftContainer
@@ -209,8 +198,7 @@ class AddContainer:
         return f"add {container.kind} {table} {container.name} {container.definition(table.family)}"
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteContainer:
+class DeleteContainer(msgspec.Struct, frozen=True):
     """An error if a rule still uses it."""
 
     container: NftContainer
@@ -219,8 +207,7 @@ class DeleteContainer:
         return f"delete {self.container.kind} {table} {self.container.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class FlushContainer:
+class FlushContainer(msgspec.Struct, frozen=True):
     """Removes every element."""
 
     container: NftContainer
@@ -229,8 +216,7 @@ class FlushContainer:
         return f"flush {self.container.kind} {table} {self.container.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class AddElements:
+class AddElements(msgspec.Struct, frozen=True):
     """Adds elements; an error if one exists with another value.  Never empty: nft has no such command."""
 
     container: str
@@ -241,8 +227,7 @@ class AddElements:
         return f"add element {table} {self.container} {{ {items} }}"
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteElements:
+class DeleteElements(msgspec.Struct, frozen=True):
     """Removes elements; an error if one does not exist.  Never empty."""
 
     container: str
@@ -268,8 +253,7 @@ Command = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(msgspec.Struct, frozen=True):
     """Commands for one table, all or nothing."""
 
     table: TableRef

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
+
+import msgspec
 
 #: the bit of the packet mark that says "to be masqueraded", upstream's default; not an interface for others
 MASQUERADE_MARK = 1 << 14
@@ -28,22 +29,19 @@ class _Always:
         return self.TEXT
 
 
-@dataclass(frozen=True, slots=True)
-class CtStateNew(_Always):
+class CtStateNew(_Always, msgspec.Struct, frozen=True):
     """Matches the first packet of a connection."""
 
     TEXT = "ct state new"
 
 
-@dataclass(frozen=True, slots=True)
-class CtStatusDnat(_Always):
+class CtStatusDnat(_Always, msgspec.Struct, frozen=True):
     """Matches connections whose destination was translated, by us or by others."""
 
     TEXT = "ct status dnat"
 
 
-@dataclass(frozen=True, slots=True)
-class InSet:
+class InSet(msgspec.Struct, frozen=True):
     """Matches if the fields are an element."""
 
     fields: tuple[Field, ...]
@@ -53,8 +51,7 @@ class InSet:
         return f"{_fields(self.fields, family)} @{self.container}"
 
 
-@dataclass(frozen=True, slots=True)
-class Vmap:
+class Vmap(msgspec.Struct, frozen=True):
     """Looks the fields up and follows the verdict; without an element the rule ends."""
 
     fields: tuple[Field, ...]
@@ -64,8 +61,7 @@ class Vmap:
         return f"{_fields(self.fields, family)} vmap @{self.container}"
 
 
-@dataclass(frozen=True, slots=True)
-class DnatMap:
+class DnatMap(msgspec.Struct, frozen=True):
     """Looks the fields up; the destination becomes what is found there.  Without an element the rule ends."""
 
     fields: tuple[Field, ...]
@@ -75,8 +71,7 @@ class DnatMap:
         return f"dnat {family} to {_fields(self.fields, family)} map @{self.container}"
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
+class Draw(msgspec.Struct, frozen=True):
     """Looks the fields up with a number below ``count``, all equally likely; the destination becomes what is found
     there.  Without an element the rule ends."""
 
@@ -88,8 +83,7 @@ class Draw:
         return f"dnat {family} to {_fields(self.fields, family)} . numgen random mod {self.count} map @{self.container}"
 
 
-@dataclass(frozen=True, slots=True)
-class Jump:
+class Jump(msgspec.Struct, frozen=True):
     """Goes through a chain and comes back."""
 
     chain: str
@@ -98,29 +92,25 @@ class Jump:
         return f"jump {self.chain}"
 
 
-@dataclass(frozen=True, slots=True)
-class Reject(_Always):
+class Reject(_Always, msgspec.Struct, frozen=True):
     """Answers with ICMP port unreachable."""
 
     TEXT = "reject"
 
 
-@dataclass(frozen=True, slots=True)
-class ResetTcp(_Always):
+class ResetTcp(_Always, msgspec.Struct, frozen=True):
     """Answers TCP with a reset; other protocols go on to the next rule."""
 
     TEXT = "meta l4proto tcp reject with tcp reset"
 
 
-@dataclass(frozen=True, slots=True)
-class Masquerade(_Always):
+class Masquerade(_Always, msgspec.Struct, frozen=True):
     """The source becomes an address of this node, with a random port."""
 
     TEXT = "masquerade fully-random"
 
 
-@dataclass(frozen=True, slots=True)
-class Balance:
+class Balance(msgspec.Struct, frozen=True):
     """DNAT to one of the targets number ``offset`` to ``offset + count - 1`` of a map, all equally likely."""
 
     protocol: str
@@ -133,8 +123,7 @@ class Balance:
         return f"meta l4proto {self.protocol} dnat {family} to {number} map @{self.container}"
 
 
-@dataclass(frozen=True, slots=True)
-class AddressIn:
+class AddressIn(msgspec.Struct, frozen=True):
     """Matches if the address is in one of ``networks`` (``inside``), or in none of them."""
 
     field: Literal["saddr", "daddr"]
@@ -145,8 +134,7 @@ class AddressIn:
         return f"{family} {self.field} {'' if self.inside else '!= '}{{ {', '.join(self.networks)} }}"
 
 
-@dataclass(frozen=True, slots=True)
-class FromInterface:
+class FromInterface(msgspec.Struct, frozen=True):
     """Matches if the packet came in through the interface (``inside``), or did not; a name may end with ``*``."""
 
     name: str
@@ -156,8 +144,7 @@ class FromInterface:
         return f'iifname {"" if self.inside else "!= "}"{self.name}"'
 
 
-@dataclass(frozen=True, slots=True)
-class IsOwnAddress:
+class IsOwnAddress(msgspec.Struct, frozen=True):
     """Matches if the address is one of this host's, loopback ones among them."""
 
     field: Literal["saddr", "daddr"]
@@ -166,8 +153,7 @@ class IsOwnAddress:
         return f"fib {self.field} type local"
 
 
-@dataclass(frozen=True, slots=True)
-class Goto:
+class Goto(msgspec.Struct, frozen=True):
     """Goes on in a chain and does not come back to this one."""
 
     chain: str
@@ -176,29 +162,25 @@ class Goto:
         return f"goto {self.chain}"
 
 
-@dataclass(frozen=True, slots=True)
-class Drop(_Always):
+class Drop(_Always, msgspec.Struct, frozen=True):
     """The packet is not answered."""
 
     TEXT = "drop"
 
 
-@dataclass(frozen=True, slots=True)
-class SetMark(_Always):
+class SetMark(_Always, msgspec.Struct, frozen=True):
     """Notes on the packet that it is to be masqueraded when it leaves."""
 
     TEXT = f"meta mark set meta mark or {MASQUERADE_MARK:#x}"
 
 
-@dataclass(frozen=True, slots=True)
-class TakeMark(_Always):
+class TakeMark(_Always, msgspec.Struct, frozen=True):
     """Matches if the note is there, and takes it away."""
 
     TEXT = f"meta mark & {MASQUERADE_MARK:#x} != 0 meta mark set meta mark xor {MASQUERADE_MARK:#x}"
 
 
-@dataclass(frozen=True, slots=True)
-class Remember:
+class Remember(msgspec.Struct, frozen=True):
     """The source address becomes an element of a dynamic set, for as long as the set says from now on."""
 
     container: str
@@ -207,8 +189,7 @@ class Remember:
         return f"update @{self.container} {{ {family} saddr }}"
 
 
-@dataclass(frozen=True, slots=True)
-class Dnat:
+class Dnat(msgspec.Struct, frozen=True):
     """The destination becomes this one."""
 
     protocol: str
@@ -220,8 +201,7 @@ class Dnat:
         return f"meta l4proto {self.protocol} dnat {family} to {address}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class GotoOneOf:
+class GotoOneOf(msgspec.Struct, frozen=True):
     """Goes on in one of ``chains``, all equally likely."""
 
     chains: tuple[str, ...]

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from sliceplane.nft import statements
 from sliceplane.nft.contents import TableContents
@@ -26,8 +28,7 @@ _Point = Literal["prerouting", "input", "forward", "output", "postrouting"]
 _LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
 
-@dataclass(frozen=True, slots=True)
-class Packet:
+class Packet(msgspec.Struct, frozen=True):
     """The first packet of a connection; ``iif`` is the interface that it came in through.  ``dnat``, ``mark`` and
     ``masquerade`` say what happened to it."""
 
@@ -52,8 +53,7 @@ class Packet:
         return tuple(values[field] for field in fields)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class PacketOutcome:
+class PacketOutcome(msgspec.Struct, frozen=True, order=True):
     """``to`` is where an accepted packet goes, as "ip port"."""
 
     verdict: Literal["accept", "drop", "reject"]
@@ -61,8 +61,7 @@ class PacketOutcome:
     masquerade: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Trail:
+class Trail(msgspec.Struct, frozen=True):
     """One way that a packet may go: how likely, what it comes to, and the packet at its end."""
 
     share: Fraction

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -20,8 +19,7 @@ REMEMBERED_MESSAGES: Final = 64
 REMEMBERED_BYTES: Final = 4_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class PageView:
+class PageView(msgspec.Struct, frozen=True):
     """``command`` prints the same.  ``parts``: JSON by name; ``tables``: rows by name."""
 
     name: str

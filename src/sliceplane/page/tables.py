@@ -8,8 +8,9 @@ object as before holds the same rows, so that a change costs what it changed and
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 #: a cell is a text, a number, or a short list of numbers
 Cell = Any
@@ -18,8 +19,7 @@ Row = tuple[Cell, ...]
 _REPEATED: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class PageTable:
+class PageTable(msgspec.Struct, frozen=True):
     """``chunks``: by a name of their own, in the order in which rows are shown."""
 
     columns: tuple[str, ...]

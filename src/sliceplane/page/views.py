@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_ZONE, EndpointSlice
@@ -30,8 +31,7 @@ NODE_COLUMNS: Final = ("node", "state", "zone", "kubelet", "version", "told", "b
 SLICE_COLUMNS: Final = ("name", "endpoints", "ready", "family", "ports", "version")
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(msgspec.Struct, frozen=True):
     """``document`` is what the command writes as JSON, ``problem`` why there is none."""
 
     at: float

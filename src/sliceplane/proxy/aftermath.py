@@ -15,7 +15,8 @@ Owned by one data plane.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from sliceplane.proxy.model import ServedPort, ServiceChange, ServiceKey
 
@@ -25,16 +26,14 @@ UDP_GONE_MAX = 10_000
 TRIGGERS_MAX = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class HealthCheck:
+class HealthCheck(msgspec.Struct, frozen=True):
     """What a load balancer is told of a Service at its health port."""
 
     port: int
     local_endpoints: int
 
 
-@dataclass(frozen=True, slots=True)
-class WriteFacts:
+class WriteFacts(msgspec.Struct, frozen=True):
     """Of one Service.  The numbers are of service ports that have endpoints somewhere, but none here where their
     policy is Local."""
 

@@ -21,9 +21,11 @@ from __future__ import annotations
 import ipaddress
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from sliceplane.api.core import Node, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
@@ -123,13 +125,12 @@ def allowed_sources(port: ServedPort, node_ip: str) -> tuple[str, ...]:
     return networks((*ranges, *(f"{ip}/{address.max_prefixlen}" for ip in port.vips)), family(address))
 
 
-@dataclass(frozen=True, slots=True)
-class NodePlaneConfig:
+class NodePlaneConfig(msgspec.Struct, frozen=True):
     """``node_name``: whose zone and local endpoints count.  ``min_period_s``: the pause between two writes."""
 
     node_name: str
     min_period_s: float = 0.0
-    rules: RulesConfig = field(default_factory=RulesConfig)
+    rules: RulesConfig = msgspec.field(default_factory=RulesConfig)
     #: trigger times before it (the start of the process) are not measured
     since: float = 0.0
     #: TCP ports that the proxy itself listens on: no Service gets them as node ports

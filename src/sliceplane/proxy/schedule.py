@@ -22,8 +22,9 @@ second proxy, a person.  So each time counts, and health speaks of it for ``RECE
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.ip import Family
@@ -33,8 +34,7 @@ from sliceplane.proxy.model import ServedPort, ServiceKey
 RETRY = Backoff(base_s=0.5, cap_s=30.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Freshness:
+class Freshness(msgspec.Struct, frozen=True):
     """What health and metrics want to know.  ``None``: never, or nothing waits."""
 
     last_success: float | None

@@ -32,9 +32,10 @@ nor termination, so those are absent; an address that is not ready is neither se
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
+
+import msgspec
 
 from sliceplane.api.core import EndpointAddress, Endpoints, EndpointSubset
 from sliceplane.api.discovery import (
@@ -110,8 +111,7 @@ def _endpoints(subset: EndpointSubset, family: Family) -> Iterator[SliceEndpoint
                 yield one(address, conditions)
 
 
-@dataclass(frozen=True, slots=True)
-class HeldSlice:
+class HeldSlice(msgspec.Struct, frozen=True):
     """What is kept of a slice: its contents, which the informer's cache shares, and how new it is."""
 
     ports: tuple[EndpointPort, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from sliceplane.api.core import Node, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
@@ -12,8 +12,7 @@ from sliceplane.proxy.plane import AnyNodePlane
 from sliceplane.proxy.surroundings import Surroundings, ThisNode
 
 
-@dataclass(frozen=True, slots=True)
-class NodeObjects:
+class NodeObjects(msgspec.Struct, frozen=True):
     """What there is, in any order."""
 
     services: tuple[Service, ...] = ()
@@ -22,8 +21,7 @@ class NodeObjects:
     service_cidrs: tuple[ServiceCIDR, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSnapshot:
+class NodeSnapshot(msgspec.Struct, frozen=True):
     """``states``: one for each service port, sorted by Service.  ``node_ports``: the addresses that node ports are on;
     ``None``: all of the node's but loopback ones."""
 

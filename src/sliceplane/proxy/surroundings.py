@@ -10,8 +10,9 @@ administrator adds an address to an interface.  The rules follow at once; nothin
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from sliceplane.kit.ip import Family, canonical_with_family, networks
 
@@ -21,8 +22,7 @@ DetectLocalMode = Literal["ClusterCIDR", "NodeCIDR", "BridgeInterface", "Interfa
 PRIMARY = "primary"
 
 
-@dataclass(frozen=True, slots=True)
-class Detector:
+class Detector(msgspec.Struct, frozen=True):
     """How traffic of this node's pods is told from others': by source network, or by the interface that it comes in
     through (a name that may end with ``*``).  Exactly one is set."""
 
@@ -33,8 +33,7 @@ class Detector:
         assert bool(self.network) != bool(self.interface), f"{self} says two things or none"
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(msgspec.Struct, frozen=True):
     """What rules depend on besides Services, in one IP family."""
 
     #: node ports are on listed addresses only; else on all of the host's but loopback ones
@@ -47,16 +46,14 @@ class Surroundings:
     service_networks: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ThisNode:
+class ThisNode(msgspec.Struct, frozen=True):
     """What the rules of services know of the node, in one IP family."""
 
     ip: str = ""
     detector: Detector | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RulesConfig:
+class RulesConfig(msgspec.Struct, frozen=True):
     """Flags, under upstream's names.  ``node_port_addresses``: networks, or ``primary`` alone."""
 
     masquerade_all: bool = False
@@ -69,8 +66,7 @@ class RulesConfig:
     bind_address: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeNetwork:
+class NodeNetwork(msgspec.Struct, frozen=True):
     """What is known of the node in one family; addresses and networks in canonical form."""
 
     ip: str = ""

@@ -159,22 +159,19 @@ class RecordedWrite:
         return f"{self.verb} {kind} {where}".rstrip()
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedJob:
+class RecordedJob(msgspec.Struct, frozen=True):
     key: str
     writes: tuple[RecordedWrite, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Base of what a reader yields.  ``life`` is the number of a controller's life in its recording."""
 
     at: float
     life: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LifeBegan(Entry):
+class LifeBegan(Entry, frozen=True, kw_only=True):
     name: str
     #: it began before the segment: ``objects`` is what its caches held, ``busy`` the keys of its unfinished jobs
     checkpoint: bool = False
@@ -184,13 +181,11 @@ class LifeBegan(Entry):
     busy: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LifeSynced(Entry):
+class LifeSynced(Entry, frozen=True, kw_only=True):
     pass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changed(Entry):
+class Changed(Entry, frozen=True, kw_only=True):
     """``step`` numbers what happened to objects: the same change told to several controllers is one step."""
 
     step: int
@@ -199,19 +194,16 @@ class Changed(Entry):
     writer: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reached(Entry):
+class Reached(Entry, frozen=True, kw_only=True):
     mark: Mark
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turned(Entry):
+class Turned(Entry, frozen=True, kw_only=True):
     room: int
     jobs: tuple[RecordedJob, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedAnswer:
+class RecordedAnswer(msgspec.Struct, frozen=True):
     kind: Answer
     #: of WHOLE and WRITTEN: of the latter as it was before, but for version and generation
     value: Object | None = None
@@ -219,8 +211,7 @@ class RecordedAnswer:
     items: tuple[Object, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended(Entry):
+class Ended(Entry, frozen=True, kw_only=True):
     """A job."""
 
     key: str
@@ -228,12 +219,10 @@ class Ended(Entry):
     error: StatusError | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LifeEnded(Entry):
+class LifeEnded(Entry, frozen=True, kw_only=True):
     fault: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Marked(Entry):
+class Marked(Entry, frozen=True, kw_only=True):
     kind: str
     text: str

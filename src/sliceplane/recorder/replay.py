@@ -12,10 +12,11 @@ which it wants to write at once, and one with a job under way, is *unsettled* an
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.meta import Object
@@ -47,8 +48,7 @@ _BLIND: Final = "values of environment variables are not recorded, and it makes 
 _EVERYTHING: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """The first one of a life.  ``recorded`` and ``replayed`` say in words what either side did; ``seen`` is the object
     as the server had it after the recorded write, and ``body`` what the replay wanted to write instead."""
 

@@ -11,13 +11,14 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 SEGMENT_BYTES: Final = 8 << 20
 #: a ring has this many segments at least, or there would be nothing to let go of
 SEGMENTS_MIN: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class LifeState:
+class LifeState(msgspec.Struct, frozen=True):
     """A controller's life as it was when a segment began."""
 
     number: int

@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import (
     DaemonSets,
@@ -81,8 +83,7 @@ class TimelineEffect(NamedTuple):
     nodes_known: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(msgspec.Struct, frozen=True, kw_only=True):
     """``pods``: what became of Pods, where *what* is of something else.  ``effect``: ``None`` where none is known.
     ``next_at``: when the next line begins; what follows later is told there."""
 

@@ -11,7 +11,7 @@ are its own; its bodies go the same way.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from sliceplane.api import codec
 from sliceplane.api.errors import FieldError, invalid

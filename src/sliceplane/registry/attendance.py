@@ -8,7 +8,7 @@ may that user watch this.  ``authorization.standing`` knows when to ask it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from sliceplane.api.errors import StatusError, unauthorized
 from sliceplane.registry.authentication import bearer
@@ -19,8 +19,7 @@ from sliceplane.registry.core import Core
 from sliceplane.registry.types import MASTERS, Attributes, User
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """What a request rests on: who showed what, to act as whom, and what they want."""
 
     #: as authenticated; with a token, who that was when the request came

@@ -8,8 +8,9 @@ be switched: everything else is what the rest of the process stands on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final, Literal
+
+import msgspec
 
 from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import OPTIONAL_RESOURCES, SERVED, Resource
@@ -27,8 +28,7 @@ _TRUE = frozenset({"", "1", "t", "T", "true", "TRUE", "True"})
 _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegistryConfig:
+class RegistryConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``service_cidrs``: at most one range of each IP family; the first is the primary family.
 
     ``advertise_address`` and ``advertise_port``: where this API server is reached.  With both set, bootstrap
@@ -44,7 +44,7 @@ class RegistryConfig:
     advertise_address: str = ""
     advertise_port: int = 0
     topology_storage: TopologyStorage = "field"
-    gates: Gates = field(default_factory=Gates)
+    gates: Gates = msgspec.field(default_factory=Gates)
     #: those of ``OPTIONAL_PLUGINS`` that are on
     admission_plugins: frozenset[str] = frozenset()
 

@@ -7,9 +7,10 @@ On a collection, what a list with the same selectors finds is deleted one by one
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
-from dataclasses import replace
+
+import msgspec.structs
+from msgspec.structs import replace
 
 from sliceplane.api.errors import StatusError, conflict
 from sliceplane.api.meta import Document
@@ -175,7 +176,7 @@ def delete_some(core: Core, ctx: Context, target: Target, records: Iterable[Reco
     """Delete *records*, each as a step of its own; returns the newest revision that this made."""
     revision = 0
     for record in records:
-        item = dataclasses.replace(target, namespace=record.key.namespace, name=record.key.name)
+        item = msgspec.structs.replace(target, namespace=record.key.namespace, name=record.key.name)
         try:
             outcome = delete(core, ctx, item, options)
         except StatusError as error:

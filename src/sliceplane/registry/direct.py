@@ -6,8 +6,9 @@ A ``Write`` becomes a step, a plan of a watch becomes an interest at the hub; bo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache, partial
+
+from msgspec.structs import replace
 
 from sliceplane.api.codec import encode
 from sliceplane.api.meta import Document

@@ -7,10 +7,10 @@ the step that deletes the Pod: of several evictions at the same moment no more g
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from sliceplane.api import codec
 from sliceplane.api.errors import StatusError, bad_request, forbidden

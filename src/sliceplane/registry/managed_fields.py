@@ -14,9 +14,10 @@ so it is sets that are translated, never documents.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource, by_kind, stored_form

@@ -14,8 +14,9 @@ import binascii
 import json
 import posixpath
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, get_args
+
+import msgspec
 
 from sliceplane.api.errors import (
     FieldError,
@@ -155,8 +156,7 @@ def _member(document: dict[str, Any], name: str, kind: type) -> Any:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class Continue:
+class Continue(msgspec.Struct, frozen=True):
     """``start`` is relative to the listed prefix and has no leading slash."""
 
     revision: int

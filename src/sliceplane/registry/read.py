@@ -6,7 +6,9 @@ Readers see durable records only.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from sliceplane.api.errors import bad_request, expired, too_large_resource_version
 from sliceplane.api.gates import SHARDED_LIST_AND_WATCH, Gates
@@ -43,8 +45,7 @@ _TOKEN_EXPIRED = (
 _LIST_EXPIRED = "The resourceVersion for the provided list is too old."
 
 
-@dataclass(frozen=True, slots=True)
-class RecordSelection:
+class RecordSelection(msgspec.Struct, frozen=True):
     """``matches`` is ``None`` if everything matches.  ``text`` is equal for equal selections.
 
     ``name`` and ``namespace`` are set where only that one can match.  ``shard``: the shard selector, canonically.

@@ -20,10 +20,10 @@ as taken, and ``perform`` looks whether what was chosen is still free.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from sliceplane.api import codec
 from sliceplane.api.errors import StatusError
@@ -69,16 +69,14 @@ class Stale(Exception):
         self.collections = collections
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
+class Numbers(msgspec.Struct, frozen=True, kw_only=True):
     """What Services other than the one to be written hold."""
 
-    addresses: dict[Family, tuple[int, ...]] = field(default_factory=dict)
+    addresses: dict[Family, tuple[int, ...]] = msgspec.field(default_factory=dict)
     ports: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extract:
+class Extract(msgspec.Struct, frozen=True, kw_only=True):
     """A part of the newest state.  A key of which there is no record is one that does not exist."""
 
     config: RegistryConfig
@@ -93,8 +91,7 @@ class Extract:
     numbers: Numbers
 
 
-@dataclass(frozen=True, slots=True)
-class Deed:
+class Deed(msgspec.Struct, frozen=True):
     """``record`` is complete but for its revision and, until ``labelled``, its ``labels``: maps in JSON."""
 
     type: EventType
@@ -102,8 +99,7 @@ class Deed:
     labels: tuple[bytes, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rehearsed:
+class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
     """What came out.  ``answer`` is the number of the deed whose record is the answer, or -1, and then ``outcome`` has
     the body; ``stamped``: that body shows the revision of the write.  ``made`` is the deed whose revision to wait for,
     or -1."""

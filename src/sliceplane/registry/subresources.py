@@ -10,11 +10,11 @@ optimistic concurrency works through it.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
+import msgspec.structs
 
 from sliceplane.api import codec
 from sliceplane.api.errors import bad_request, conflict, invalid, invalid_value, not_supported, required
@@ -124,7 +124,7 @@ def scale_of(document: Document) -> Document:
 
 def get_scale(record: Record) -> Record:
     """The same record with the Scale for a body."""
-    return dataclasses.replace(record, body=codec.encode(scale_of(document_of(record))))
+    return msgspec.structs.replace(record, body=codec.encode(scale_of(document_of(record))))
 
 
 def update_scale(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
@@ -200,9 +200,9 @@ def _replaced(
     warnings: tuple[str, ...] = (),
 ) -> Outcome:
     """*new*, with its managedFields, in the place of *record*; answered as a Scale."""
-    whole = dataclasses.replace(target, subresource="")
+    whole = msgspec.structs.replace(target, subresource="")
     outcome = replace(core, ctx, whole, new, record, options=options, warnings=warnings, tracked=True)
-    return dataclasses.replace(outcome, body=codec.encode(scale_of(codec.decode_document(outcome.body))))
+    return msgspec.structs.replace(outcome, body=codec.encode(scale_of(codec.decode_document(outcome.body))))
 
 
 class PatchVerb(Protocol):

@@ -6,8 +6,9 @@ Frozen; everything that a verb needs besides the store is in here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Literal, Protocol
+
+import msgspec
 
 from sliceplane.api.codec import OwnJson
 from sliceplane.api.meta import Document
@@ -24,8 +25,7 @@ UNAUTHENTICATED = "system:unauthenticated"
 ANONYMOUS_NAME = "system:anonymous"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(msgspec.Struct, frozen=True, kw_only=True):
     """What a request addresses.  ``name`` is "" for a collection; ``namespace`` is "" for cluster scope
     and for a list across namespaces.
 
@@ -39,22 +39,24 @@ class Target:
     #: the older version that the request spoke of, where ``resource`` is the stored one (see ``versions``)
     via: Resource | None = None
 
-    #: the version that the client reads and writes
-    spoken: Resource = field(init=False, compare=False, repr=False)
-    #: whether the client reads and writes another form than the stored one
-    converted: bool = field(init=False, compare=False, repr=False)
-
     def __post_init__(self) -> None:
         older = self.resource
         if older.hub is not None:
-            object.__setattr__(self, "resource", older.hub)
-            object.__setattr__(self, "via", older)
-        object.__setattr__(self, "spoken", self.via or self.resource)
-        object.__setattr__(self, "converted", self.via is not None or self.resource.is_view)
+            msgspec.structs.force_setattr(self, "resource", older.hub)
+            msgspec.structs.force_setattr(self, "via", older)
+
+    @property
+    def spoken(self) -> Resource:
+        """The version that the client reads and writes."""
+        return self.via or self.resource
+
+    @property
+    def converted(self) -> bool:
+        """Whether the client reads and writes another form than the stored one."""
+        return self.via is not None or self.resource.is_view
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class User:
+class User(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     groups: tuple[str, ...] = ()
     uid: str = ""
@@ -69,16 +71,14 @@ def user_info(user: User) -> Document:
     return {name: value for name, value in members.items() if value}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class Context(msgspec.Struct, frozen=True, kw_only=True):
     """Who asks, and when (seconds since the epoch)."""
 
     now: float
     user: User
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOptions:
+class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
     field_manager: str = ""
     field_validation: FieldValidation = "Warn"
@@ -89,8 +89,7 @@ class WriteOptions:
 BY_THE_SERVER = WriteOptions(field_manager="kube-apiserver")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteOptions:
+class DeleteOptions(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
     grace_period_s: int | None = None
     propagation: Propagation | None = None
@@ -100,22 +99,20 @@ class DeleteOptions:
     forbids_orphans: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Body:
+class Body(msgspec.Struct, frozen=True, kw_only=True):
     """A decoded request body: the document and what a lenient reader would have passed over."""
 
-    document: Document = field(default_factory=dict)
+    document: Document = msgspec.field(default_factory=dict)
     #: strict-decoding problems, e.g. ``unknown field "spec.foo"``, ``duplicate field "metadata.name"``
     problems: tuple[str, ...] = ()
     #: in the place of ``document``: decoded by each attempt at the write, which may then keep what it decoded
     own: OwnJson | None = None
     #: ``own`` decoded already, for the first attempt to take out, and whether it is tidy (``registry.decoding``)
-    parsed: list[Document] = field(default_factory=list)
+    parsed: list[Document] = msgspec.field(default_factory=list)
     is_tidy: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a write did.
 
     The caller must not answer before ``revision`` is durable (0: nothing was written).  ``body`` is the
@@ -128,8 +125,7 @@ class Outcome:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOptions:
+class ListOptions(msgspec.Struct, frozen=True, kw_only=True):
     label_selector: str = ""
     field_selector: str = ""
     #: counts with the feature gate ShardedListAndWatch
@@ -143,8 +139,7 @@ class ListOptions:
     send_initial_events: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOutcome:
+class ListOutcome(msgspec.Struct, frozen=True, kw_only=True):
     records: tuple[Record, ...]
     resource_version: int
     continue_token: str = ""
@@ -153,8 +148,7 @@ class ListOutcome:
     shard: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchOptions:
+class WatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     label_selector: str = ""
     field_selector: str = ""
     shard_selector: str | None = None
@@ -165,8 +159,7 @@ class WatchOptions:
     timeout_s: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchPlan:
+class WatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How to serve a watch whose options were found good: what ``store.hub.Hub.subscribe`` wants to know.
 
     - ``initial``: begin with ADDED for the present state; with ``bookmarks`` its end is marked;
@@ -191,8 +184,7 @@ class WatchPlan:
     newest: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attributes:
+class Attributes(msgspec.Struct, frozen=True, kw_only=True):
     """What a request wants to do, in the terms that rules are written in.
 
     ``verb`` is a resource verb (get, list, watch, create, ...) or, where ``resource`` is "", the method in
@@ -213,8 +205,7 @@ class Attributes:
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """``reason`` is for people and the audit log; "" where there is nothing to say."""
 
     allowed: bool
@@ -262,8 +253,7 @@ class NoTokens:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Authenticated:
+class Authenticated(msgspec.Struct, frozen=True):
     """Who showed a token, and which of the audiences that were asked for it is good for.
 
     ``supports`` are the objects without which it is worth nothing, ``until`` is when that is so in any case.

@@ -10,8 +10,8 @@ version, and with one it states a precondition.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from dataclasses import replace as replace_fields
+import msgspec
+from msgspec.structs import replace as replace_fields
 
 from sliceplane.api import codec
 from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, invalid, invalid_value
@@ -145,8 +145,7 @@ def _uid_conflict(target: Target, wanted: str, actual: str) -> StatusError:
     return conflict(resource.plural, resource.group, target.name, why)
 
 
-@dataclass(frozen=True, slots=True)
-class Patched:
+class Patched(msgspec.Struct, frozen=True):
     """What a patch made.  ``strategic`` is the patch itself, where it was a strategic one: errors show it."""
 
     document: Document

@@ -5,7 +5,6 @@ and back again for who explains a Service that a shadow looked at.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -32,8 +31,7 @@ _OF_SERVICE: Final = {
 _SHOWN_MAX: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class ShadowSummary:
+class ShadowSummary(msgspec.Struct, frozen=True):
     """Where a run stands.  ``differing``: services of which a difference stands; ``pending``: differences within the
     grace period; ``beyond``: only counted; ``managed``: slices there are of the controller that is compared."""
 

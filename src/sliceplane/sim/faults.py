@@ -8,14 +8,14 @@ the others where they were as far as that is possible.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from sliceplane.kit.rng import Rng
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FaultKind:
+class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
     """``weight`` is the one of the level ``normal``; ``per`` names the opportunity."""
 
     weight: float

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Protocol
+
+import msgspec
 
 from sliceplane.api.apps import Deployment, ReplicaSet
 from sliceplane.api.codec import decode
@@ -54,8 +55,7 @@ CONDITIONS: Final = (ACCEPTED, PROGRAMMED, HONORED)
 WRITES_BASE, WRITES_PER_INPUT = 500, 10
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(msgspec.Struct, frozen=True):
     """At a quiet point.  ``inputs`` and ``writes``: since the one before."""
 
     view: View

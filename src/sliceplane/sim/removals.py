@@ -1,8 +1,9 @@
 """What slices may still show of a Pod that takes no traffic, and for how long.
 
 What a Pod says itself (it is deleted, over, its containers or gates are not ready) is *told*, and never held.  What the
-silence of its Node alone says is *inferred*: a guard may hold it, within a bound.  Who knows better than the API server
-which Pods are alive names them: a slice must not lose those.
+silence of its Node alone says is *inferred*: a guard may hold it, within a bound.  A Service that publishes Pods which
+are not ready shows them rightly, so its slices have as long from the moment when it no longer does, or is made anew.
+Who knows better than the API server which Pods are alive names them: a slice must not lose those.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Removals:
         self.inferred_s = inferred_s
         #: uid of a Pod that is not ready -> since when, and whether that was told
         self._left: dict[str, tuple[float, bool]] = {}
+        #: Service -> since when it shows Pods only while they are ready; where that was always so, it need not be here
+        self._strict_since: dict[str, float] = {}
         #: names of Pods that are alive, whatever the API server says
         self.alive: set[str] = set()
 
@@ -44,6 +47,8 @@ class Removals:
         """Raises ``Broken``."""
         if event.record.key.resource == Pods.storage_key:
             self._on_pod(event)
+        elif event.record.key.resource == Services.storage_key:
+            self._on_service(event)
         elif event.record.key.resource == EndpointSlices.storage_key and self.alive:
             self.check_alive()
 
@@ -59,8 +64,15 @@ class Removals:
         if known is None or (told and not known[1]):
             self._left[uid] = (self._agenda.now, told)
 
+    def _on_service(self, event: StoreEvent) -> None:
+        service = decode(event.record.body, Service)
+        if event.type is not EventType.DELETED and _is_strict(service):
+            self._strict_since.setdefault(service.metadata.key, self._agenda.now)
+        else:
+            self._strict_since.pop(service.metadata.key, None)
+
     def check_alive(self) -> None:
-        shown = {name for name, _ in self.published()}
+        shown = {name for name, _, _ in self.published()}
         lost = sorted(set(self.alive) - shown)
         if lost:
             raise Broken("no-lost-endpoint", lost[0], f"{len(lost)} endpoints are missing that are alive: {lost[:4]}")
@@ -68,29 +80,37 @@ class Removals:
     def check(self) -> None:
         """What was told ``told_s`` ago, or inferred ``inferred_s`` ago, is ready in no slice.  Raises ``Broken``."""
         now = self._agenda.now
-        for name, uid in self.published():
-            since, told = self._left.get(uid, (now, False))
+        for name, uid, strict_since in self.published():
+            left, told = self._left.get(uid, (now, False))
+            since = max(left, strict_since)
             bound = self.told_s if told else self.inferred_s
             if now > since + bound:
                 invariant = "told-is-never-held" if told else "held-within-bound"
                 raise Broken(invariant, name, f"{name} is an endpoint {now - since:.1f} s after it left, not {bound:g}")
 
-    def published(self) -> set[tuple[str, str]]:
-        """Name and uid of every Pod that is ready in a slice, but for Services that publish those that are not."""
+    def published(self) -> set[tuple[str, str, float]]:
+        """Name and uid of every Pod that is ready in a slice, but for Services that publish those that are not; and
+        since when its Service is none of those."""
         strict = {
-            service.metadata.key
+            service.metadata.key: self._strict_since.get(service.metadata.key, 0.0)
             for service in (decode(record.body, Service) for record in self._server.records(Services))
-            if oracle.is_active(service)
-            and service.metadata.deletion_timestamp is None
-            and not service.spec.publish_not_ready_addresses
+            if _is_strict(service)
         }
         return {
-            (endpoint.target_ref.name, endpoint.target_ref.uid)
+            (endpoint.target_ref.name, endpoint.target_ref.uid, strict[key])
             for observed in (decode(record.body, EndpointSlice) for record in self._server.records(EndpointSlices))
-            if service_of(observed) in strict
+            if (key := service_of(observed)) in strict
             for endpoint in observed.endpoints or ()
             if endpoint.conditions.ready and endpoint.target_ref is not None
         }
+
+
+def _is_strict(service: Service) -> bool:
+    return (
+        oracle.is_active(service)
+        and service.metadata.deletion_timestamp is None
+        and not service.spec.publish_not_ready_addresses
+    )
 
 
 def _containers_are_ready(pod: Pod) -> bool:

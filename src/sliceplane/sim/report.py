@@ -8,8 +8,9 @@ fewer steps do not always fail when more do.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from sliceplane.sim.faults import KINDS, LEVELS
 from sliceplane.sim.invariants import ALWAYS, INVARIANTS

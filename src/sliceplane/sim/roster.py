@@ -6,9 +6,10 @@ A new controller plugs in by one line here; the rest of the simulator knows only
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from sliceplane.controllers.base import Controller
 from sliceplane.controllers.emulation.deployment import DeploymentController
@@ -37,8 +38,7 @@ AUTHORITY: Final = "-----BEGIN CERTIFICATE-----\nsimulated\n-----END CERTIFICATE
 _SETUP_SALT: Final = 0x5E7
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """With which flags the plane runs.  ``instances``: of the slice controller; of several, the leader alone works."""
 
     subsetting: Subsetting = Subsetting.OFF
@@ -63,8 +63,7 @@ def draw_setup(workload: str, seed: int) -> Setup:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RosterEntry:
+class RosterEntry(msgspec.Struct, frozen=True):
     """``agent``: one of its kind stands beside a node; it has no second instance that could overlap."""
 
     make: Callable[[Setup], Controller]

@@ -15,8 +15,9 @@ steps is the same however many follow, which is what shrinking relies on.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from sliceplane.api.scheme import Leases
 from sliceplane.kit.rng import Rng
@@ -59,8 +60,7 @@ def normal_faults() -> dict[str, float]:
     return {name: kind.weight * LEVELS["normal"] for name, kind in KINDS.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adoption:
+class Adoption(msgspec.Struct, frozen=True, kw_only=True):
     """Where a simulation begins if not with nothing.  ``pods``: those whose Nodes are not simulated."""
 
     setup: Setup
@@ -70,8 +70,7 @@ class Adoption:
     file: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(msgspec.Struct, frozen=True, kw_only=True):
     """``duration_s``: virtual time after which no further step is made (``None``: *steps* alone count).
 
     ``workload``: one of ``WORKLOADS``; ``classic`` is what seeds were recorded with before there was another.
@@ -80,7 +79,7 @@ class Options:
     seed: int
     steps: int = STEPS_DEFAULT
     duration_s: float | None = None
-    faults: Mapping[str, float] = field(default_factory=normal_faults)
+    faults: Mapping[str, float] = msgspec.field(default_factory=normal_faults)
     controllers: tuple[str, ...] = tuple(ROSTER)
     workload: str = WORKLOADS[0]
     #: what is there when it begins; ``None``: nothing
@@ -89,8 +88,7 @@ class Options:
     drains: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Violation:
+class Violation(msgspec.Struct, frozen=True, kw_only=True):
     invariant: str
     message: str
     #: the newest lines of the trace about what broke
@@ -98,8 +96,7 @@ class Violation:
     cause: BaseException | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunVerdict:
+class RunVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """``checked``: invariant -> at how many quiet points it held."""
 
     options: Options

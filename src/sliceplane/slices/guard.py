@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import ceil
 from typing import Final
+
+import msgspec
 
 from sliceplane.kit.times import format_time
 from sliceplane.slices.removal_doubt import RemovalDoubt
@@ -110,8 +111,7 @@ class Storm:
         return self._sum >= PEAK_MIN and self._sum > STORM_SHARE * (self.ready + self._sum)
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(msgspec.Struct, frozen=True):
     """``count``: the most that were held at a time, of which some go every ``step_s`` once the time is over."""
 
     since: float
@@ -143,8 +143,7 @@ class Hold:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Losses:
+class Losses(msgspec.Struct, frozen=True, kw_only=True):
     """``missed``: endpoints beside the *ready* ones that were lost by inference and are confirmed.  ``asks``: to hold
     them; ``released_at``: holds that began before are over.  ``storm``: see ``Storm``."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from enum import IntEnum
 from itertools import product
 from typing import Final
+
+from msgspec.structs import replace
 
 from sliceplane.api.codec import encode
 from sliceplane.api.discovery import EndpointConditions

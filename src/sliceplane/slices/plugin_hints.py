@@ -14,8 +14,9 @@ A heuristic that fails is a ``problem``: no endpoint of the service then has hin
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import astuple
 from typing import ClassVar, Final
+
+from msgspec.structs import astuple
 
 from sliceplane.heuristics.asking import Portions, ask_local, ask_zonal
 from sliceplane.heuristics.types import EndpointPlace, Heuristic, LocalHeuristic, ServiceView, ZonalHeuristic, ZoneView

@@ -12,8 +12,9 @@ what a forced deletion looks like too, so it is confirmed when it is one of many
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from sliceplane.api.core import Pod
 from sliceplane.slices.facts import READY, PodFacts
@@ -26,8 +27,7 @@ NAMESPACE_S: Final = 60.0
 REFUTED_MIN: Final = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemovalQuestion:
+class RemovalQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """What has to be read of a Service before its endpoints go, and from when on."""
 
     due: float
@@ -36,8 +36,7 @@ class RemovalQuestion:
     namespace: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemovalVerdict:
+class RemovalVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """``relist_...``: that cache is wrong."""
 
     confirmed: int = 0

@@ -7,9 +7,10 @@ needs its slices written again, but none of its endpoints worked out again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
+
+import msgspec
 
 from sliceplane.api.core import Service, ServicePort
 from sliceplane.api.discovery import (
@@ -66,8 +67,7 @@ class HintMode(Enum):
 _HINT_MODES = {"PreferClose": HintMode.ZONE, "PreferSameZone": HintMode.ZONE, "PreferSameNode": HintMode.NODE}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceShape:
+class ServiceShape(msgspec.Struct, frozen=True, kw_only=True):
     """``active`` False: no endpoints are ours to make (no selector, or ExternalName, which ``external`` tells); the
     rest is then meaningless.
 
@@ -102,7 +102,7 @@ class ServiceShape:
     #: holds that began before are over
     released_at: float = 0.0
     #: what a heuristic may read; empty without one
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def view(self) -> ServiceView:

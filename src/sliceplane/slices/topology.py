@@ -10,8 +10,9 @@ needs another pair of these, and nothing else of the machinery.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from sliceplane.heuristics.types import ZoneView
 from sliceplane.slices.facts import NodeFacts
@@ -122,8 +123,7 @@ def _most(counts: Mapping[str, int]) -> str:
     return min(counts, key=lambda name: (-counts[name], name))
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(msgspec.Struct, frozen=True):
     """How many endpoints each zone needs at the least, or why there can be no hints (``problem``)."""
 
     minimum: Mapping[str, int]

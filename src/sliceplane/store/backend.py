@@ -16,8 +16,9 @@ What it must guarantee:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
+
+import msgspec
 
 from sliceplane.store.types import EventType, Key, Record, StoreEvent
 
@@ -38,8 +39,7 @@ class OutcomeUnknown(Exception):
     """The batch may or may not be there.  Nothing may be appended before ``reconcile`` has told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(msgspec.Struct, frozen=True):
     """What a back end remembers; ``Store.restore`` takes it."""
 
     #: in the order of revisions.  Up to ``compacted``: ADDED, one for each object of the state at that revision.  After

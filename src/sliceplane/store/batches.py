@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from sliceplane.store.backend import StoredRow
 from sliceplane.store.staging import Room
@@ -28,8 +29,7 @@ class HeadName(NamedTuple):
         return f"{self.server}/{self.number}"
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(msgspec.Struct, frozen=True):
     """What a server has shown its clients: the head, where it was, and the newest revision."""
 
     position: int
@@ -37,8 +37,7 @@ class Known:
     revision: int
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """What the log shall take, or refuse, as one."""
 
     #: of this server's batches
@@ -55,8 +54,7 @@ class Batch:
     since: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(msgspec.Struct, frozen=True):
     """What one batch of any server did, as the feed shows it."""
 
     position: int
@@ -71,14 +69,12 @@ class Group:
     since: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TurnAsked:
+class TurnAsked(msgspec.Struct, frozen=True):
     server: str
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class TurnGone:
+class TurnGone(msgspec.Struct, frozen=True):
     server: str
 
 

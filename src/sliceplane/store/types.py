@@ -6,11 +6,11 @@ Order of keys is the byte order of ``namespace/name``, as etcd has it, so ``zz-b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 # Members are kept as their raw text: a number that we would read as a float keeps its digits.
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -30,8 +30,7 @@ class Key(NamedTuple):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One version of one object.
 
     ``body`` is the complete JSON document as clients get it, with kind, apiVersion and a
@@ -58,8 +57,7 @@ class EventType(Enum):
     DELETED = "DELETED"
 
 
-@dataclass(frozen=True, slots=True)
-class StoreEvent:
+class StoreEvent(msgspec.Struct, frozen=True):
     """One commit as watchers see it.
 
     For DELETED, ``record`` is the last stored object with the deletion's own revision in its body and
@@ -72,8 +70,7 @@ class StoreEvent:
     previous: Record | None
 
 
-@dataclass(frozen=True, slots=True)
-class RecordPage:
+class RecordPage(msgspec.Struct, frozen=True):
     """A part of a list, in key order."""
 
     records: tuple[Record, ...]

@@ -14,8 +14,9 @@ Since a bookmark enters at the end of the queue, everything that it vouches for 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from sliceplane.api.errors import StatusError, expired, internal
 from sliceplane.store.mvcc import Compacted
@@ -49,8 +50,7 @@ class Item(NamedTuple):
     data: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interest:
+class Interest(msgspec.Struct, frozen=True, kw_only=True):
     """What a watch is about.
 
     ``matches`` is asked about the records of *namespace* ("": all) and *name* ("": all) only.  ``selector``

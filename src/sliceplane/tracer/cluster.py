@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import cached_property
+
+import msgspec
 
 from sliceplane.api.core import Node, Pod, Service, ServiceCIDR
 from sliceplane.kit.ip import Family, networks
@@ -16,8 +17,7 @@ from sliceplane.tracer.question import family_of
 _FINISHED = ("Succeeded", "Failed")
 
 
-@dataclass(frozen=True)
-class TracedCluster:
+class TracedCluster(msgspec.Struct, frozen=True, dict=True):
     """``pods``: those that have one of the addresses of the question.  ``unread``: what the server did not let us list,
     a sentence each."""
 
@@ -25,7 +25,7 @@ class TracedCluster:
     nodes: tuple[Node, ...] = ()
     pods: tuple[Pod, ...] = ()
     service_cidrs: tuple[ServiceCIDR, ...] = ()
-    unread: tuple[str, ...] = field(default=())
+    unread: tuple[str, ...] = msgspec.field(default=())
 
     @cached_property
     def by_key(self) -> dict[ServiceKey, Service]:

@@ -9,7 +9,8 @@ checks for Services without endpoints.  Nothing is translated twice, so no other
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from sliceplane.api.discovery import LABEL_FOR_REGION, LABEL_FOR_ZONE, LABEL_HEADLESS, EndpointSlice
 from sliceplane.api.gates import Gates
@@ -26,12 +27,11 @@ from sliceplane.tracer.question import Question
 from sliceplane.tracer.route import Flight, resolve
 
 
-@dataclass(frozen=True, slots=True)
-class TracedProxy:
+class TracedProxy(msgspec.Struct, frozen=True):
     """What the proxy of the node was started with, as far as rules depend on it."""
 
-    rules: RulesConfig = field(default_factory=RulesConfig)
-    gates: Gates = field(default_factory=Gates)
+    rules: RulesConfig = msgspec.field(default_factory=RulesConfig)
+    gates: Gates = msgspec.field(default_factory=Gates)
 
 
 class Inquiry:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 from sliceplane.api.service_rules import PORT_MAX, is_port
 from sliceplane.kit.ip import Family, canonical
@@ -19,8 +20,7 @@ class Unanswerable(Exception):
     """A sentence that says what is wrong with the question, or what the cluster does not have."""
 
 
-@dataclass(frozen=True, slots=True)
-class AddressTarget:
+class AddressTarget(msgspec.Struct, frozen=True):
     """An address in canonical form and a port; 0: none was given."""
 
     ip: str
@@ -30,8 +30,7 @@ class AddressTarget:
         return joined(self.ip, self.port)
 
 
-@dataclass(frozen=True, slots=True)
-class NameTarget:
+class NameTarget(msgspec.Struct, frozen=True):
     """A Service; *port* is a name or a number, and may be left out where there is one port."""
 
     namespace: str
@@ -42,8 +41,7 @@ class NameTarget:
         return f"{self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class NamedSource:
+class NamedSource(msgspec.Struct, frozen=True):
     """A Pod, or with an empty *namespace* a Node, whose address the cluster knows."""
 
     namespace: str
@@ -53,8 +51,7 @@ class NamedSource:
         return f"Pod {self.namespace}/{self.name}" if self.namespace else f"Node {self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(msgspec.Struct, frozen=True):
     """*source* is canonical; without *protocol* it is the Service's, or TCP; *node* may be "" where it follows."""
 
     source: str

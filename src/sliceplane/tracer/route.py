@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 from sliceplane.api.core import Node, Service
 from sliceplane.findings.wording import CHOICES_MAX, no_such, some
@@ -20,8 +21,7 @@ POD_INTERFACE: Final = "pods"
 SourceKind = Literal["Pod", "Node", "other"]
 
 
-@dataclass(frozen=True, slots=True)
-class Flight:
+class Flight(msgspec.Struct, frozen=True):
     """One packet and the node that it is looked at on.  ``source_name`` is "" for an address that the cluster does not
     know."""
 
@@ -123,8 +123,7 @@ def _check_known(ip: str, port: int, cluster: TracedCluster) -> None:
 # Where it is looked at
 
 
-@dataclass(frozen=True, slots=True)
-class _TracedPlace:
+class _TracedPlace(msgspec.Struct, frozen=True):
     node: Node
     kind: SourceKind = "other"
     name: str = ""

@@ -8,9 +8,10 @@ the client's credentials.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
+
+import msgspec
 
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_FOR_REGION, LABEL_FOR_ZONE, EndpointSlice, SliceEndpoint
@@ -42,8 +43,7 @@ _SCHEME: Final = "xds:///"
 _FIELD: Final = "internalTrafficPolicy"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class XdsQuestion:
+class XdsQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """*service* and *port* (a name, a number, or ""): as ``question_of`` reads them.  *node*, *zone*: where the client
     is; "" where that is not known."""
 

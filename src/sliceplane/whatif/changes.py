@@ -6,8 +6,10 @@ A setting is read twice: its words alone (``parse``), and with the cluster that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import LABEL_ZONE
@@ -26,8 +28,7 @@ NODES_ADDED_MAX: Final = 1_000
 NONE: Final = "none"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class Running(msgspec.Struct, frozen=True, kw_only=True):
     """How controllers, kubelets and Pods run, as far as no object says so.  ``ready_delay_s`` ``None``: as long as the
     Pods that are there took."""
 
@@ -50,8 +51,7 @@ class Running:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """``words``: as they were given."""
 
     words: tuple[str, ...] = ()
@@ -70,8 +70,7 @@ class Changes:
         return replace(before, **dict(self.running))
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(msgspec.Struct, frozen=True):
     key: str
     value: str
 
@@ -157,7 +156,7 @@ EXAMPLES: Final = {
 KEYS: Final = tuple(EXAMPLES)
 NOW_KEYS: Final = tuple(_RUNNING)
 _STRATEGY: Final = {"max-surge": "maxSurge", "max-unavailable": "maxUnavailable"}
-assert {member for member, _ in _RUNNING.values()} == {field.name for field in fields(Running)}, "a member is not set"
+assert {member for member, _ in _RUNNING.values()} == set(Running.__struct_fields__), "a member is not set"
 
 
 def running(settings: tuple[Setting, ...]) -> Running:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from sliceplane.api.codec import encode
 from sliceplane.api.discovery import LABEL_HOSTNAME
@@ -40,16 +41,14 @@ _ROLLOUT: Final = "rollout=yes"
 _ROWS: Final = ("slices", "writes of slices", "watch events", "bytes sent, protobuf", "  as JSON", "in")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EstimateQuestion:
+class EstimateQuestion(msgspec.Struct, frozen=True, kw_only=True):
     pods: int
     nodes: int
     per_slice: int = 100
     traffic_distribution: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class EstimatedStep:
+class EstimatedStep(msgspec.Struct, frozen=True):
     """``slices``: afterwards.  ``written`` ``None``: was not run."""
 
     name: str

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
+
+import msgspec
 
 from sliceplane.api.codec import decode
 from sliceplane.api.core import Node, Service
@@ -38,20 +39,18 @@ from sliceplane.whatif.world import WhatIfWorld
 CONNECTIONS_DEFAULT: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clients:
+class Clients(msgspec.Struct, frozen=True, kw_only=True):
     """Where they are: on the Nodes (the default), where Pods of a *selector* are, or by *traffic* that was measured.
     ``rate``: requests a second of all of them, where it is known; ``capacity``: what one Pod can take of them."""
 
     selector: str = ""
-    traffic: Mapping[str, Fraction] = field(default_factory=dict)
+    traffic: Mapping[str, Fraction] = msgspec.field(default_factory=dict)
     connections: int = CONNECTIONS_DEFAULT
     rate: Fraction | None = None
     capacity: Fraction | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Loads:
+class Loads(msgspec.Struct, frozen=True):
     """Shares, and what they come to.  ``rate``: requests a second of the clients that are there, as far as known;
     ``fix``: Pods to add by zone so that none is overloaded, ``None``: adding does not help."""
 
@@ -72,8 +71,7 @@ class Loads:
         return self.shares.load(zone) / max(self.shares.candidates, 1) * self.rate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class Picture(msgspec.Struct, frozen=True, kw_only=True):
     """``each_json``: bytes to all watchers when one endpoint changes, the mean over them."""
 
     slices: int

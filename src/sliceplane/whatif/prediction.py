@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
+
+import msgspec
 
 from sliceplane.api.core import Service
 from sliceplane.api.scheme import Services
@@ -17,8 +18,7 @@ from sliceplane.whatif.state import CannotTell, ClusterState
 from sliceplane.whatif.world import SliceEvent, WhatIfWorld
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
+class Price(msgspec.Struct, frozen=True, kw_only=True):
     """``per_gb``: of what crosses zones, requests and answers together.  ``gigabytes``: measured, of both; 0: nobody
     measured."""
 
@@ -27,8 +27,7 @@ class Price:
     gigabytes: Fraction = Fraction(0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIfQuestion:
+class WhatIfQuestion(msgspec.Struct, frozen=True, kw_only=True):
     service: Service
     changes: Changes
     now: Running
@@ -37,8 +36,7 @@ class WhatIfQuestion:
     watchers: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(msgspec.Struct, frozen=True):
     """Of slices.  ``took_s``: until the last one, on virtual time."""
 
     creates: int = 0
@@ -54,8 +52,7 @@ class Written:
         return self.creates + self.updates + self.deletes
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(msgspec.Struct, frozen=True):
     """Of a loss: *after_s* seconds.  ``failing``: the share of connections that is sent to Pods that are gone;
     ``written``: since the moment before."""
 
@@ -65,8 +62,7 @@ class Moment:
     written: Written
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """``pending``: what controllers would write without any change.  ``stays``: if clients of a lost zone go on
     elsewhere; ``moments``: of a loss, at once, as soon as it is seen (which is ``after``), and when Pods are
     replaced."""

@@ -6,8 +6,9 @@ A snapshot of ours has records; of any other cluster the lists are taken, whose 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
+
+import msgspec
 
 from sliceplane.api.codec import decode, decode_document
 from sliceplane.api.core import Node, Pod, Service
@@ -42,8 +43,7 @@ class CannotTell(Exception):
     """A sentence: why there is no answer, and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceWorkload:
+class ServiceWorkload(msgspec.Struct, frozen=True):
     """What makes Pods of a Service."""
 
     resource: Resource
@@ -54,8 +54,7 @@ class ServiceWorkload:
         return f"{self.resource.kind} {self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterState:
+class ClusterState(msgspec.Struct, frozen=True):
     """``revision``: the newest version that is in it.  ``origin``: where it is from, in words."""
 
     records: tuple[Record, ...]

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
+
+import msgspec
 
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
@@ -29,8 +30,7 @@ from sliceplane.whatif.state import CannotTell, ClusterState
 LOAD: Final = "greatest load"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Happened:
+class Happened(msgspec.Struct, frozen=True, kw_only=True):
     """``problem``: why the recording ends before its end."""
 
     creates: int

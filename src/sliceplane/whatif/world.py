@@ -13,10 +13,10 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
+import msgspec
 from msgspec import convert
 
 from sliceplane.api.codec import decode
@@ -62,8 +62,7 @@ _REST_S: Final = 900.0
 _RUN_MAX_S: Final = 7 * 86_400.0
 
 
-@dataclass(frozen=True, slots=True)
-class SliceEvent:
+class SliceEvent(msgspec.Struct, frozen=True):
     """One commit of a slice.  ``json`` and ``protobuf``: bytes to all ``watchers`` together."""
 
     at: float

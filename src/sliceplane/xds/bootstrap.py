@@ -5,9 +5,10 @@ As short as they work; what is left out are defaults that do no harm.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
+
+import msgspec
 
 from sliceplane.api.meta import Document
 
@@ -16,8 +17,7 @@ CLUSTER: Final = "sliceplane-xds"
 _TYPES: Final = "type.googleapis.com/envoy.extensions"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BootstrapWish:
+class BootstrapWish(msgspec.Struct, frozen=True, kw_only=True):
     """Paths are those of the client's machine; "" where there is none."""
 
     host: str
@@ -32,7 +32,7 @@ class BootstrapWish:
     cluster: str = "sliceplane"
     zone: str = ""
     #: ``node_name``, ``namespace``, ``listeners``, ``namespaces``
-    metadata: dict[str, str] = field(default_factory=dict)
+    metadata: dict[str, str] = msgspec.field(default_factory=dict)
     admin_port: int = 0
 
 

@@ -7,9 +7,10 @@ reconnects anywhere is sent nothing that it holds already.
 from __future__ import annotations
 
 from binascii import b2a_base64
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Literal
+
+import msgspec
 
 from sliceplane.xds.wire import any_of, any_parts, head, text
 
@@ -65,8 +66,7 @@ def digest_of(piece: bytes) -> int:
     return int.from_bytes(sha256(piece).digest()[:8], "big")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class XdsClient:
+class XdsClient(msgspec.Struct, frozen=True, kw_only=True):
     """``zone`` and ``node``: as it may claim them; what the API's Node says counts more.  ``namespace``: its own, for
     names without one.  ``leds``: it takes members of collections (Envoy from 1.38, by delta)."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from tests.explain.world import World, add_service, near_miss, planted, write_slice
 
 from sliceplane.explain.kernel import BridgePort, KernelFacts, RuleSet, parse_ipvs

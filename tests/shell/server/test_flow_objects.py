@@ -83,7 +83,7 @@ def test_they_say_the_same_in_protobuf(server: Server) -> None:
 
 
 def test_a_start_brings_them_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from sliceplane.flowcontrol.defaults import LEVELS
     from sliceplane.registry import bootstrap

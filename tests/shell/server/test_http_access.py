@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.shell.server.serving import Reply, Server, run_plane
 
 from sliceplane.shell.server.plane import PlaneConfig
@@ -172,7 +172,7 @@ def test_kubectl_makes_and_shows_roles(guarded: Server, tmp_path: Path) -> None:
 def test_roles_are_there_after_a_restart(kept: PlaneConfig, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.csv"
     tokens.write_text("ta,alice,ua\n")
-    config = dataclasses.replace(kept, token_auth_file=tokens)
+    config = replace(kept, token_auth_file=tokens)
     for attempt in range(2):
         plane, end = run_plane(config)
         server = Server(plane)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 import stat
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from msgspec.structs import replace
 from tests.shell.server.serving import Reply, Server, run_plane
 from tests.shell.server.test_http_access import kubectl
 
@@ -212,7 +212,7 @@ def test_nobody_in_particular(server: Server) -> None:
 
 
 def test_nobody_may_be_nobody(kept: PlaneConfig) -> None:
-    plane, end = run_plane(dataclasses.replace(kept, anonymous=False))
+    plane, end = run_plane(replace(kept, anonymous=False))
     try:
         for path in ("/livez", "/version", "/api/v1/namespaces"):
             reply = Server(plane).request("GET", path, certificate=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.shell.server.serving import Server, run_plane
 from tests.waiting import until
 
@@ -28,7 +28,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
     tokens = folder / "tokens.csv"
     tokens.write_text("tb,bob,ub\n")
     config = PlaneConfig(data_dir="memory:", secure_port=0, token_auth_file=tokens)
-    plane, end = run_plane(dataclasses.replace(config, audit=AuditConfig(path=folder / "audit.log")))
+    plane, end = run_plane(replace(config, audit=AuditConfig(path=folder / "audit.log")))
     yield Server(plane), folder / "audit.log"
     end()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from tests.shell.transport.test_http_faults import reply, serving
 
 from sliceplane.api.errors import StatusError

@@ -7,10 +7,10 @@ import base64
 import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.shell.server.serving import Server
 from tests.shell.transport.test_http_faults import chunk, reply, serving, stream_head
 from tests.waiting import eventually

@@ -6,11 +6,11 @@ import asyncio
 import os
 import ssl
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.shell.xds.echo import Echo
 from tests.waiting import eventually
 

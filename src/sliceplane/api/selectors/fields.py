@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from sliceplane.api.errors import StatusError, bad_request, show
 from sliceplane.api.scheme import Resource, by_key
 from sliceplane.kit.names import check_path_segment
@@ -28,8 +30,7 @@ _VALUELESS_FIELDS: Final = {"pods": ("status.podIPs",)}
 _OPERATORS: Final = ("!=", "==", "=")  # in this order: "==" before its own prefix
 
 
-@dataclass(frozen=True, slots=True)
-class FieldRequirement:
+class FieldRequirement(msgspec.Struct, frozen=True):
     """``field`` is the name under which ``Record.fields`` has it."""
 
     field: str

@@ -8,9 +8,10 @@ and hashing go by.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+import msgspec
 
 from sliceplane.api.errors import bad_request, show, while_few
 from sliceplane.api.meta import LabelSelector
@@ -43,8 +44,7 @@ _ORDER = (Operator.GREATER_THAN, Operator.LESS_THAN)
 _MERGED_MIN: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
+class Requirement(msgspec.Struct, frozen=True):
     """One requirement; ``values`` is sorted and free of duplicates."""
 
     key: str

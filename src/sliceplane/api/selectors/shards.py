@@ -11,8 +11,9 @@ The grammar is a corner of CEL: calls, ``||`` and brackets around them.  What el
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from sliceplane.api.errors import bad_request, show
 
@@ -27,8 +28,7 @@ _HEX: Final = re.compile(r"[0-9a-f]+")
 _BRACKETS_MAX: Final = 50
 
 
-@dataclass(frozen=True, slots=True)
-class ShardSelector:
+class ShardSelector(msgspec.Struct, frozen=True):
     """``ranges``: start inclusive, end exclusive.  ``str`` is the canonical text, which lists echo."""
 
     field: str

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from sliceplane.conformance.model import Belief
 from sliceplane.conformance.story import AskedPort, Claim, Need
 
 
-@dataclass(frozen=True, slots=True)
-class FollowedService:
+class FollowedService(msgspec.Struct, frozen=True):
     """One Service to follow, and the way to its API server."""
 
     kubeconfig: Path

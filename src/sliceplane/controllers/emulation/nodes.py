@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from sliceplane.api.discovery import LABEL_HOSTNAME, LABEL_ZONE
 from sliceplane.api.meta import Document
@@ -23,12 +24,11 @@ POD_CIDR_ADDRESSES_MIN = 4
 _MEMBERS = {"name", "zone", "region", "labels", "podCIDRs", "address"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmulatedNode:
+class EmulatedNode(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     zone: str = ""
     region: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     pod_cidrs: tuple[str, ...] = ()
     address: str = ""
 
@@ -41,8 +41,7 @@ class EmulatedNode:
         return {**labels, **self.labels}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmulationConfig:
+class EmulationConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Times in seconds.  ``termination_s`` bounds a Pod's own grace period from above, so that a laptop need
     not wait 30 s for nothing.  ``ready_by_default`` False: a Pod becomes ready when it is annotated so."""
 

@@ -7,7 +7,8 @@ the program that feeds a gate patches that condition into the Pod's status.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from sliceplane.api.core import Container, Pod
 from sliceplane.api.meta import Document
@@ -15,8 +16,7 @@ from sliceplane.controllers.emulation.pods import pod_condition
 from sliceplane.kit.times import format_time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Readiness:
+class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     """What the conditions Ready and ContainersReady have to say; ``reason`` and ``message`` are Ready's."""
 
     containers: bool

@@ -7,13 +7,12 @@ delay has passed or the object's spec has changed, and is over with the first su
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from sliceplane.controllers.keyed import RETRY_BACKOFF
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     message: str
     generation: int

@@ -8,8 +8,9 @@ reads them there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from sliceplane.api.apps import Deployment, ReplicaSet
 from sliceplane.api.codec import encode
@@ -38,8 +39,7 @@ _HISTORY_CHARACTERS_MAX: Final = 2000
 _INT32_MAX: Final = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """One write of a rollout, and what an Event says once it is done."""
 
     write: Write

@@ -10,13 +10,12 @@ what all sets together might be before (``largest``, which the sets remember) an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from sliceplane.api.apps import DeploymentStrategy
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(msgspec.Struct, frozen=True):
     """One ReplicaSet: ``wanted`` is its spec.replicas, ``available`` its status.availableReplicas.
 
     ``largest`` is how many Pods the Deployment might have when the set was last resized; 0: nobody knows.

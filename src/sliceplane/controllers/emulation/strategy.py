@@ -12,8 +12,9 @@ Four states, in this order of precedence (``mode``):
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from sliceplane.api.apps import Deployment, ReplicaSet
 from sliceplane.controllers.emulation.refusals import Refusal
@@ -34,8 +35,7 @@ from sliceplane.controllers.emulation.rollout import limits, newest_size, older_
 Mode = Literal["deleted", "paused", "scaling", "rollout"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rollout:
+class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     """A Deployment and its sets: ``newest`` is that of the template as it is now, ``older`` the rest, oldest first."""
 
     deployment: Deployment

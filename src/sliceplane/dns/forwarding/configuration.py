@@ -8,8 +8,9 @@ names the servers of one zone.  Whatever is wrong raises ``ValueError`` with a s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from sliceplane.dns.forwarding.upstreams import UPSTREAMS_MAX, Policy, SocketAddress
 from sliceplane.dns.wire import ROOT, WireError, name_of, text_of
@@ -20,8 +21,7 @@ MAX_CONCURRENT: Final = 1000
 _STUBS_MAX: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class ZoneServers:
+class ZoneServers(msgspec.Struct, frozen=True):
     """``zone`` in wire form and lower case; the root is for all names that no other zone has."""
 
     zone: bytes

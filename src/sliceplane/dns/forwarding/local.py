@@ -12,8 +12,9 @@ alone, whatever the type.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from sliceplane.dns.forwarding.message import Content, WholeRecord, names_above
 from sliceplane.dns.wire import AAAA, ANY, HINFO, NOERROR, NXDOMAIN, PTR, REFUSED, SOA, A, WireError, name_of
@@ -32,11 +33,10 @@ _MINIMAL_ANY: Final = b"\x07RFC8482\x00"
 _META_TYPES: Final = range(128, 256)
 
 
-@dataclass(frozen=True, slots=True)
-class HostTable:
+class HostTable(msgspec.Struct, frozen=True):
     """``names``: for each name in wire form the data of its records by type.  ``problems``: lines that say nothing."""
 
-    names: Mapping[bytes, Mapping[int, tuple[bytes, ...]]] = field(default_factory=dict)
+    names: Mapping[bytes, Mapping[int, tuple[bytes, ...]]] = msgspec.field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
     def answer(self, name: bytes, kind: int) -> Content | None:

@@ -10,8 +10,9 @@ from clients are checked and brought to that form first (``received``).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
 
 from sliceplane.api.meta import Document
 from sliceplane.documents.fields import sets
@@ -39,8 +40,7 @@ class Identity(NamedTuple):
         return text if self.operation == "Apply" else f"{text} using {self.api_version}"
 
 
-@dataclass(frozen=True, slots=True)
-class ManagerEntry:
+class ManagerEntry(msgspec.Struct, frozen=True):
     """What one manager owns.  ``time`` is RFC 3339, or "" where the first apply changed nothing."""
 
     fields: FieldSet

@@ -12,11 +12,13 @@ passed in as *reset* and left out everywhere, like upstream's reset fields.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+import msgspec
 from msgspec.json import decode, encode
+from msgspec.structs import replace
 
 from sliceplane.api.meta import Document
 from sliceplane.documents.fields import sets
@@ -51,8 +53,7 @@ UNOWNED: Final[FieldSet] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnedWrite:
+class OwnedWrite(msgspec.Struct, frozen=True, kw_only=True):
     """Who writes, in which version, when (RFC 3339), and what this endpoint does not write."""
 
     who: Identity
@@ -61,8 +62,7 @@ class OwnedWrite:
     reset: FieldSet
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(msgspec.Struct, frozen=True):
     who: Identity
     #: of the entry that owns the field
     api_version: str
@@ -78,8 +78,7 @@ class Conflicts(Exception):
     __hash__ = Exception.__hash__
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(msgspec.Struct, frozen=True):
     """What an apply made of the live object; ``changed`` is false if it made nothing of it."""
 
     document: Document

@@ -14,9 +14,10 @@ counts as a leaf.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
+
+import msgspec
 
 from sliceplane.api.meta import Document
 from sliceplane.documents.fields.sets import EMPTY, SELF, FieldSet, key_element, value_element
@@ -63,31 +64,26 @@ class Unkeyed(ValueError):
     """An element of a list that cannot be told apart from others; the text is upstream's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(msgspec.Struct, frozen=True):
     """One owner for the whole."""
 
 
-@dataclass(frozen=True, slots=True)
-class StructShape:
+class StructShape(msgspec.Struct, frozen=True):
     #: fields that are owned piece by piece, or as leaves
     fields: dict[str, Shape]
     #: fields that are there, with this nothing in them, where a document leaves them out
     plain: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class MapShape:
+class MapShape(msgspec.Struct, frozen=True):
     item: Shape
 
 
-@dataclass(frozen=True, slots=True)
-class SetShape:
+class SetShape(msgspec.Struct, frozen=True):
     """A list of distinct scalars."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyedShape:
+class KeyedShape(msgspec.Struct, frozen=True):
     """A list of objects told apart by *keys*: each name with its default, ``None`` where there is none."""
 
     keys: tuple[tuple[str, Any], ...]
@@ -210,8 +206,7 @@ def member_shape(shape: Shape, element: str) -> Shape | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class FieldsChange:
+class FieldsChange(msgspec.Struct, frozen=True):
     added: FieldSet
     modified: FieldSet
     removed: FieldSet

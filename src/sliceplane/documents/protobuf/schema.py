@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pkgutil
-from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal, cast
+
+import msgspec
 
 from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import SERVED
@@ -25,8 +26,7 @@ _GROUPS: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ProtobufField:
+class ProtobufField(msgspec.Struct, frozen=True):
     """One field.  ``type`` is a scalar's name or a message's full name; ``name`` is "" for an inlined message."""
 
     number: int
@@ -36,8 +36,7 @@ class ProtobufField:
     presence: Presence
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     name: str
     is_kind: bool
     fields: tuple[ProtobufField, ...]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -59,8 +58,7 @@ class Mismatch(Exception):
         return f"{'.'.join(self.path)}: want {self.wanted}, found {self.value!r:.100}"
 
 
-@dataclass(frozen=True, slots=True)
-class Special:
+class Special(msgspec.Struct, frozen=True):
     """``zero`` is what an absent plain (non-pointer) value is on the wire."""
 
     write: Callable[[Any], bytes]

@@ -27,7 +27,6 @@ All objects are frozen and shared.
 from __future__ import annotations
 
 import pkgutil
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
@@ -79,8 +78,7 @@ def _old_name(name: str) -> str:
     return f"{_OLD}.{name.removeprefix(_OWN)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Type:
+class Type(msgspec.Struct, frozen=True):
     """``kind`` is a scalar's name, ``list``, ``map`` or ``struct``.
 
     ``item`` is the type of elements (``list``) or values (``map``); ``name`` the definition (``struct``).
@@ -97,8 +95,7 @@ class Type:
         return self.item
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaField:
+class SchemaField(msgspec.Struct, frozen=True, kw_only=True):
     """One field of a struct."""
 
     name: str
@@ -113,8 +110,7 @@ class SchemaField:
     merge_key: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Struct:
+class Struct(msgspec.Struct, frozen=True, kw_only=True):
     """One definition.  ``name`` is ``core.PodSpec``; ``full_name`` is ``io.k8s.api.core.v1.PodSpec``."""
 
     name: str

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
+import msgspec
+
 #: parse events in a document: a bound for the time that a body of 3 MiB can take (about half a second)
 EVENTS_MAX: Final = 250_000
 #: repeated keys that are reported
@@ -52,8 +54,7 @@ class YamlError(Exception):
     """The stream is no YAML that a document can be made of; the text is worded like Go's."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedYaml:
+class ParsedYaml(msgspec.Struct, frozen=True):
     """``value`` is ``None`` for an empty stream; ``problems`` has at most one text."""
 
     value: Any
@@ -74,8 +75,7 @@ class _Open:
     merges: list[Any] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Measure:
+class _Measure(msgspec.Struct, frozen=True):
     """Values in a value, itself included, and levels of collections, with every alias expanded."""
 
     nodes: int

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Literal
+
+import msgspec
 
 from sliceplane.api.meta import Document
 from sliceplane.kit.times import parse_time
@@ -23,8 +24,7 @@ _DAY_S: Final = 86400
 _YEAR_S: Final = 365 * _DAY_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(msgspec.Struct, frozen=True, kw_only=True):
     """One column.  ``priority`` above 0: shown by ``-o wide`` only."""
 
     name: str
@@ -43,8 +43,7 @@ class Column:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Printer:
+class Printer(msgspec.Struct, frozen=True):
     """How one kind is shown.  ``conditions`` gives a row's conditions, where it has any; ``order`` the key that a list
     is sorted by, where that is not how it came."""
 

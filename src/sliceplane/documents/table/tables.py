@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from typing import Literal, cast
+
+import msgspec
 
 from sliceplane.api.errors import bad_request, show
 from sliceplane.api.meta import Document
@@ -82,8 +83,7 @@ def _object_version(document: Document) -> Document:
     return {"resourceVersion": version} if version else {}
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
+class _View(msgspec.Struct, frozen=True):
     """What was asked for."""
 
     resource: Resource

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -24,8 +23,7 @@ class MirrorSizes(NamedTuple):
     skipped: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorPlan:
+class MirrorPlan(msgspec.Struct, frozen=True):
     """What one sync writes, in this order.  ``stale``: the cache has not caught up with a conflict.
 
     ``counted`` False: slices of something that is not mirrored go, which metrics do not count.

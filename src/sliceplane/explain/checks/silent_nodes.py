@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from sliceplane.api.core import Node
 from sliceplane.api.meta import Condition
@@ -31,8 +32,7 @@ NODE_STARTING_S: Final = 120.0
 _TAINT_SHUTDOWN: Final = "node.cloudprovider.kubernetes.io/shutdown"
 
 
-@dataclass(frozen=True, slots=True)
-class _NodeHere:
+class _NodeHere(msgspec.Struct, frozen=True):
     """A node as a question sees it.  ``pods``: those there that the question is about; ``told``: what they are called.
     ``is_lone``: no Pod elsewhere serves in their place, as far as the question goes."""
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from sliceplane.nft import objects
 from sliceplane.nft.netlink import containers
@@ -42,8 +43,7 @@ _RULE_CHAIN, _RULE_EXPRESSIONS = 2, 4
 _HOOKS = {"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting": 4}
 
 
-@dataclass(frozen=True, slots=True)
-class MessageBatch:
+class MessageBatch(msgspec.Struct, frozen=True):
     """What is sent, in one piece."""
 
     data: bytes | bytearray

@@ -6,8 +6,9 @@ files written by programs (kubeadm's) name every field, and mean the default by 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
+
+import msgspec
 
 API_VERSION: Final = "kubeproxy.config.k8s.io/v1alpha1"
 KIND: Final = "KubeProxyConfiguration"
@@ -27,8 +28,7 @@ DEFAULT_MODE: Final[Mode] = "nftables"
 MASQUERADE_BIT: Final = 14
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigField:
+class ConfigField(msgspec.Struct, frozen=True):
     """``default`` is what holds where nothing is given.  ``pointer``: zero is a value of its own.  ``idle``: why the
     field has no effect here, whatever its value; "": it has."""
 

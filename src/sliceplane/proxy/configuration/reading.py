@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
+
+import msgspec
 
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required
 from sliceplane.documents.schema.yaml_documents import YamlError, parse_yaml
@@ -23,16 +24,14 @@ _INT32: Final = range(-(1 << 31), 1 << 31)
 _ZEROS: Final = (None, "", 0, False, "0", "0s")
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     """``line`` counts from 1; 0: of the file as a whole.  ``text`` names the field."""
 
     line: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(msgspec.Struct, frozen=True):
     """``given``: value by path, sorted.  ``lines``: where every path of the file is.  With ``problems`` the rest is as
     much as could be read."""
 

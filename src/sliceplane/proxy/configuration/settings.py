@@ -8,8 +8,9 @@ does not give is taken from there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, cast
+
+import msgspec
 
 from sliceplane.kit.ip import parse_strict
 from sliceplane.kit.times import format_duration
@@ -30,8 +31,7 @@ DetectLocalMode = Literal["ClusterCIDR", "NodeCIDR", "BridgeInterface", "Interfa
 Listen = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ConntrackSettings:
+class ConntrackSettings(msgspec.Struct, frozen=True):
     """``max_per_core`` 0: the bound is left alone.  Timeouts in seconds; 0: left alone.  ``asked``: names of members
     that were given another value than the default, so that it is an error if they cannot be had."""
 
@@ -45,8 +45,7 @@ class ConntrackSettings:
     asked: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class ProxySettings:
+class ProxySettings(msgspec.Struct, frozen=True):
     """All that a node proxy can be told.  ``bind_address`` "": the Node's addresses are its own.  ``healthz`` and
     ``metrics`` ``None``: not served.  ``oom_score_adj`` ``None``: left alone."""
 

@@ -7,8 +7,9 @@ bound that was raised is not lowered to it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from sliceplane.proxy.configuration.settings import ConntrackSettings
 
@@ -16,8 +17,7 @@ CONNTRACK_MAX_LIMIT: Final = 1_048_576
 MAX: Final = "nf_conntrack_max"
 
 
-@dataclass(frozen=True, slots=True)
-class Sysctl:
+class Sysctl(msgspec.Struct, frozen=True):
     """``asked``: the configuration has another value than the default, in ``field``.  ``only_raise``: a greater one
     stays."""
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from sliceplane.api.errors import bad_request
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain
@@ -21,8 +22,7 @@ _GROUP = "authentication.k8s.io"
 _EXTRA = "impersonate-extra-"
 
 
-@dataclass(frozen=True, slots=True)
-class Impersonation:
+class Impersonation(msgspec.Struct, frozen=True):
     """What the headers ask for, in the order of the headers.  ``extra`` has keys in lower case, values as sent."""
 
     user: str = ""

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
+import msgspec
+
 from sliceplane.api.errors import StatusError, forbidden, not_found, quote
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource, RoleBindings, Roles
@@ -34,16 +36,14 @@ _ALLOWED = Decision(allowed=True)
 ABSENT_ROLES_MAX = 8
 
 
-@dataclass(frozen=True, slots=True)
-class _Subject:
+class _Subject(msgspec.Struct, frozen=True):
     """``identity`` is ``u:NAME`` or ``g:NAME``; ``shown`` is how reasons name it."""
 
     identity: str
     shown: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Binding:
+class _Binding(msgspec.Struct, frozen=True):
     key: Key
     role: Key
     #: by identity; of two spellings of one subject the first is shown

@@ -8,7 +8,8 @@ for everything below.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from sliceplane.api.errors import quote
 from sliceplane.api.meta import Document
@@ -18,8 +19,7 @@ ALL = "*"
 _NO_RESOURCE = frozenset(("",))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyRule:
+class PolicyRule(msgspec.Struct, frozen=True, kw_only=True):
     """The members as they are spelled in the object, in its order."""
 
     verbs: tuple[str, ...] = ()

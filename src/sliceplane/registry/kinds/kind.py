@@ -22,10 +22,12 @@ the *old* one, which is ``None`` for a new object.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from sliceplane.api.errors import FieldError
 from sliceplane.api.gates import Gates
@@ -47,8 +49,7 @@ class Allocate(Protocol):
     def __call__(self, core: Core, new: Document, old: Document | None, /, *, dry_run: bool) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The member ``status``, and the endpoint of that name."""
 
     #: that of a new object, whatever the client sent; ``None``: as the client sent it
@@ -60,8 +61,7 @@ class Status:
     kept: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpecPart:
+class SpecPart(msgspec.Struct, frozen=True, kw_only=True):
     """An endpoint that writes some members of the spec, and leaves the rest, metadata and status alone."""
 
     #: what a spec says of these members
@@ -75,8 +75,7 @@ class SpecPart:
     charged: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
+class Admission(msgspec.Struct, frozen=True, kw_only=True):
     """What a valid object must pass besides; of the object itself, not of a subresource."""
 
     #: the errors of validation, with values refused whose feature gate is off
@@ -89,8 +88,7 @@ class Admission:
     claim: Callable[[Core, Document, float], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deletion:
+class Deletion(msgspec.Struct, frozen=True, kw_only=True):
     #: by the name.  Raises the 403 ``StatusError`` for an object that the cluster cannot be without.
     admit: Callable[[str], None]
     #: whether the object stays for now, for a reason of its kind; its document is changed to say so (time: seconds)
@@ -101,8 +99,7 @@ class Deletion:
     is_held: Callable[[Document], bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """What a ResourceQuota counts of the kind (``registry.kinds``)."""
 
     #: under ``count/PLURAL.GROUP``, each object as one
@@ -121,8 +118,7 @@ class Quota:
     rises: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Granted:
+class Granted(msgspec.Struct, frozen=True, kw_only=True):
     """What upstream's roles for the users of a namespace grant of the kind (kubernetes.io, Using RBAC Authorization,
     User-facing roles), as subresources; "" stands for the object itself."""
 
@@ -136,8 +132,7 @@ class Granted:
     admin: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """All that is a kind's own."""
 
     resource: Resource

@@ -7,8 +7,9 @@ that leaves spec.finalizers empty removes it.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from sliceplane.api import codec
 from sliceplane.api.core import Namespace
@@ -110,8 +111,7 @@ NAMESPACE: Final = kind.Kind(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RemainingObjects:
+class RemainingObjects(msgspec.Struct, frozen=True):
     """What one resource still has in a namespace.  ``finalizers`` counts the objects that each one holds."""
 
     resource: Resource

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from sliceplane.api.errors import FieldError, forbidden, forbidden_field, invalid_value, not_supported, required
 from sliceplane.api.meta import Document

@@ -13,9 +13,10 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from sliceplane.controllers.external_agent import AgentController
 from sliceplane.external.checks import CheckProbe, Kind
@@ -41,8 +42,7 @@ EXIT_REFUSED: Final = 3
 _log = get_logger("agent")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentOptions:
+class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     """``command``: of ``agent run``; empty for the others.  ``path``: of the file that is followed; its agent waits for
     a name that another host has, the others end."""
 

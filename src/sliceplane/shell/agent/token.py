@@ -15,9 +15,10 @@ import base64
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError

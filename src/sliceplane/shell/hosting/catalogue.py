@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from sliceplane.api.gates import ENDPOINT_SLICE
 from sliceplane.api.scheme import ReplicationControllers
@@ -25,13 +26,12 @@ if TYPE_CHECKING:
     from sliceplane.controllers.emulation.nodes import EmulationConfig
 
 
-@dataclass(frozen=True, slots=True)
-class DiscoveryConfig:
+class DiscoveryConfig(msgspec.Struct, frozen=True):
     """The controllers that make EndpointSlices and Endpoints."""
 
-    slices: EndpointSliceConfig = field(default_factory=EndpointSliceConfig)
-    endpoints: EndpointsConfig = field(default_factory=EndpointsConfig)
-    mirroring: MirroringConfig = field(default_factory=MirroringConfig)
+    slices: EndpointSliceConfig = msgspec.field(default_factory=EndpointSliceConfig)
+    endpoints: EndpointsConfig = msgspec.field(default_factory=EndpointsConfig)
+    mirroring: MirroringConfig = msgspec.field(default_factory=MirroringConfig)
 
 
 def default_controllers(

@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from sliceplane.controllers.events import RecorderStatus
 from sliceplane.kit.metrics import Family, merged
@@ -31,16 +32,14 @@ MAX_IN_FLIGHT: Final = 5
 _log = get_logger("host")
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerEntry:
+class ControllerEntry(msgspec.Struct, frozen=True):
     """One controller: how to make it (again, after a fault) and how many of its jobs may run side by side."""
 
     make: Factory
     max_in_flight: int = MAX_IN_FLIGHT
 
 
-@dataclass(frozen=True, slots=True)
-class HostStatus:
+class HostStatus(msgspec.Struct, frozen=True):
     """What health and metrics need, read at one moment."""
 
     informers: tuple[InformerStatus, ...]

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from sliceplane.api.codec import decode
 from sliceplane.api.errors import StatusError
@@ -26,8 +27,7 @@ _FINAL: Final = (401, 403, 404)
 _log = get_logger("host")
 
 
-@dataclass(frozen=True, slots=True)
-class InformerStatus:
+class InformerStatus(msgspec.Struct, frozen=True):
     """``staleness_s`` is ``math.inf`` until the first list was there; ``error`` is the last one, with its time."""
 
     watched: Selection

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from sliceplane.controllers.base import Controller, ControllerInfo, EventNote
 from sliceplane.kit.delays import Backoff
@@ -33,8 +34,7 @@ DRAIN_S = 5.0
 _log = get_logger("host")
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerStatus:
+class ControllerStatus(msgspec.Struct, frozen=True):
     """``alive``: a core is running, not waiting to be started again after a fault.
 
     ``due_s``: in how many seconds it may have work although nothing happens; ``None``: never.

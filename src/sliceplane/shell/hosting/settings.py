@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from sliceplane.controllers.base import Controller
 from sliceplane.controllers.emulation.nodes import EmulationConfig

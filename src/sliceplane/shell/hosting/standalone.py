@@ -10,8 +10,9 @@ import asyncio
 import math
 import os
 import time
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from sliceplane.controllers.election import ElectionConfig
 from sliceplane.kit.metrics import Family
@@ -33,8 +34,7 @@ IDLE_S: Final = 5.0
 _LOOK_S: Final = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class RecordingHere:
+class RecordingHere(msgspec.Struct, frozen=True):
     """``settings``: of the controllers (``hosting.settings``)."""
 
     config: FlightConfig
@@ -146,8 +146,7 @@ class Standalone:
         return math.inf if self._host is None else self._host.status().staleness_s
 
 
-@dataclass(frozen=True, slots=True)
-class OnceSummary:
+class OnceSummary(msgspec.Struct, frozen=True):
     """How ``reconcile_once`` went.  ``unfinished``: controllers that would try again, or never came to rest."""
 
     seconds: float

@@ -7,9 +7,10 @@ file that could not be started with is complained of, and the proxy goes on with
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from sliceplane.api.gates import NEWEST, Release
 from sliceplane.proxy.configuration.reading import read
@@ -28,8 +29,7 @@ class ConfigError(Exception):
     """The file cannot be used; ``str()`` has a line for each mistake, with its place."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigFile:
+class ConfigFile(msgspec.Struct, frozen=True):
     """A file that is good.  ``notes``: what to tell about it, sentences with their places."""
 
     path: Path

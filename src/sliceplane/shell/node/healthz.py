@@ -24,9 +24,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
+
+import msgspec
 
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import Resource
@@ -42,8 +43,7 @@ from sliceplane.shell.process.door import door
 from sliceplane.shell.process.pages import Page, PageMaker
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyHealth:
+class ProxyHealth(msgspec.Struct, frozen=True):
     """For /healthz and metrics.  ``healthy``: the kernel took the last write of every family, and nothing has been
     waiting for longer than ``timeout_s``; if not, ``reasons`` say why, one sentence each.
 

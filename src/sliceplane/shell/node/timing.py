@@ -6,7 +6,7 @@ the API server may take to answer (``--healthz-api-timeout``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from sliceplane.informer.reflector import ABSENT_PERIOD_S
 from sliceplane.proxy.progress import CHANGED_PERIOD_S, IDLE_PERIOD_S
@@ -32,8 +32,7 @@ PROBE_VALID_S = 0.3
 FLOWS_RETRY_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyTiming:
+class ProxyTiming(msgspec.Struct, frozen=True):
     """What a proxy waits for, each as long as the constant that says why; *probe_timeout_s* 0: the server is not asked
     whether it answers."""
 

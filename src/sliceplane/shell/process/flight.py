@@ -15,9 +15,10 @@ import re
 import signal
 import socket
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.times import format_time
@@ -42,8 +43,7 @@ _SLUG_MAX: Final = 40
 _log = get_logger("recorder")
 
 
-@dataclass(frozen=True, slots=True)
-class FlightConfig:
+class FlightConfig(msgspec.Struct, frozen=True):
     """``folder`` ``None``: where the process keeps its data.  ``size_bytes`` 0: nothing is recorded."""
 
     size_bytes: int = SIZE_MIB << 20

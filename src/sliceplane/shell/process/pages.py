@@ -11,8 +11,9 @@ import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from sliceplane.kit.metrics import Distribution, Family
 from sliceplane.shell.process.door import Door, GuardedPort, door
@@ -25,8 +26,7 @@ class PageError(Exception):
     """The pages cannot be served; the text is a sentence for a person."""
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(msgspec.Struct, frozen=True):
     """One answer."""
 
     body: bytes

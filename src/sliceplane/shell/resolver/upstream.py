@@ -11,9 +11,10 @@ import asyncio
 import secrets
 import socket
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
+
+import msgspec
 
 from sliceplane.dns.forwarding.asking import EndAttempt, SendQuery
 from sliceplane.dns.forwarding.configuration import (
@@ -40,8 +41,7 @@ _REPLY_BYTES_MAX: Final = 4096
 _log = get_logger("dns")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardFlags:
+class ForwardFlags(msgspec.Struct, frozen=True, kw_only=True):
     """``forward``: servers and files in the form of ``resolv.conf``; ``stubs``: ``ZONE=SERVER``; ``hosts``: a table, ""
     for none."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import SERVED, Resource
@@ -28,8 +29,7 @@ DEFAULT_PORT: Final = 6443
 DEFAULT_ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlaneConfig:
+class PlaneConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The command line has checked the spelling of every value."""
 
     bind_address: str = "127.0.0.1"
@@ -42,24 +42,24 @@ class PlaneConfig:
     client_ca_file: Path | None = None
     #: a client without credentials is system:anonymous, not refused
     anonymous: bool = True
-    tokens: TokenConfig = field(default_factory=lambda: TokenConfig(issuer=DEFAULT_ISSUER))
+    tokens: TokenConfig = msgspec.field(default_factory=lambda: TokenConfig(issuer=DEFAULT_ISSUER))
     #: where others find the keys of our tokens, if not at this server
     jwks_url: str = ""
     #: seconds that old revisions are kept for watches and paged lists (see ``Retention``)
     history_keep_s: float = HISTORY_KEEP_S
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = msgspec.field(default_factory=Limits)
     audit: AuditConfig | None = None
     #: all that is offered (``registry.config``)
     served: tuple[Resource, ...] = SERVED
     topology_storage: TopologyStorage = "field"
-    gates: Gates = field(default_factory=Gates)
+    gates: Gates = msgspec.field(default_factory=Gates)
     #: optional ones that are on (``registry.config``)
     admission_plugins: frozenset[str] = frozenset()
     #: storage that several servers share, in the place of the data folder's own
     etcd: EtcdConfig | None = None
     #: a stop begins with so many seconds in which everything is answered and ``/readyz`` says that it will end
     shutdown_delay_s: float = 0.0
-    flight: FlightConfig = field(default_factory=FlightConfig)
+    flight: FlightConfig = msgspec.field(default_factory=FlightConfig)
 
     @property
     def host(self) -> str:
@@ -93,8 +93,7 @@ class PlaneConfig:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Periods:
+class Periods(msgspec.Struct, frozen=True, kw_only=True):
     """How often a server looks at what may have changed without a request, and how long it waits for others."""
 
     #: revisions whose time is over are compacted
@@ -114,4 +113,4 @@ class Periods:
     future_version_s: float = FUTURE_VERSION_S_MAX
     #: how long a client may take nothing of the end of its watch
     stalled_watch_s: float = STALLED_S_MAX
-    connections: ConnectionTiming = field(default_factory=ConnectionTiming)
+    connections: ConnectionTiming = msgspec.field(default_factory=ConnectionTiming)

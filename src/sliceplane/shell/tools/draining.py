@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import msgspec
+
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Pod
 from sliceplane.api.discovery import ANNOTATION_DRAIN, LABEL_HEADLESS, LABEL_SERVICE_NAME, EndpointSlice
@@ -46,12 +48,11 @@ _WITHOUT: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainOptions:
+class DrainOptions(msgspec.Struct, frozen=True, kw_only=True):
     """``digests``: whether caches that lost an event are looked for, which takes the slices of all namespaces."""
 
     timeout_s: float = 60.0
-    unknown: UnknownPolicy = UnknownPolicy()  # noqa: RUF009  # it is frozen
+    unknown: UnknownPolicy = UnknownPolicy()  # it is frozen
     delete: bool = False
     mark: bool = True
     forget_s: float = FORGET_S

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import urllib.request
 from collections.abc import Callable
-from dataclasses import replace
 from http.client import HTTPException
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from sliceplane.api import codec
 from sliceplane.api.core import Lease, Node, Service

@@ -9,8 +9,9 @@ wherever they run.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Service
@@ -27,8 +28,7 @@ from sliceplane.slices.guard import ANNOTATION_RELEASE, REASON_HELD
 _RELEASES: Final = {REASON_HELD: ANNOTATION_RELEASE, agents.CONDITION_HELD: agents.ANNOTATION_RELEASE}
 
 
-@dataclass(frozen=True, slots=True)
-class HeldService:
+class HeldService(msgspec.Struct, frozen=True):
     """``service`` is ``namespace/name``, ``condition`` the type of the one that tells it, ``since`` RFC 3339."""
 
     service: str

@@ -16,9 +16,10 @@ import contextlib
 import glob
 import os
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.datadir import DataDir
@@ -36,8 +37,7 @@ class SnapshotError(Exception):
     """A sentence for a person."""
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotSummary:
+class SnapshotSummary(msgspec.Struct, frozen=True):
     """``bytes`` is the file's size."""
 
     objects: int

@@ -8,8 +8,9 @@ there is no answer without it.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
+
+from msgspec.structs import replace
 
 from sliceplane.api import codec
 from sliceplane.api.core import Endpoints, Node, Pod, Service, ServiceCIDR

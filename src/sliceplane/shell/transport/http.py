@@ -15,7 +15,6 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -78,8 +77,7 @@ class _List(msgspec.Struct, frozen=True):
 _list_decoder = msgspec.json.Decoder(_List)
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
+class _Request(msgspec.Struct, frozen=True):
     method: str
     path: str
     params: Params
@@ -94,8 +92,7 @@ class _Request:
         return self.method in _IDEMPOTENT or (self.method == "PATCH" and self.content_type in _IDEMPOTENT_PATCHES)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(msgspec.Struct, frozen=True):
     status: int
     retry_after: str
     body: bytes

@@ -11,9 +11,11 @@ import binascii
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from sliceplane.shell.transport import proxies
 from sliceplane.shell.transport.credentials import API_VERSIONS, Credentials, Exec, Fixed, TokenFile, basic, bearer
@@ -44,8 +46,7 @@ IN_CLUSTER_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 _EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class Connection(msgspec.Struct, frozen=True, kw_only=True):
     """``server`` is a URL without a slash at its end.  ``ssl_context`` is ``None`` for plain HTTP."""
 
     server: str

@@ -8,7 +8,6 @@ import random
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -74,8 +73,7 @@ def _from_body(code: int, body: bytes) -> StatusError:
     return StatusError(code, _REASONS.get(code, ""), text or f"the server answered {code}")
 
 
-@dataclass(frozen=True, slots=True)
-class Retries:
+class Retries(msgspec.Struct, frozen=True):
     """When a request that was refused may be sent again, and after how long; ``times`` at most.
 
     Only after answers that say that the server did nothing: 429 (it, or something before it, has too much to do), and

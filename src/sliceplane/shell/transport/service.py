@@ -7,9 +7,10 @@ the server, so both rooms can be read, tested and started without the other.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from sliceplane.kit.metrics import Source
 from sliceplane.shell.process.flight import FlightRecorder
@@ -19,8 +20,7 @@ from sliceplane.shell.transport.base import Client
 Check = Callable[[], str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceContext:
+class ServiceContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a plane lends to a service, from its ``start`` to its ``stop``."""
 
     #: a client of the server in this process for an administrator of this user name, with a field manager

@@ -13,8 +13,10 @@ import ssl
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+import msgspec
 
 from sliceplane.shell.process.log import get_logger
 
@@ -24,8 +26,7 @@ LOOK_S = 5.0
 _log = get_logger("client")
 
 
-@dataclass(frozen=True, slots=True)
-class Pem:
+class Pem(msgspec.Struct, frozen=True):
     """PEM text that was given, or is in a file that may change."""
 
     data: bytes = b""
@@ -36,6 +37,9 @@ class Pem:
         return self.data or (self.path.read_bytes() if self.path is not None else b"")
 
 
+NO_PEM: Final = Pem()
+
+
 class Tls:
     """Owned by one connection.  *authority* without text: the system's.  Raises ``OSError`` and ``ssl.SSLError`` for
     what cannot be used from the start."""
@@ -43,9 +47,9 @@ class Tls:
     def __init__(
         self,
         *,
-        authority: Pem = Pem(),
-        certificate: Pem = Pem(),
-        key: Pem = Pem(),
+        authority: Pem = NO_PEM,
+        certificate: Pem = NO_PEM,
+        key: Pem = NO_PEM,
         insecure: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

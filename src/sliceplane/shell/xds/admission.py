@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Write
@@ -43,8 +44,7 @@ class NotAdmitted(Exception):
     """PERMISSION_DENIED; the text is a sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionConfig:
+class AdmissionConfig(msgspec.Struct, frozen=True):
     trust: Trust = "zone"
     #: of Envoys that do not say what they want
     listeners: ListenerMode = "none"

@@ -7,10 +7,11 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.process.log import get_logger
@@ -43,8 +44,7 @@ class XdsService(ChildService):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doors:
+class Doors(msgspec.Struct, frozen=True, kw_only=True):
     """*tls*: where, if anywhere; with it ``cert_file`` and ``key_file``."""
 
     tls: tuple[str, int] | None = None

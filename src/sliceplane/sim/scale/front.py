@@ -12,8 +12,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec.structs import replace
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection, Write

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
+class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """Processor seconds, but for the last three.  ``MEASURED`` says where the figures are from."""
 
     slice_write_s: float = 0.00078
@@ -43,8 +44,7 @@ MEASURED: Final[dict[str, tuple[str, float, str, str]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budgets:
+class Budgets(msgspec.Struct, frozen=True, kw_only=True):
     """What must hold; the first that does not is what breaks first."""
 
     #: from the change of a Pod until 99 of 100 nodes were told, at the 99th percentile of changes
@@ -57,8 +57,7 @@ class Budgets:
     memory_mib: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalePlan:
+class ScalePlan(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 1
     nodes: int = 60
     pods: int = 600
@@ -79,9 +78,9 @@ class ScalePlan:
     marks_per_s: float = 100.0
     #: writes a second by which each node's proxy says how far it is; kubelets that renew here are as many again
     renewals_per_s: float = 0.1
-    controller: EndpointSliceConfig = field(default_factory=EndpointSliceConfig)
-    costs: Costs = field(default_factory=Costs)
-    budgets: Budgets = field(default_factory=Budgets)
+    controller: EndpointSliceConfig = msgspec.field(default_factory=EndpointSliceConfig)
+    costs: Costs = msgspec.field(default_factory=Costs)
+    budgets: Budgets = msgspec.field(default_factory=Budgets)
 
     def __post_init__(self) -> None:
         """Raises ``ValueError`` with a sentence."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
+import msgspec
+
 from sliceplane.api.codec import decode
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
@@ -48,8 +50,7 @@ class Lengths:
     size_bytes: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Before:
+class _Before(msgspec.Struct, frozen=True):
     """Figures as a part began."""
 
     at: float
@@ -58,8 +59,7 @@ class _Before:
     readers: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalePart:
+class ScalePart(msgspec.Struct, frozen=True, kw_only=True):
     """Of the story.  ``drained_s``: after its last change until everything was at rest; ``None``: it never was."""
 
     name: str
@@ -80,8 +80,7 @@ class ScalePart:
     lengths: Lengths
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaleOutcome:
+class ScaleOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """``broken``: (seconds of virtual time, budget), the first one first.  ``memory``: part -> MiB of this process."""
 
     plan: ScalePlan

@@ -8,8 +8,9 @@ case, all clients of a view get the same bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from sliceplane.kit.protobuf import MalformedProtobuf
 from sliceplane.xds import wire
@@ -34,8 +35,7 @@ class RequestError(Exception):
     """A message that is no request; the text is a sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientFacts:
+class ClientFacts(msgspec.Struct, frozen=True):
     """What a client says of itself."""
 
     id: str = ""
@@ -46,12 +46,11 @@ class ClientFacts:
     #: major, minor, patch; zeros where it does not say
     version: tuple[int, int, int] = (0, 0, 0)
     #: the members of ``metadata`` that are strings
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
     features: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class WholeRequest:
+class WholeRequest(msgspec.Struct, frozen=True):
     """``DiscoveryRequest``: of the state of the world."""
 
     type_url: str
@@ -63,8 +62,7 @@ class WholeRequest:
     error: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaRequest:
+class DeltaRequest(msgspec.Struct, frozen=True):
     """``DeltaDiscoveryRequest``."""
 
     type_url: str
@@ -195,8 +193,7 @@ def _strings(struct: _Values) -> dict[str, str]:
     return {member.text(1): member.message(2).text(3)[:TEXT_MAX] for member in members if member.message(2).messages(3)}
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceError:
+class ResourceError(msgspec.Struct, frozen=True):
     """Why a client does not get a resource."""
 
     name: str

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final
+
+import msgspec
 
 from sliceplane.xds import names
 from sliceplane.xds.catalog import XdsChange, XdsView
@@ -54,8 +55,7 @@ REQUESTS_BURST: Final = 10_000
 REQUESTS_PER_S: Final = 100.0
 
 
-@dataclass(frozen=True, slots=True)
-class XdsSight:
+class XdsSight(msgspec.Struct, frozen=True):
     """What a client may see."""
 
     everything: bool = True
@@ -65,29 +65,25 @@ class XdsSight:
         return self.everything or namespace is None or namespace in self.namespaces
 
 
-@dataclass(frozen=True, slots=True)
-class XdsAdmit:
+class XdsAdmit(msgspec.Struct, frozen=True):
     """The server is to say what this client sees, by ``on_admitted``, or to end the stream."""
 
     node: ClientFacts
 
 
-@dataclass(frozen=True, slots=True)
-class XdsSend:
+class XdsSend(msgspec.Struct, frozen=True):
     type_url: str
     message: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class XdsFinish:
+class XdsFinish(msgspec.Struct, frozen=True):
     """The stream ends with this status of gRPC."""
 
     status: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class XdsRefusal:
+class XdsRefusal(msgspec.Struct, frozen=True):
     """The client refuses (NACK) one of these resources, by what it says."""
 
     type_url: str
@@ -95,31 +91,27 @@ class XdsRefusal:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class XdsLate:
+class XdsLate(msgspec.Struct, frozen=True):
     """The client has not answered for ``LATE_S``."""
 
     type_url: str
 
 
-@dataclass(frozen=True, slots=True)
-class XdsApplied:
+class XdsApplied(msgspec.Struct, frozen=True):
     """The client has what changed first of a response, *took_s* after that changed."""
 
     type_url: str
     took_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class XdsGateForced:
+class XdsGateForced(msgspec.Struct, frozen=True):
     """Listeners or routes go out although the client has not accepted the clusters for ``GATE_S``."""
 
 
 Action = XdsAdmit | XdsSend | XdsFinish | XdsRefusal | XdsLate | XdsApplied | XdsGateForced
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelStatus:
+class ChannelStatus(msgspec.Struct, frozen=True):
     """How far a client is with a type."""
 
     type_url: str

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.server.storage.committer import Committer

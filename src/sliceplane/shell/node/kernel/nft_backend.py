@@ -11,8 +11,9 @@ import asyncio
 import json
 import os
 import re
-from dataclasses import replace
 from typing import Literal, Protocol
+
+from msgspec.structs import replace
 
 from sliceplane.kit.ip import Family
 from sliceplane.nft import drain_hook

@@ -14,15 +14,15 @@ import contextlib
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+import msgspec
 
 _MEGABYTE = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditConfig:
+class AuditConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``size_max``: bytes of one file; ``backups_max``: how many renamed files stay (0: all)."""
 
     path: Path

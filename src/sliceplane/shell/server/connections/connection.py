@@ -19,9 +19,9 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from sliceplane.shell.server.connections.newcomers import FIELD_BYTES, OPEN_BYTES
@@ -44,8 +44,7 @@ _TOO_LARGE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class HeadLimits:
+class HeadLimits(msgspec.Struct, frozen=True):
     """Of the head of a request, of those that wait in the pipeline together, of trailers, and of what frames a chunk.
 
     ``fields``: how many headers.  ``size``: bytes.

@@ -12,8 +12,9 @@ A connection leaves when it has authenticated, or is closed.  Anonymous users st
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+import msgspec
 
 from sliceplane.kit.metrics import Metrics
 
@@ -99,8 +100,7 @@ class Newcomers:
         assert self.bytes <= self._bytes_max, f"{self.bytes} of {self._bytes_max} bytes"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionTiming:
+class ConnectionTiming(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds.  ``Listener`` hands it to all that keeps a connection."""
 
     # TLS

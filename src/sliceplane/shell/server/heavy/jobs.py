@@ -10,9 +10,11 @@ from __future__ import annotations
 import copyreg
 import pickle
 import struct
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Resource, by_key
@@ -38,8 +40,7 @@ class HeavyJob(Protocol):
     def run(self) -> object: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeavyWrite:
+class HeavyWrite(msgspec.Struct, frozen=True, kw_only=True):
     """A write to rehearse.  ``options`` is an error where the request's own are wrong, which counts once its body is
     decoded; ``deletion`` is of a request whose body says nothing of it."""
 
@@ -50,8 +51,8 @@ class HeavyWrite:
     media: str = ""
     raw: bytes = b""
     patch: PatchType = "merge"
-    options: WriteOptions | StatusError = field(default_factory=WriteOptions)
-    deletion: DeleteOptions = field(default_factory=DeleteOptions)
+    options: WriteOptions | StatusError = msgspec.field(default_factory=WriteOptions)
+    deletion: DeleteOptions = msgspec.field(default_factory=DeleteOptions)
 
     @property
     def dry_run(self) -> bool:
@@ -80,8 +81,7 @@ class HeavyWrite:
         return self.options
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rehearse:
+class Rehearse(msgspec.Struct, frozen=True, kw_only=True):
     write: HeavyWrite
     found: Extract
     #: what an error is worded in
@@ -97,8 +97,7 @@ class Rehearse:
         return replace(done, error=RenderedError.of(done.error, self.errors_in))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Render:
+class Render(msgspec.Struct, frozen=True, kw_only=True):
     """One object in the form that was negotiated."""
 
     body: bytes
@@ -111,8 +110,7 @@ class Render:
         return render_object(self.body, self.resource, self.representation, now=self.now, include_object=self.include)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RenderItems:
+class RenderItems(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a list: the rows of a Table, separated by commas, or messages as they stand in a list."""
 
     bodies: tuple[bytes, ...]
@@ -125,8 +123,7 @@ class RenderItems:
         return render_items(self.bodies, self.resource, self.representation, now=self.now, include_object=self.include)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Convert:
+class Convert(msgspec.Struct, frozen=True, kw_only=True):
     """A JSON document, complete but for its media type."""
 
     body: bytes

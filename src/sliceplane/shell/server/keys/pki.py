@@ -19,10 +19,11 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.start_error import StartError
@@ -51,8 +52,7 @@ _BACKDATE_S = 3600
 _log = get_logger("pki")
 
 
-@dataclass(frozen=True, slots=True)
-class Pki:
+class Pki(msgspec.Struct, frozen=True):
     """Paths of what ``ensure`` found or made."""
 
     folder: Path

@@ -19,10 +19,11 @@ import json
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from sliceplane.api.meta import Document
 from sliceplane.registry.types import User
@@ -44,8 +45,7 @@ TOKEN_CHARACTERS_MAX = 16 * 1024
 _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenConfig:
+class TokenConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``signing_key_file``: ``None`` for a key of our own; ``key_files``: further keys that verify (PEM, public or
     private).  ``issuer`` is what tokens name; ``audiences`` is whom they are for, by default the issuer."""
 

@@ -14,8 +14,9 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Iterator, MutableMapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError, internal
@@ -75,8 +76,7 @@ _PATH_SHOWN = 256
 _log = get_logger("apiserver")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Services:
+class Services(msgspec.Struct, frozen=True, kw_only=True):
     """What the application serves from; the plane puts it together."""
 
     resources: ResourceHandlers

@@ -14,9 +14,10 @@ import csv
 import hashlib
 import ssl
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from sliceplane.api.errors import unauthorized
 from sliceplane.registry.types import ANONYMOUS_NAME, AUTHENTICATED, UNAUTHENTICATED, User
@@ -84,8 +85,7 @@ def user_of_certificate(peer: Mapping[str, Any] | None) -> User | None:
     return User(name=name, groups=(*groups, AUTHENTICATED)) if name else None
 
 
-@dataclass(frozen=True, slots=True)
-class Certificate:
+class Certificate(msgspec.Struct, frozen=True):
     """A client certificate that TLS has verified: whom it names, and from when to when it counts (Unix time).
 
     That is the time in which every certificate of its chain is valid.

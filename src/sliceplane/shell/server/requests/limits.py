@@ -15,7 +15,8 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+import msgspec
 
 from sliceplane.flowcontrol.control import FlowControl, Shares
 from sliceplane.flowcontrol.seats import SeatTicket
@@ -29,8 +30,7 @@ LINE_S_MAX = 15.0
 BODY_BYTES_LEAST = 16 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """``reads_max`` and ``writes_max``: requests being worked on (upstream's --max-requests-inflight and
     --max-mutating-requests-inflight), shared among priority levels; ``watches_max``: open streams; ``connections_max``:
     TCP connections; ``bodies_bytes_max``: of requests that are arriving or not answered; ``future_reads_max``: reads

@@ -11,8 +11,9 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
+
+from msgspec.structs import replace
 
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import Resource

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
+
+import msgspec
 
 from sliceplane.api.errors import StatusError, bad_request, method_not_allowed, show, too_large_body, unknown_resource
 from sliceplane.api.requests import SUBRESOURCES
@@ -210,8 +211,7 @@ _OF_MANY = (*_OF_ALL, "create", "deletecollection")
 _OF_CONTAINERS = ("attach", "exec", "log", "portforward", "proxy")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourcePath:
+class ResourcePath(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a path under a group version; "" where a part is absent."""
 
     group: str
@@ -226,8 +226,7 @@ class ResourcePath:
     legacy_watch: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(msgspec.Struct, frozen=True):
     """A request for a resource: what it addresses and the verb of the API."""
 
     target: Target

@@ -7,10 +7,11 @@ the registry's verbs where that would take too long (``heavy``).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
+
+from msgspec.structs import replace
 
 from sliceplane.api.errors import StatusError, too_large_body, too_large_resource_version
 from sliceplane.api.requests import SUBRESOURCES

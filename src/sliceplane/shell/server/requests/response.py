@@ -13,10 +13,11 @@ an end to how much; how long a client may take nothing is the connection's busin
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache, partial
 from typing import Literal
+
+import msgspec
 
 from sliceplane.api.errors import StatusError
 from sliceplane.flowcontrol.types import uid_of
@@ -39,8 +40,7 @@ _WATCH_TYPES = f"{JSON};stream=watch, {PROTOBUF};stream=watch"
 _TRUTHS = ("1", "t", "T", "true", "TRUE", "True")
 
 
-@dataclass(frozen=True, slots=True)
-class Clause:
+class Clause(msgspec.Struct, frozen=True):
     """One element of an Accept header; ``parameters`` without ``q``."""
 
     type: str
@@ -51,8 +51,7 @@ class Clause:
         return next((value for key, value in self.parameters if key == name), "")
 
 
-@dataclass(frozen=True, slots=True)
-class Representation:
+class Representation(msgspec.Struct, frozen=True):
     """What to answer in: the media type, and the form the object is converted to ("" = as it is)."""
 
     media: Media = "json"
@@ -173,8 +172,7 @@ PORTION_BYTES = 256 * 1024
 _GZIP_LEVEL = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(msgspec.Struct, frozen=True):
     """A complete answer.  ``headers`` are beyond Content-Type and Content-Length."""
 
     code: int

@@ -14,8 +14,9 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from sliceplane.api.errors import StatusError, expired
 from sliceplane.registry.registry import Registry

@@ -41,13 +41,13 @@ import os
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 from zlib import crc32
 
 import msgspec
+from msgspec.structs import replace
 
 from sliceplane.store.backend import StoredRow
 from sliceplane.store.types import EventType, Key, Record, StoreEvent
@@ -141,8 +141,7 @@ _BYTES_MAX: Final = 256
 _FS_IOC_GETVERSION: Final = 0x80087601
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(msgspec.Struct, frozen=True):
     revision: int
     rows: int
     #: of their checksums
@@ -193,8 +192,7 @@ class BadMark(Exception):
     """The file is there and is no mark of ours.  The text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class MarkContent:
+class MarkContent(msgspec.Struct, frozen=True):
     """What a mark says."""
 
     history: int

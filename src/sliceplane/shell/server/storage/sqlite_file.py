@@ -16,9 +16,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from sliceplane.shell.server.storage import rows
 from sliceplane.shell.server.storage.committing import StorageError
@@ -43,8 +44,7 @@ SET_META: Final = "INSERT OR REPLACE INTO meta VALUES (?, ?, ?)"
 _NEWEST: Final = "SELECT max(value, coalesce((SELECT max(revision) FROM history), 0)) FROM meta WHERE key = 'compacted'"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """What a look at a file says about going on."""
 
     #: versions go on beyond this one, which clients may know; 0: they go on where the file ends

@@ -16,8 +16,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from sliceplane.shell.server.storage.committing import StorageError
 from sliceplane.shell.server.storage.etcd import wire
@@ -54,13 +56,11 @@ _LOAD_S_MAX: Final = 30.0
 _POSITIONS_MAX: Final = 200_000
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(msgspec.Struct, frozen=True):
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class Behind:
+class Behind(msgspec.Struct, frozen=True):
     """Another batch was first; the head is at ``head``."""
 
     head: int
@@ -69,8 +69,7 @@ class Behind:
 Answer = Taken | Behind | Refused | NoAnswer
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """What a start or a reload begins with."""
 
     loaded: Loaded

@@ -14,11 +14,11 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
+import msgspec
 
 from sliceplane.kit.metrics import Family, Metrics
 from sliceplane.shell.server.storage.etcd import wire
@@ -88,8 +88,7 @@ class EtcdCompacted(Refused):
 Done = Callable[[Any, EtcdError | None], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EtcdConfig:
+class EtcdConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``servers``: URLs; ``http://`` or ``https://``.  Files are PEM."""
 
     servers: tuple[str, ...]

@@ -24,7 +24,6 @@ Values are JSON, so that ``etcdctl get`` shows what there is; an object's body i
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -123,8 +122,7 @@ _head = msgspec.json.Decoder(Head)
 _compaction = msgspec.json.Decoder(Compaction)
 
 
-@dataclass(frozen=True, slots=True)
-class HeadSeen:
+class HeadSeen(msgspec.Struct, frozen=True):
     """The head as a read shows it; ``position`` 0: there is none.  ``cluster``: who answered."""
 
     position: int

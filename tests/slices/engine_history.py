@@ -371,8 +371,8 @@ class History:
         most_asked = most + asked * len(FAMILIES)
         assert made <= most_asked, f"{made} writes, upstream's packing makes {most}, and {asked} lists were asked for"
         if made == most and not asked:
-            most = sum(each.sent_bytes for each in over.values())
-            assert sent <= most, f"{sent} bytes in {made} writes, upstream's packing sends {most}"
+            most = sum(each.most_bytes for each in over.values())
+            assert sent <= most, f"{sent} bytes in {made} writes, upstream's packing sends {most} at most"
 
     def sync_upstream(self, key: str, clean: bool) -> None:
         for kind in FAMILIES:

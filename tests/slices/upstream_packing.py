@@ -1,7 +1,8 @@
 """Upstream's packing (``staging/src/k8s.io/endpointslice/reconciler.go``) as a machine of its own, over a history.
 
 It keeps its own slices, shares no code with the engine or with ``slices.oracle``, and is as plain as the text.  Where
-upstream leaves the choice to the order of a map it takes the oldest slice first.
+upstream leaves the choice to the order of a map it takes the oldest slice first, and counts in ``most_bytes`` what
+the largest of those that it may choose would have cost.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class Upstream:
     updates: int = 0
     deletes: int = 0
     sent_bytes: int = 0
+    #: no less than ``sent_bytes``: had each choice among equally full slices taken the largest in bytes
+    most_bytes: int = 0
     _named: int = 0
 
     @property
@@ -102,6 +105,8 @@ class Upstream:
             fitting = [each for each in unchanged if len(each.endpoints) + len(waiting) <= self.most]
             if len(waiting) < self.most and fitting:
                 fullest = max(fitting, key=lambda one: len(one.endpoints))
+                equal = [each for each in fitting if len(each.endpoints) == len(fullest.endpoints)]
+                self.most_bytes += max(map(size, equal)) - size(fullest)
                 fullest.endpoints.update(waiting)
                 changed.append(fullest)
                 waiting = {}
@@ -116,12 +121,19 @@ class Upstream:
         for ports, endpoints in create:
             self._named += 1
             self.slices.append(Slice(self._named, ports, endpoints, labels))
-            self.sent_bytes += FRAME_BYTES + sum(map(len, endpoints.values()))
         for each in update:
             each.labels = labels
-            self.sent_bytes += FRAME_BYTES + sum(map(len, each.endpoints.values()))
+        written = FRAME_BYTES * (len(create) + len(update))
+        written += sum(sum(map(len, endpoints.values())) for _, endpoints in create) + sum(map(size, update))
+        self.sent_bytes += written
+        self.most_bytes += written
         gone = {each.name for each in delete}
         self.slices = [each for each in self.slices if each.name not in gone]
         self.creates += len(create)
         self.updates += len(update)
         self.deletes += len(delete)
+
+
+def size(found: Slice) -> int:
+    """Bytes of its endpoints."""
+    return sum(map(len, found.endpoints.values()))

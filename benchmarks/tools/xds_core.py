@@ -21,9 +21,10 @@ from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.cli.entry import spare_collector
-from sliceplane.xds.catalog import XdsCatalog, XdsConfig, XdsView
+from sliceplane.xds.catalog import XdsCatalog, XdsConfig
 from sliceplane.xds.names import ASSIGNMENT, ENDPOINT
 from sliceplane.xds.resource import XdsClient
+from sliceplane.xds.view import XdsView
 
 Way = Literal["EDS", "LEDS"]
 

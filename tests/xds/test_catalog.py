@@ -40,6 +40,33 @@ def test_clients_at_one_place_share_a_view_and_places_share_octets() -> None:
     assert len({id(view.get(ASSIGNMENT, KEY)) for view in views}) == 1
 
 
+def test_an_answer_that_is_remembered_is_never_older_than_the_last_change() -> None:
+    """Asked before, between and after changes, and their merging."""
+    world = World(service(), slice_of([pod(1)]))
+    view = world.view(ENVOY)
+    first = view.get(ASSIGNMENT, KEY)
+    assert view.get(ASSIGNMENT, KEY) is first
+    for revision, numbers in enumerate(([1, 2], [2], [2, 3, 4]), 2):
+        world.put(slice_of([pod(number) for number in numbers], revision))
+        view.get(ASSIGNMENT, KEY)
+        world.changes()
+        assert body(view).count(b"10.0.0.") == len(numbers)
+        assert view.get(ASSIGNMENT, KEY) is view.get(ASSIGNMENT, KEY)
+        world.catalog.check()
+
+
+def test_a_collected_answer_that_is_remembered_has_the_zones_of_the_last_merge() -> None:
+    """Of what is not merged yet an older answer may be given, but not remembered."""
+    world = World(service(), slice_of([pod(number) for number in range(1, 31)]))
+    view = world.view(LEDS)
+    assert b"zone-b" not in body(view)
+    world.put(slice_of([*(pod(number) for number in range(1, 31)), pod(31, zone="zone-b")], 2))
+    assert b"zone-b" not in body(view)
+    world.changes()
+    assert b"zone-b" in body(view)
+    world.catalog.check()
+
+
 def test_a_change_is_told_to_those_whom_it_concerns() -> None:
     def hinted(first: int) -> list[SliceEndpoint]:
         return [pod(first, zone="a", for_zones=("a",)), pod(9, zone="b", for_zones=("b",))]

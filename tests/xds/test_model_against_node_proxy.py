@@ -13,9 +13,9 @@ from sliceplane.api.discovery import LABEL_FOR_ZONE, EndpointConditions, Endpoin
 from sliceplane.proxy.model import ServedPort, ServiceKey, ServicePortName, categorize
 from sliceplane.proxy.slicecache import SliceCache
 from sliceplane.proxy.usable import Locality
-from sliceplane.xds.catalog import XdsView
 from sliceplane.xds.names import ASSIGNMENT
 from sliceplane.xds.resource import XdsClient
+from sliceplane.xds.view import XdsView
 
 WEB = ServiceKey("default", "web")
 PLACES = [Locality(node=node, zone=zone) for node in ("", "n1", "n2") for zone in ("", "a", "b")]

@@ -19,9 +19,10 @@ from sliceplane.api.discovery import (
     SliceEndpoint,
 )
 from sliceplane.api.meta import ObjectMeta, ObjectReference
-from sliceplane.xds.catalog import XdsCatalog, XdsChange, XdsConfig, XdsView
+from sliceplane.xds.catalog import XdsCatalog, XdsChange, XdsConfig
 from sliceplane.xds.names import ASSIGNMENT
 from sliceplane.xds.resource import XdsClient
+from sliceplane.xds.view import XdsView
 
 KEY = "default/web:http"
 GRPC = XdsClient(kind="grpc", namespace="default")

@@ -32,12 +32,13 @@ from sliceplane.tracer.answer import (
 )
 from sliceplane.tracer.question import Unanswerable, joined
 from sliceplane.tracer.text import endpoint_tables, fact, laid_out
-from sliceplane.xds.catalog import XdsCatalog, XdsView, catalog_of
+from sliceplane.xds.catalog import XdsCatalog, catalog_of
 from sliceplane.xds.endpoints import given
 from sliceplane.xds.model import PortEndpoints
 from sliceplane.xds.names import ASSIGNMENT, parse_key, parse_target
 from sliceplane.xds.resource import XdsClient
 from sliceplane.xds.settings import UNLIMITED, PortSettings
+from sliceplane.xds.view import XdsView
 
 _SCHEME: Final = "xds:///"
 _FIELD: Final = "internalTrafficPolicy"

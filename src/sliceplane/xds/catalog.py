@@ -1,10 +1,9 @@
 """Services, EndpointSlices and Nodes in; for each place of clients its resources, and what differs, out.
 
-Clients of one kind at one place share a view, and views share the octets of whatever is the same for them.  A view
-says what there is under a name now; ``take_changes`` says which names may say something else than at the last call:
-Clusters, assignments, members, then listeners and routes, last the Clusters that went, which is make before break.
-A stream compares versions before it sends, with one exception: the assignment that comes with a change of its Cluster
-is sent also if it is the same, or Envoy waits for it.
+Clients of one kind at one place share a view (``view``), which says what there is under a name now; ``take_changes``
+says which names may say something else than at the last call: Clusters, assignments, members, then listeners and
+routes, last the Clusters that went, which is make before break.  A stream compares versions before it sends, with one
+exception: the assignment that comes with a change of its Cluster is sent also if it is the same, or Envoy waits for it.
 
 An assignment is never removed, which Envoy would not heed: under each name that can be one there is an assignment,
 empty if there is no such Service.  So a Service that is deleted first loses its endpoints, then its Cluster.
@@ -22,24 +21,11 @@ import msgspec
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_REGION, LABEL_SERVICE_NAME, LABEL_ZONE, EndpointSlice
 from sliceplane.proxy.model import ServiceKey
-from sliceplane.xds.collections import XdsCollection
-from sliceplane.xds.endpoints import assignment
-from sliceplane.xds.listeners import CAPTURE, capture_listener, grpc_listener
-from sliceplane.xds.model import EVERYBODY, Audience, PortEndpoints, XdsPlace, XdsShared
-from sliceplane.xds.names import (
-    ASSIGNMENT,
-    CLUSTER,
-    ENDPOINT,
-    LISTENER,
-    ROUTES,
-    collection_of,
-    may_be_target,
-    parse_key,
-    parse_target,
-)
+from sliceplane.xds.model import EVERYBODY, Audience, XdsPlace, XdsShared
 from sliceplane.xds.pools import PoolKey
-from sliceplane.xds.resource import XdsClient, XdsResource
+from sliceplane.xds.resource import XdsClient
 from sliceplane.xds.served import ResourceChange, ServedService
+from sliceplane.xds.view import XdsView
 
 #: octets of the endpoints of one assignment: gRPC takes no message of more than 4 MiB
 ASSIGNMENT_BYTES_MAX: Final = 4032 * 1024
@@ -87,6 +73,11 @@ class XdsCatalog:
         self._nodes: dict[str, XdsPlace] = {}
         #: zone -> region -> nodes that are in both
         self._regions: dict[str, dict[str, int]] = {}
+
+    @property
+    def is_unsettled(self) -> bool:
+        """What changed since ``take_changes`` is not merged yet."""
+        return bool(self._dirty)
 
     @property
     def left_out(self) -> int:
@@ -264,108 +255,10 @@ class XdsCatalog:
         for key, served in self.services.items():
             assert not served.is_empty or key in self._dirty, f"{key} is kept for nothing"
             served.check(places)
+        for view in self._views.values():
+            view.check()
         for glob, held in self.shared.registry.items():
             assert held.glob == glob, f"{held.glob} is registered as {glob}"
-
-
-class XdsView:
-    """What clients of one kind at one place may see.  ``place``: as the API's Nodes say, else as the client does."""
-
-    def __init__(self, catalog: XdsCatalog, client: XdsClient, place: XdsPlace) -> None:
-        self._catalog = catalog
-        self.client: Final = client
-        self.place = place
-        self.users = 0
-
-    @property
-    def claims_another_zone(self) -> bool:
-        """The client says another zone than its Node."""
-        return bool(self.client.zone) and self.client.zone != self.place.zone
-
-    def get(self, type_url: str, name: str) -> XdsResource | None:
-        """What there is under *name*; ``None``: nothing, and nothing stands for it."""
-        assert self._catalog.is_synced, "nothing is answered before everything was read"
-        if type_url == ENDPOINT:
-            held = self._catalog.shared.registry.get(collection_of(name))
-            return held.by_name.get(name) if held is not None else None
-        if type_url == LISTENER and self.client.kind == "grpc":
-            return self._grpc_listener(name)
-        if type_url == LISTENER and name == CAPTURE:
-            return XdsResource(LISTENER, CAPTURE, capture_listener()) if self.client.listeners == "capture" else None
-        key = parse_key(name)
-        if key is None:
-            return None
-        served = self._catalog.services.get(key.service)
-        if served is None or key.port not in served.settings:
-            return XdsResource(ASSIGNMENT, name, assignment(key, ())) if type_url == ASSIGNMENT else None
-        return self._of(served, type_url, key.port)
-
-    def _of(self, served: ServedService, type_url: str, port: str) -> XdsResource | None:
-        if type_url == ASSIGNMENT:
-            return served.assignment(port, self.place, collected=self.client.leds)
-        if type_url == CLUSTER:
-            return served.cluster(port, self.client.kind)
-        if self.client.kind == "envoy" and type_url == LISTENER:
-            return served.listener(port, self.client.listeners)
-        return served.routes(port) if self.client.kind == "envoy" and type_url == ROUTES else None
-
-    def _grpc_listener(self, name: str) -> XdsResource | None:
-        if not may_be_target(name):
-            return None
-        target = parse_target(name, self.client.namespace, self._catalog.config.domains)
-        served = None if target is None else self._catalog.services.get(target.service)
-        if target is None or served is None:
-            return XdsResource(LISTENER, name, grpc_listener(name, None))
-        return served.grpc_listener(name, target)
-
-    def all(self, type_url: str) -> list[XdsResource]:
-        """What a wildcard has, by name: Clusters, and Envoy's listeners.  O(Services)."""
-        assert self._catalog.is_synced, "nothing is answered before everything was read"
-        if type_url not in (CLUSTER, LISTENER) or (type_url == LISTENER and self.client.kind == "grpc"):
-            return []
-        found = [
-            resource
-            for served in self._catalog.services.values()
-            for port in served.settings
-            if (resource := self._of(served, type_url, port)) is not None
-        ]
-        capture = self.get(type_url, CAPTURE) if type_url == LISTENER else None
-        return sorted([*found, *([capture] if capture is not None else [])], key=lambda resource: resource.name)
-
-    def collection(self, glob: str) -> XdsCollection | None:
-        """``None``: there is none of this name, or no longer; the assignment leads to another."""
-        return self._catalog.shared.registry.get(glob)
-
-    def endpoints(self, name: str) -> PortEndpoints | None:
-        """Those of which the assignment *name* has what may be used here; ``None``: there is no such port."""
-        key = parse_key(name)
-        served = None if key is None else self._catalog.services.get(key.service)
-        if key is None or served is None or key.port not in served.settings:
-            return None
-        return served.endpoints(key.port, self.place)
-
-    def topic(self, type_url: str, name: str) -> str:
-        """By which changes of *name* are told: the name, but ``NAMESPACE/SERVICE`` of listeners for gRPC."""
-        if type_url == LISTENER and self.client.kind == "grpc":
-            target = parse_target(name, self.client.namespace, self._catalog.config.domains)
-            return name if target is None else str(target.service)
-        return name
-
-    def namespace_of(self, type_url: str, name: str) -> str | None:
-        """The namespace in which *name* is, for who may see it; ``None``: in none."""
-        service = self.service_of(type_url, name)
-        return None if service is None else service.namespace
-
-    def service_of(self, type_url: str, name: str) -> ServiceKey | None:
-        """The Service that *name* is of; ``None``: of none, or it is a collection's that is no more."""
-        if type_url == ENDPOINT:
-            held = self._catalog.shared.registry.get(collection_of(name))
-            return None if held is None else held.key.service
-        if type_url == LISTENER and self.client.kind == "grpc":
-            target = parse_target(name, self.client.namespace, self._catalog.config.domains)
-            return None if target is None else target.service
-        key = parse_key(name)
-        return None if key is None else key.service
 
 
 def catalog_of(

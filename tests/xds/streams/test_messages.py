@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from envoy.service.discovery.v3 import discovery_pb2
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from sliceplane.xds.streams.messages import RequestError, read_delta
 from sliceplane.xds.wire import message
 
 #: around the lengths at which a length needs another octet
-LENGTHS = st.sampled_from((0, 1, 5, 126, 127, 128, 129, 300))
+LENGTHS = st.sampled_from((0, 1, 5, 126, 127, 128, 129, 300, 700))
 TEXTS = st.builds(lambda mark, size: (mark * size).encode(), st.sampled_from("aé/"), LENGTHS)
 
 
@@ -47,3 +48,22 @@ def test_a_long_request_is_read_whole() -> None:
     found = read_delta(request.SerializeToString())
     assert found.initial == held
     assert found.subscribe == tuple(held)
+
+
+@given(st.lists(TEXTS, max_size=4), st.binary(max_size=3))
+@effort(60)
+def test_names_of_any_length_are_read_and_what_is_no_text_is_refused(names: list[bytes], other: bytes) -> None:
+    """Short ones are remembered; which must not show."""
+    encoded = b"".join(field(3, name) for name in names)
+    for _ in range(2):
+        assert read_delta(encoded).subscribe == tuple(name.decode() for name in names)
+    try:
+        expected: tuple[str, ...] | None = (*read_delta(encoded).subscribe, other.decode())
+    except UnicodeDecodeError:
+        expected = None
+    for _ in range(2):
+        if expected is None:
+            with pytest.raises(RequestError, match="no text"):
+                read_delta(encoded + field(3, other))
+        else:
+            assert read_delta(encoded + field(3, other)).subscribe == expected

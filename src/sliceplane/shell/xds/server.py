@@ -36,7 +36,7 @@ from sliceplane.shell.xds.admission import AdmissionConfig, NotAdmitted, Sights,
 from sliceplane.shell.xds.connection import Call
 from sliceplane.shell.xds.notes import SERVICES_MAX, TEXT_MAX, ServiceNotes
 from sliceplane.shell.xds.progress import AckTeller, BehindCounts
-from sliceplane.xds.catalog import XdsCatalog, XdsChange, XdsView
+from sliceplane.xds.catalog import XdsCatalog, XdsChange
 from sliceplane.xds.resource import XdsClient
 from sliceplane.xds.streams.delta import DeltaStream
 from sliceplane.xds.streams.messages import PERMISSION_DENIED, UNAVAILABLE, ClientFacts, ResponseEncoder
@@ -53,6 +53,7 @@ from sliceplane.xds.streams.stream import (
     XdsSight,
 )
 from sliceplane.xds.streams.whole import WholeStream
+from sliceplane.xds.view import XdsView
 
 _SERVICE: Final = "/envoy.service.discovery.v3.AggregatedDiscoveryService/"
 STREAMS: Final = {

@@ -99,7 +99,9 @@ class DeltaStream(AdsStream):
         if channel.type_url == names.ENDPOINT:
             self._subscribe_collection(channel, name)
         elif name in versions and not (channel.type_url == names.ASSIGNMENT and name in self._promised):
-            channel.owe(name, None, 0.0)
+            # The usual case of a client that comes back, which asks for thousands: it holds what there is.
+            if self._difference(channel, name)[1]:
+                channel.owe(name, None, 0.0)
         else:
             channel.force(name)
             self._promised.pop(name, None)

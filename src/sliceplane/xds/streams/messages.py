@@ -8,6 +8,7 @@ case, all clients of a view get the same bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from sliceplane.kit.protobuf import MalformedProtobuf
 from sliceplane.xds import wire
 from sliceplane.xds.listeners import grpc_listener
-from sliceplane.xds.names import ASSIGNMENT, LISTENER
+from sliceplane.xds.names import ASSIGNMENT, KEYS_KEPT, LISTENER, NAME_MAX
 from sliceplane.xds.resource import XdsResource
 
 #: google.rpc.Code
@@ -29,6 +30,8 @@ UNAVAILABLE: Final = 14
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 #: of a text that a client sends us
 TEXT_MAX: Final = 1024
+#: a name of ours and its version, each with its tag and length, are shorter
+ENTRY_MAX: Final = NAME_MAX + 64
 
 
 class RequestError(Exception):
@@ -93,9 +96,9 @@ def read_delta(message: bytes) -> DeltaRequest:
     return DeltaRequest(
         type_url=values.text(2),
         node=values.node(1),
-        subscribe=values.texts(3),
+        subscribe=values.shared_texts(3),
         unsubscribe=values.texts(4),
-        initial=dict(map(_pair, values.messages(5))),
+        initial=values.pairs(5),
         nonce=values.text(6),
         error=values.status(7),
     )
@@ -113,29 +116,14 @@ def read_node(message: bytes, number: int) -> ClientFacts | None:
     return None
 
 
-def _pair(entry: bytes) -> tuple[str, str]:
-    """Of a map: in the way in which every library writes short ones, else in any that is allowed."""
-    size = len(entry)
-    middle = 2 + entry[1] if size > 1 and entry[0] == 0x0A and entry[1] < 0x80 else size
-    if middle + 2 <= size < middle + 0x82 and entry[middle] == 0x12 and entry[middle + 1] == size - middle - 2:
-        try:
-            return entry[2:middle].decode(), entry[middle + 2 :].decode()
-        except UnicodeDecodeError as error:
-            raise RequestError(f"a map has no texts: {error}") from error
-    values = _Values(entry)
-    return values.text(1), values.text(2)
-
-
 class _Values:
     """The fields of a message by number."""
 
     __slots__ = ("_fields",)
 
     def __init__(self, message: bytes) -> None:
-        self._fields: dict[int, list[int | bytes]] = {}
         try:
-            for number, value in wire.fields(message):
-                self._fields.setdefault(number, []).append(value)
+            self._fields = wire.by_number(message)
         except MalformedProtobuf as error:
             raise RequestError(f"this is no protobuf message: {error}") from error
 
@@ -151,6 +139,16 @@ class _Values:
             return tuple([value.decode() for value in self.messages(number)])
         except UnicodeDecodeError as error:
             raise RequestError(f"field {number} is no text: {error}") from error
+
+    def shared_texts(self, number: int) -> tuple[str, ...]:
+        """As ``texts``, where a fleet of clients says the same: they are held once."""
+        entries = self.messages(number)
+        return tuple(map(_shared_text, entries)) if _are_short(entries) else self.texts(number)
+
+    def pairs(self, number: int) -> dict[str, str]:
+        """A map of texts; the texts are held once, as by ``shared_texts``."""
+        entries = self.messages(number)
+        return dict(map(_shared_pair if _are_short(entries) else _pair, entries))
 
     def text(self, number: int) -> str:
         texts = self.texts(number)
@@ -191,6 +189,35 @@ def _strings(struct: _Values) -> dict[str, str]:
     """The members of a ``google.protobuf.Struct`` that are strings (``Value`` 3)."""
     members = [_Values(entry) for entry in struct.messages(1)]
     return {member.text(1): member.message(2).text(3)[:TEXT_MAX] for member in members if member.message(2).messages(3)}
+
+
+def _pair(entry: bytes) -> tuple[str, str]:
+    """Of a map: in the way in which every library writes short ones, else in any that is allowed."""
+    size = len(entry)
+    middle = 2 + entry[1] if size > 1 and entry[0] == 0x0A and entry[1] < 0x80 else size
+    if middle + 2 <= size < middle + 0x82 and entry[middle] == 0x12 and entry[middle + 1] == size - middle - 2:
+        try:
+            return entry[2:middle].decode(), entry[middle + 2 :].decode()
+        except UnicodeDecodeError as error:
+            raise RequestError(f"a map has no texts: {error}") from error
+    values = _Values(entry)
+    return values.text(1), values.text(2)
+
+
+def _text(entry: bytes) -> str:
+    try:
+        return entry.decode()
+    except UnicodeDecodeError as error:
+        raise RequestError(f"a name is no text: {error}") from error
+
+
+#: what strangers say may be remembered if it is short
+_shared_pair: Final = lru_cache(KEYS_KEPT)(_pair)
+_shared_text: Final = lru_cache(KEYS_KEPT)(_text)
+
+
+def _are_short(entries: Sequence[bytes]) -> bool:
+    return not entries or max(map(len, entries)) <= ENTRY_MAX
 
 
 class ResourceError(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ from typing import ClassVar, Final
 import msgspec
 
 from sliceplane.xds import names
-from sliceplane.xds.catalog import XdsChange, XdsView
+from sliceplane.xds.catalog import XdsChange
 from sliceplane.xds.resource import XdsResource
 from sliceplane.xds.streams.channel import XdsChannel
 from sliceplane.xds.streams.messages import (
@@ -34,11 +34,14 @@ from sliceplane.xds.streams.messages import (
     WholeRequest,
     read_node,
 )
+from sliceplane.xds.view import XdsView
 
 #: the order in which a change goes out
 ORDER: Final = names.TYPES
 #: types of which a client may want everything
 WILDCARD_TYPES: Final = frozenset({names.LISTENER, names.CLUSTER})
+#: one object for each: what is compared with each name is then the same text
+_KNOWN: Final = {type_url: type_url for type_url in ORDER}
 _LATER: Final = frozenset({names.LISTENER, names.ROUTES})
 #: how long listeners and routes wait for clusters to be accepted
 GATE_S: Final = 2.0
@@ -319,6 +322,7 @@ class AdsStream(ABC):
             if len(self._channels) >= TYPES_MAX:
                 self._finish(RESOURCE_EXHAUSTED, f"more than {TYPES_MAX} types of resources on a stream")
                 return None
+            type_url = _KNOWN.get(type_url, type_url)
             channel = self._channels[type_url] = XdsChannel(type_url)
         return channel
 

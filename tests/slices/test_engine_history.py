@@ -10,7 +10,7 @@ import os
 
 import pytest
 from tests.effort import scaled
-from tests.figures import tell
+from tests.figures import over_seeds, tell
 from tests.slices.engine_history import History
 
 STEPS_EACH = 10_000
@@ -41,5 +41,6 @@ def test_millions_of_steps() -> None:
     first = int(os.environ.get("HISTORY_SEED", "1000"))
     steps = int(os.environ.get("HISTORY_STEPS", "10000000"))
     histories = -(-steps // STEPS_EACH)
-    writes = sum(run(first + number, STEPS_EACH).writes for number in range(histories))
+    seeds = range(first, first + histories)
+    writes = sum(over_seeds(seeds, lambda seed: run(seed, STEPS_EACH).writes))
     tell(f"{histories * STEPS_EACH:,} steps in {histories:,} histories, {writes:,} writes, each endpoint as specified")

@@ -32,6 +32,8 @@ SLICES_MANY: Final = 200
 SLICES_FEW_MAX: Final = 6
 THINGS_MAX: Final = 8
 _OPENED_MAX_S: Final = 60.0
+#: until the quota's controller has written what people wished, usually
+_FOLLOWED_S: Final = 30.0
 _LABEL_ROLE = "node-role.kubernetes.io/control-plane"
 _UID_OF_NO_OBJECT = "00000000-0000-4000-8000-00000000000{}"
 
@@ -183,9 +185,25 @@ def quota_binds(workload: SimulatedWorkload) -> None:
 def quota_opens(workload: SimulatedWorkload) -> None:
     """After a long time without success a controller waits for a change, so people make one."""
     if _limit_slices(workload, SLICES_MANY):
-        for service in workload.server.documents(Services, "shop"):
-            note = {"metadata": {"annotations": {"opened": f"{workload.agenda.now:.3f}"}}}
-            workload.patch(Services, service, note)
+        _note_opened(workload)
+        workload.agenda.after(_FOLLOWED_S, lambda: _look_opened(workload, late=False))
+
+
+def _look_opened(workload: SimulatedWorkload, *, late: bool) -> None:
+    """What counts is the quota's status: where nobody wrote that for long, people make another change then."""
+    quota = workload.server.find(ResourceQuotas, "shop", "limits")
+    if quota is None or quota["spec"]["hard"].get(QUOTA_SLICES) != str(SLICES_MANY):
+        return
+    if quota.get("status", {}).get("hard", {}).get(QUOTA_SLICES) != str(SLICES_MANY):
+        workload.agenda.after(_FOLLOWED_S, lambda: _look_opened(workload, late=True))
+    elif late:
+        _note_opened(workload)
+
+
+def _note_opened(workload: SimulatedWorkload) -> None:
+    for service in workload.server.documents(Services, "shop"):
+        note = {"metadata": {"annotations": {"opened": f"{workload.agenda.now:.3f}"}}}
+        workload.patch(Services, service, note)
 
 
 def _limit_slices(workload: SimulatedWorkload, most: int) -> bool:

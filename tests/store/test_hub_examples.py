@@ -124,7 +124,7 @@ def test_a_slow_watcher_is_closed_and_nobody_else(plane):
     assert slow.error is not None
     assert (slow.error.code, slow.error.reason) == (410, "Expired")
     assert slow.error.message == "too old resource version: 1 (4)"
-    assert slow.take() == ()
+    assert slow.take() == []
     assert calls == ["slow", "slow"], "once for the first item, once for the end"
     assert not quick.closed
     assert (plane.hub.overflowed.value, len(plane.hub)) == (1, 1)
@@ -276,7 +276,7 @@ def test_a_fault_in_what_is_there_ends_the_watch_and_not_its_taker(plane):
 
     plane.put(A)
     broken = plane.watch(encoder=Broken(), initial=True)
-    assert broken.take() == ()
+    assert broken.take() == []
     assert (broken.closed, broken.pending) == (True, False)
     assert broken.error is not None
     assert (broken.error.code, "no such column" in broken.error.message) == (500, True)
@@ -295,6 +295,6 @@ def test_leaving_while_being_notified(plane):
     first.notify = lambda: plane.hub.unsubscribe(second)
     plane.put(A)
     assert second.closed
-    assert second.take() == ()
+    assert second.take() == []
     assert len(first.take()) == 1
     plane.hub.check()

@@ -157,7 +157,7 @@ class Watcher:
         """There may be something to take now."""
         return bool(self.queue) or self._backlog is not None
 
-    def take(self, limit_bytes: int = TAKE_BYTES) -> tuple[Item, ...]:
+    def take(self, limit_bytes: int = TAKE_BYTES) -> list[Item]:
         """The next items, in order; their bytes no longer count towards the bound.
 
         The backlog comes in portions of about *limit_bytes*, the queue whole.  May be empty while ``pending`` is
@@ -168,12 +168,15 @@ class Watcher:
         if self._backlog is not None:
             self._take_backlog(items, limit_bytes)
         if self._backlog is None and self.queue:
-            items.extend(self.queue)
-            self.queue.clear()
+            if items:
+                items.extend(self.queue)
+                self.queue.clear()
+            else:
+                items, self.queue = self.queue, items
             self.size = 0
-        if items:
-            self.seen = max(self.seen, items[-1].revision)
-        return tuple(items)
+        if items and items[-1].revision > self.seen:
+            self.seen = items[-1].revision
+        return items
 
     def _take_backlog(self, items: list[Item], limit_bytes: int) -> None:
         assert self._backlog is not None, "there is a backlog"

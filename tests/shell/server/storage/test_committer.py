@@ -164,7 +164,7 @@ async def test_an_uncertain_commit_is_read_back(outcome, medium, kit):
             assert len(watcher.take()) == 1
         else:
             assert settle(task) == "500 the write was not stored: input/output error"
-            assert watcher.take() == ()
+            assert watcher.take() == []
         await server.put(B)
         assert server.committer.sealed is None
         assert kit.same(kit.restore(backend), server.store)

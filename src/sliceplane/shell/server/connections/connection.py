@@ -97,6 +97,8 @@ class HttpConnection(HttpToolsProtocol):
         #: since the parser last had something whole to tell
         self._framing_bytes = 0
         self._unread_bytes = 0
+        #: as ``flow`` says, for streams, which ask before each event
+        self.write_paused = False
         self._answering: RequestResponseCycle | None = None
         # Set while a stream is attached.
         self._on_resumed: Callable[[], None] | None = None
@@ -284,10 +286,6 @@ class HttpConnection(HttpToolsProtocol):
 
     # Writing, and streams
 
-    @property
-    def write_paused(self) -> bool:
-        return self.flow.write_paused
-
     def write(self, data: bytes) -> None:
         self.transport.write(data)
 
@@ -304,17 +302,19 @@ class HttpConnection(HttpToolsProtocol):
 
     def detach(self) -> None:
         self._on_resumed = self._on_lost = None
-        if self.flow.write_paused and not self.transport.is_closing():
+        if self.write_paused and not self.transport.is_closing():
             self._begin_stalling()
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self.write_paused = True
         self._charge()
         if self._on_lost is None:
             self._begin_stalling()
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        self.write_paused = False
         self._stop_stalling()
         if not self.transport.is_closing():
             self._charge()

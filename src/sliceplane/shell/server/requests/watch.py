@@ -157,26 +157,31 @@ class Stream:
             return
         if watcher.closed:
             self._expect_end()
-        if self._connection.write_paused:
+        # From here on everything is paid once per watcher and event.
+        connection = self._connection
+        if connection.write_paused:
             return
         if watcher.error is not None:
             # What was held is dropped as the watcher's own queue was: the client has to start again anyway.
-            self._connection.write(self._encoder.error(watcher.error))
+            connection.write(self._encoder.error(watcher.error))
             self._finish(connected=True)
             return
-        if not self._held:
+        held = self._held
+        if not held:
             # Of what was there at the start no more than is written next: what is encoded for a client that does not
             # read is held by each stream alone, and there may be thousands of them.
             taken = watcher.take(SEND_BYTES)
             self._traffic.events.value += len(taken)
-            self._held.extend(item.data for item in taken)
+            held.extend([item.data for item in taken])
         written = 0
-        while self._held and written < TURN_BYTES and not self._connection.write_paused:
-            portion = self._portion()
+        while held and written < TURN_BYTES:
+            portion = self._portion() if len(held) > 1 or self._columns_due else held.popleft()
             written += len(portion)
-            self._connection.write(portion)
+            connection.write(portion)
+            if self._connection.write_paused:
+                break
         self._traffic.sent_bytes.value += written
-        if self._held or watcher.pending:
+        if held or watcher.pending:
             self._wake()
         elif watcher.closed:
             # With an error since ``take``, the next round tells it.

@@ -14,7 +14,7 @@ from sliceplane.shell.server.requests import watch as production
 from sliceplane.sim.scale import front
 from sliceplane.sim.scale.measures import ScaleMeasures
 from sliceplane.sim.scale.plan import MEASURED, Budgets, Costs, ScalePlan
-from sliceplane.sim.scale.run import ScaleOutcome, ScaleRun
+from sliceplane.sim.scale.run import PART_MAX_S, ScaleOutcome, ScaleRun
 from sliceplane.sim.scale.text import as_text
 from sliceplane.store.types import EventType, Key, Record, StoreEvent
 from sliceplane.store.watcher import Item
@@ -52,6 +52,13 @@ def test_what_breaks_first_is_named(changes: dict[str, object], what: str) -> No
     outcome = run(**changes)
     assert what in [name for _, name in outcome.broken]
     assert all(part.server_busy < 1.1 for part in outcome.parts), "a processor does no more than it can"
+
+
+def test_a_rollout_may_take_longer_than_queues_may() -> None:
+    """It was given up after an hour, and called a queue that never gets empty; the lost zone's Pods were gone then."""
+    outcome = run(ready_s=PART_MAX_S / 2)
+    assert outcome.wrong == outcome.broken == ()
+    assert outcome.replaced == 8
 
 
 def test_a_queue_that_is_full_costs_a_list() -> None:

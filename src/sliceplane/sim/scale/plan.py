@@ -94,9 +94,9 @@ class ScalePlan(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"{self.servers} servers are more than the nodes that are left when a zone is lost")
 
     def grown(self, factor: float) -> ScalePlan:
-        """A cluster *factor* times as large, in which as large a share is rolled out."""
-        sizes = {name: max(1, round(getattr(self, name) * factor)) for name in ("nodes", "pods", "services", "rolling")}
-        return replace(self, **sizes)
+        """A cluster *factor* times as large, in which as large a share is rolled out, in the same time."""
+        names = ("nodes", "pods", "services", "rolling", "at_once")
+        return replace(self, **{name: max(1, round(getattr(self, name) * factor)) for name in names})
 
 
 def node_name(number: int) -> str:

@@ -28,7 +28,7 @@ from sliceplane.store.watcher import nothing
 
 T = TypeVar("T", bound=Object)
 
-#: a part of the story that goes on for longer will never end
+#: a part of the story that goes on for longer after the last deed of people will never end
 PART_MAX_S: Final = 3600.0
 LOST_ZONE: Final = 0
 #: how often renewals of Leases are put before a server, in seconds
@@ -212,7 +212,7 @@ class ScaleRun:
         self._lengths = Lengths()
         begin()
         drained: float | None = None
-        while agenda.now < began + PART_MAX_S:
+        while agenda.now < rest_since + PART_MAX_S:
             agenda.run_until(agenda.now + 1.0)
             self._look(name, agenda.now - began)
             if self.people.busy or name.startswith("the controller"):

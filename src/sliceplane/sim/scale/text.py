@@ -137,7 +137,7 @@ def growth_text(outcomes: Sequence[ScaleOutcome], width: int | None) -> str:
 
 def _growth_row(outcome: ScaleOutcome) -> tuple[str, ...]:
     parts = outcome.parts
-    first = "; ".join(outcome.wrong) or (outcome.broken[0][1] if outcome.broken else "nothing")
+    first = next(iter([*outcome.wrong, *(what for _, what in outcome.broken)]), "nothing")
     return (
         f"{outcome.plan.nodes:,}",
         f"{outcome.plan.pods:,}",

@@ -125,7 +125,8 @@ RUNS: Final = {
         "an endpoint that Envoy is told and a node would not use",
     ),
     "grpc": SoakRun(
-        "xDS under a rolling update", _slow("tests/shell/xds/test_grpc_programs.py"), "500 calls a second",
+        "xDS under rolling updates", _slow("tests/shell/xds/test_grpc_programs.py"),
+        "50 rolling updates, 500 calls a second",
         "a failed call",
     ),
     "load": SoakRun(

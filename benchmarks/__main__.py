@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from tools.python_build import is_slow
 
 from benchmarks.harness import ROWS_FILE
 from benchmarks.tools.process import child_environment
@@ -52,6 +55,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="benchmarks to run (all)")
     arguments = parser.parse_args()
     flags = [flag for flag in ("--json", "--small") if getattr(arguments, flag[2:])]
+    if not arguments.json:
+        build = ", built without optimisation: times are a third too long" if is_slow() else ""
+        print(f"Python {platform.python_version()} of {sys.base_prefix}{build}", flush=True)
     problems: list[str] = []
     for name in arguments.names or benchmarks():
         if not arguments.json:

@@ -26,23 +26,40 @@ apt_missing() { # command package, for each pair: install the package if the com
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${wanted[@]}" >/dev/null
 }
 
-python=""
-for candidate in "${PYTHON:-}" python3.11 python3.12 python3.13 python3.14 python3; do
-    [ -n "$candidate" ] && command -v "$candidate" >/dev/null 2>&1 || continue
-    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$candidate; break; fi
+names=(python3.11 python3.12 python3.13 python3.14 python3)
+[ -z "${PYTHON:-}" ] || names=("$PYTHON")
+pythons=() # of the first version that is here, those first that were built with optimisation: a third is a lot
+for name in "${names[@]}"; do
+    [ ${#pythons[@]} -eq 0 ] || break
+    slow=()
+    while read -r candidate; do
+        case $("$candidate" tools/python_build.py 2>/dev/null) in
+            quick) pythons+=("$candidate") ;;
+            slow) slow+=("$candidate") ;;
+        esac
+    done < <(if [[ $name == */* ]]; then echo "$name"; else type -aP "$name"; fi)
+    pythons+=(${slow[@]+"${slow[@]}"})
 done
-[ -n "$python" ] || die "no Python 3.11 or newer found; install one, or set PYTHON=/path/to/python3.11"
+[ ${#pythons[@]} -gt 0 ] || [ -z "${PYTHON:-}" ] || die "PYTHON=$PYTHON is no Python 3.11 or newer"
+[ ${#pythons[@]} -gt 0 ] || die "no Python 3.11 or newer found; install one, or set PYTHON=/path/to/python3.11"
+
+made_environment() {
+    local python
+    for python in "${pythons[@]}"; do
+        rm -rf $venv
+        "$python" -m venv $venv >/dev/null 2>&1 && return 0
+    done
+    return 1
+}
 
 if [ ! -x $venv/bin/python ] || ! $venv/bin/python -m pip --version >/dev/null 2>&1; then
-    rm -rf $venv
-    if ! "$python" -m venv $venv >/dev/null 2>&1; then
+    if ! made_environment; then
         # Debian splits ensurepip off into a package of its own.
-        rm -rf $venv
         if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
             apt-get update -qq
             DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv >/dev/null
         fi
-        "$python" -m venv $venv || die "cannot make a virtual environment with $python; on Debian: apt install python3-venv"
+        made_environment || die "cannot make a virtual environment with ${pythons[*]}; on Debian: apt install python3-venv"
     fi
 fi
 

@@ -172,11 +172,13 @@ async def test_a_token_file_is_read_again_when_it_is_refused(tmp_path: Path) -> 
     assert await credentials.authorization() == "Bearer one"
     path.write_text("two\n")
     assert await credentials.authorization() == "Bearer one"
-    assert await credentials.authorization(refresh=True) == "Bearer two"
+    assert await credentials.authorization(refused="Bearer one") == "Bearer two"
+    path.write_text("three\n")
+    assert await credentials.authorization(refused="Bearer one") == "Bearer two", "another request was refused, too"
     path.unlink()
     assert await credentials.authorization() == "Bearer two"
     with pytest.raises(CredentialsError, match="No such file"):
-        await credentials.authorization(refresh=True)
+        await credentials.authorization(refused="Bearer two")
 
 
 def login(*arguments: str, code: str) -> Exec:
@@ -198,7 +200,8 @@ async def test_a_login_program_is_run_once_until_its_token_expires(tmp_path: Pat
     )
     credentials = login(str(tmp_path / "count"), code=code)
     assert [await credentials.authorization() for _ in range(3)] == ["Bearer t0"] * 3
-    assert await credentials.authorization(refresh=True) == "Bearer t1"
+    assert await credentials.authorization(refused="Bearer of before") == "Bearer t0", "it was renewed meanwhile"
+    assert await credentials.authorization(refused="Bearer t0") == "Bearer t1"
     # That one was expired from the start.
     assert await credentials.authorization() == "Bearer t2"
 
@@ -215,4 +218,4 @@ async def test_a_login_program_that_fails_is_told(tmp_path: Path) -> None:
 
 async def test_fixed_credentials_cannot_be_refreshed() -> None:
     assert not bearer("t").refreshable
-    assert await basic("a", "b").authorization(refresh=True) == "Basic YTpi"
+    assert await basic("a", "b").authorization(refused="Basic YTpi") == "Basic YTpi"

@@ -154,8 +154,8 @@ class Rotating:
     def __init__(self) -> None:
         self.token = 0
 
-    async def authorization(self, *, refresh: bool = False) -> str:
-        self.token += refresh
+    async def authorization(self, *, refused: str | None = None) -> str:
+        self.token += refused == f"Bearer t{self.token}"
         return f"Bearer t{self.token}"
 
 

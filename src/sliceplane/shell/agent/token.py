@@ -84,8 +84,8 @@ class OwnToken:
             if known is not None and known[:2] == claims[:2] and known.ends > claims.ends:
                 self._token = stored
 
-    async def authorization(self, *, refresh: bool = False) -> str:
-        if refresh:
+    async def authorization(self, *, refused: str | None = None) -> str:
+        if refused == f"Bearer {self._token}":
             self._token, self._spare = self._spare, self._token
         return f"Bearer {self._token}"
 

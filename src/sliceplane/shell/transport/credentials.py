@@ -36,10 +36,14 @@ class CredentialsError(Exception):
 class Credentials(Protocol):
     @property
     def refreshable(self) -> bool:
-        """After a 401, asking with ``refresh`` may help."""
+        """After a 401, asking with ``refused`` may help."""
 
-    async def authorization(self, *, refresh: bool = False) -> str:
-        """The header's value; "" for none.  Raises ``CredentialsError``."""
+    async def authorization(self, *, refused: str | None = None) -> str:
+        """The header's value; "" for none.  Raises ``CredentialsError``.
+
+        *refused*: the value that was answered with 401.  Several requests may be refused at once: what one of them has
+        made better, the next must not make worse, so only what is refused and still current is renewed.
+        """
 
 
 class Fixed:
@@ -50,7 +54,7 @@ class Fixed:
     def __init__(self, value: str = "") -> None:
         self._value = value
 
-    async def authorization(self, *, refresh: bool = False) -> str:
+    async def authorization(self, *, refused: str | None = None) -> str:
         return self._value
 
 
@@ -72,13 +76,14 @@ class TokenFile:
         self._value = ""
         self._read_at = float("-inf")
 
-    async def authorization(self, *, refresh: bool = False) -> str:
+    async def authorization(self, *, refused: str | None = None) -> str:
         now = time.monotonic()
-        if refresh or now - self._read_at > TOKEN_FILE_PERIOD_S:
+        is_refused = refused is not None and refused == self._value
+        if is_refused or now - self._read_at > TOKEN_FILE_PERIOD_S:
             try:
                 token = self._path.read_text().strip()
             except OSError as error:
-                if self._value and not refresh:
+                if self._value and not is_refused:
                     return self._value
                 raise CredentialsError(f"token file {self._path}: {error.strerror}") from error
             self._value = f"Bearer {token}"
@@ -114,11 +119,12 @@ class Exec:
         self._expires_at: float | None = None
         self._lock = asyncio.Lock()
 
-    async def authorization(self, *, refresh: bool = False) -> str:
+    async def authorization(self, *, refused: str | None = None) -> str:
         seen = self._logged_in
         async with self._lock:
             # A caller that waited here takes what the first caller got.
-            if self._logged_in and not self._expired() and (not refresh or self._logged_in != seen):
+            is_refused = refused == self._value and self._logged_in == seen
+            if self._logged_in and not self._expired() and not is_refused:
                 return self._value
             await self._login()
             return self._value

@@ -96,6 +96,8 @@ class _Answer(msgspec.Struct, frozen=True):
     status: int
     retry_after: str
     body: bytes
+    #: with which it was asked
+    authorization: str
     #: of a stream that was not refused
     connection: ClientConnection | None
 
@@ -281,14 +283,14 @@ class HttpClient(Verbs):
         if self._read_only and request.method != "GET":
             raise StatusError(405, "MethodNotAllowed", f"{request.method} {request.path}: this client only reads")
         refreshable = self._connection.credentials.refreshable
-        refresh = False
+        refused: str | None = None
         refusals = 0
         while True:
-            answer = await self._exchange(request, refresh=refresh)
+            answer = await self._exchange(request, refused=refused)
             if answer.status < 300:
                 return answer
-            if answer.status == 401 and refreshable and not refresh:
-                refresh = True
+            if answer.status == 401 and refreshable and refused is None:
+                refused = answer.authorization
                 continue
             wait = self._retries.wait_s(request.method, answer.status, answer.retry_after, refusals)
             if wait is None:
@@ -296,21 +298,22 @@ class HttpClient(Verbs):
                 raise error_of(answer.status, answer.body, answer.retry_after)
             self.metrics.retried(request.method, str(answer.status))
             await asyncio.sleep(wait)
-            refresh = False
+            refused = None
             refusals += 1
 
-    async def _exchange(self, request: _Request, *, refresh: bool) -> _Answer:
+    async def _exchange(self, request: _Request, *, refused: str | None) -> _Answer:
+        """*refused*: the authorization that was answered with 401 just now."""
         await self._take_turn(request.method)
-        authorization = await self._authorization(refresh)
+        authorization = await self._authorization(refused)
         connection: ClientConnection | None = None
         try:
             message = self._message(request, authorization)
             async with asyncio.timeout(None if request.stream else REQUEST_TIMEOUT_S) as limit:
-                connection = await self._ask(request, message, refresh)
+                connection = await self._ask(request, message, look=refused is not None)
                 status, headers = connection.answer.status, connection.answer.headers
                 retry_after = headers.get("retry-after", "")
                 if request.stream and status < 300:
-                    answer = _Answer(status, retry_after, b"", connection)
+                    answer = _Answer(status, retry_after, b"", authorization, connection)
                     connection = None
                     return answer
                 if request.stream:
@@ -318,15 +321,15 @@ class HttpClient(Verbs):
                 body = await connection.body()
             if headers.get("content-encoding") == "gzip":
                 body = zlib.decompress(body, _GZIP_BITS)
-            return _Answer(status, retry_after, body, None)
+            return _Answer(status, retry_after, body, authorization, None)
         except (OSError, TimeoutError, BadStream, ValueError, zlib.error) as error:
             raise self._unreachable(error) from error
         finally:
             if connection is not None:
                 self._pool.give_back(connection)
 
-    async def _ask(self, request: _Request, message: bytes, look: bool) -> ClientConnection:
-        """The connection on which the head of the answer has come."""
+    async def _ask(self, request: _Request, message: bytes, *, look: bool) -> ClientConnection:
+        """The connection on which the head of the answer has come.  *look*: as for the pool."""
         method = request.method
         began = time.monotonic()
         code = "<error>"
@@ -369,9 +372,9 @@ class HttpClient(Verbs):
             if wait > 0:
                 await asyncio.sleep(wait)
 
-    async def _authorization(self, refresh: bool) -> str:
+    async def _authorization(self, refused: str | None) -> str:
         try:
-            return await self._connection.credentials.authorization(refresh=refresh)
+            return await self._connection.credentials.authorization(refused=refused)
         except CredentialsError as error:
             raise Unreachable(f"no credentials for {self.server}: {error}") from error
 

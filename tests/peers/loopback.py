@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 from benchmarks.tools.callers import HttpCaller, answered
 from benchmarks.tools.loopback import private_loopback
+from tests.peers import programs
 from tests.shell.server.serving import Server, run_plane
 from tests.template_process import FRESH
 
@@ -18,7 +19,13 @@ from sliceplane.shell.server.plane import PlaneConfig
 
 
 @pytest.fixture(scope="module")
-def network() -> Iterator[None]:
+def fetched() -> None:
+    """There is no way out of the network: what its tests fetch and build comes before.  A module may have its own."""
+    programs.envoy()
+
+
+@pytest.fixture(scope="module")
+def network(fetched: None) -> Iterator[None]:
     """Programs are started here, and not by the template, which is in another network."""
     with pytest.MonkeyPatch.context() as patch, private_loopback():
         patch.setenv(FRESH, "1")

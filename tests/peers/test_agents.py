@@ -118,9 +118,9 @@ def _a_stolen_account_is_worth_little(town: AgentTown) -> None:
             "addressType": "IPv4", "endpoints": [endpoint], "ports": [{"name": "http", "port": 8080}],
         }  # fmt: skip
 
-    def refusal(document: dict[str, Any]) -> str:
+    def refusal(document: dict[str, Any], *flags: str) -> str:
         try:
-            town.kubectl("apply", "--server-side", "-f", "-", document=document, kubeconfig=stolen)
+            town.kubectl("apply", "--server-side", *flags, "-f", "-", document=document, kubeconfig=stolen)
         except RuntimeError as error:
             return str(error)
         return ""
@@ -134,8 +134,10 @@ def _a_stolen_account_is_worth_little(town: AgentTown) -> None:
     }
     for document in (slice_of("web-vm2-4", "10.79.1.1"), slice_of("other-vm1-4", "10.79.1.1"), lease, service):
         assert "forbidden" in refusal(document).lower(), document
-    # a policy counts a moment after it was made
-    until(lambda: refusal(slice_of("web-vm1-4", "10.66.0.1")), lambda said: "may use addresses of" in said)
+    # A policy counts a moment after it was made, and until then a slice would be: so nothing is written at first.
+    elsewhere = slice_of("web-vm1-4", "10.66.0.1")
+    until(lambda: refusal(elsewhere, "--dry-run=server"), lambda said: "may use addresses of" in said)
+    assert "may use addresses of" in refusal(elsewhere)
     assert town.slices() == {}
 
 

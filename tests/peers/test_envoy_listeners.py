@@ -12,14 +12,14 @@ from pathlib import Path
 import grpc
 import pytest
 from benchmarks.tools.pods import METHOD
-from tests.peers.loopback import RunningPods, called, live, network, pods
+from tests.peers.loopback import RunningPods, called, fetched, live, network, pods
 from tests.peers.test_envoy import holds, running
 from tests.shell.xds.conftest import Served, Shop, client, endpoint, served, shop
 from tests.waiting import eventually
 
 from sliceplane.client import EndpointSlices, Services
 
-__all__ = ["client", "live", "network", "pods", "served", "shop"]
+__all__ = ["client", "fetched", "live", "network", "pods", "served", "shop"]
 
 pytestmark = [pytest.mark.peer, pytest.mark.kernel, pytest.mark.asyncio, pytest.mark.timeout(600)]
 

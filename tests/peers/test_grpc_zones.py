@@ -36,6 +36,12 @@ def go_program(tmp_path_factory: pytest.TempPathFactory) -> str:
     return programs.build(MODULE, tmp_path_factory.mktemp("programs"))
 
 
+@pytest.fixture(scope="module")
+def fetched(go_program: str) -> None:
+    """Before the network, which has no way out to a proxy of modules."""
+    programs.envoy()
+
+
 def host(address: str, **members: Any) -> dict[str, Any]:
     zone = next(zone for zone, addresses in PODS.items() if address in addresses)
     return endpoint(address, f"pod-{address}", zone=zone, nodeName=f"node-{zone}", **members)

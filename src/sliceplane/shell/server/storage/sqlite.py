@@ -82,9 +82,11 @@ class SqliteBackend:
             if prepared.beyond:
                 _go_beyond(connection, prepared.beyond)
             return cls(path, connection, prepared.why)
-        except (OSError, sqlite3.Error) as error:
+        except BaseException as error:
             if connection is not None:
-                connection.close()
+                connection.close()  # or it owns the file until it is collected
+            if not isinstance(error, (OSError, sqlite3.Error)):
+                raise
             why = reason_of(error) if isinstance(error, sqlite3.Error) else (error.strerror or str(error)).lower()
             raise StorageError(f"cannot use {path} for storage: {why}") from error
 

@@ -243,6 +243,24 @@ def test_after_a_conflict_some_plans_wait_for_the_cache() -> None:
     assert not world.own.waits, "the cache has caught up"
 
 
+def test_what_is_known_of_a_suspect_is_proven_before_other_writes() -> None:
+    world = known_at("5")
+    refuse(world)
+    other = PlannedWrite(verb="update", namespace="ns", name="other", body=b"")
+    own = PlannedWrite.update(world.own.objects["a"], b"own")
+
+    def prove(meta: ObjectMeta) -> PlannedWrite:
+        return PlannedWrite.update(meta, b"as it is")
+
+    assert world.own.proofs((other,), prove) == [], "nothing is planned yet"
+    assert [world.own.wait_once() for _ in range(STALE_PLANS)] == [True] * STALE_PLANS
+    (proof,) = world.own.proofs((other, own), prove)
+    assert (proof.name, proof.resource_version, proof.body) == ("a", "5", b"as it is")
+    assert world.own.proofs((), prove) == world.own.proofs((own, other), prove) == []
+    assert world.own.succeeded(proof, b"", lambda _: meta_at("5"), 0.0) == "a"
+    assert world.own.proofs((other,), prove) == []
+
+
 def test_a_server_that_was_restored_from_a_copy_is_believed_when_it_refused_twice() -> None:
     world = known_at("900")
     assert world.own.on_shown(meta_at("40"), lambda: meta_at("40")) is Shown.OLD

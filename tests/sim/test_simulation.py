@@ -117,6 +117,9 @@ def test_recorded_seeds_mean_what_they_did() -> None:
         (20029, 75, "normal"),
         (30045, 75, "light"),
         (100267, 25, "heavy"),
+        (100376, 50, "normal"),
+        (100411, 50, "heavy"),
+        (101320, 25, "normal"),
     ],
 )
 def test_seeds_of_the_full_workload_that_failed_once(seed: int, steps: int, faults: str) -> None:
@@ -126,7 +129,9 @@ def test_seeds_of_the_full_workload_that_failed_once(seed: int, steps: int, faul
     and went between two lists was not made again.  10041, 30045: endpoints that change their subset with a node's zone
     left an empty slice behind.  20029: the answer to an update undid a later change of the slice's owners.  100267: a
     quota was opened while its controller was dead; the slice controller had given up when that wrote the status, and
-    nobody made the change that it waits for.
+    nobody made the change that it waits for; 100411, 101320: the same, where that controller was slow.  100376: an
+    update was performed twice, the answer was the second one's, a conflict, and the watch came later than the next
+    plan: that took an endpoint out of its slice, since the one it had just left was believed to have it.
     """
     verdict = run(seed, steps, faults)
     assert verdict.violation is None, report(verdict)

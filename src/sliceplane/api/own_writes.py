@@ -13,7 +13,7 @@ answer may be of a server that lost the write, so a write that stays unseen is b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Generic, Literal, NamedTuple, Self, TypeVar
@@ -32,6 +32,7 @@ STALE_PLANS: Final = 3
 _END: Final = 1 << 64
 
 T = TypeVar("T")
+W = TypeVar("W", bound="PlannedWrite")
 Verb = Literal["create", "update", "delete"]
 
 
@@ -290,6 +291,27 @@ class OwnWrites(Generic[T]):
     def waits(self) -> bool:
         """The cache has not caught up with a conflict: nothing may be planned before it has."""
         return bool(self._doubts) and any(doubt.patience for doubt in self._doubts.values())
+
+    @property
+    def suspects(self) -> list[str]:
+        """Objects whose known version met a conflict that the cache has not explained while plans waited."""
+        if not self._doubts:
+            return []
+        unexplained = (name for name, doubt in self._doubts.items() if doubt.refused and not doubt.patience)
+        return sorted(
+            name
+            for name in unexplained
+            if self._meta_of(self.objects[name]).resource_version == self._doubts[name].refused
+        )
+
+    def proofs(self, writes: Sequence[W], prove: Callable[[T], W]) -> list[W]:
+        """What has to go before *writes*: something may be taken out of one object since another has it, which we only
+        believe to know.  *prove* writes an object as it is known, which is a conflict if the server has it otherwise;
+        an object whose own write comes first proves itself."""
+        suspects = self.suspects if writes else []
+        if len(suspects) == 1 and writes[0].name == suspects[0]:
+            return []
+        return [prove(self.objects[name]) for name in suspects]
 
     def wait_once(self) -> bool:
         """The same, asked for a plan: each that waits costs patience."""

@@ -33,7 +33,7 @@ SLICES_FEW_MAX: Final = 6
 THINGS_MAX: Final = 8
 _OPENED_MAX_S: Final = 60.0
 #: until the quota's controller has written what people wished, usually
-_FOLLOWED_S: Final = 30.0
+_FOLLOWED_S: Final = 1.0
 _LABEL_ROLE = "node-role.kubernetes.io/control-plane"
 _UID_OF_NO_OBJECT = "00000000-0000-4000-8000-00000000000{}"
 

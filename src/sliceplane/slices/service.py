@@ -42,6 +42,7 @@ from sliceplane.slices.writes import (
     TriggerTime,
     create_slice,
     delete_slice,
+    prove_slice,
     update_slice,
 )
 
@@ -261,6 +262,7 @@ class ServiceState:
         writes: list[SliceWrite] = []
         families = [self._plan_family(self.shape, family, writes) for family in self._order]
         writes.extend(delete_slice(self._doomed[name]) for name in sorted(self._doomed))
+        writes[:0] = self._own.proofs(writes, prove_slice)
         self._own.in_flight = bool(writes)
         self._made = 0
         self._writing = {write.name: write.content for write in writes if write.verb == "update"}
@@ -380,7 +382,9 @@ class ServiceState:
     @property
     def surplus(self) -> int:
         """How many slices merging can save; 0 while there is something to plan."""
-        if self._own.in_flight or self._own.waits or self._doomed or self.shape is None or self.shape.terminating:
+        if self._own.in_flight or self._own.waits or self._own.suspects or self._doomed:
+            return 0
+        if self.shape is None or self.shape.terminating:
             return 0
         return sum(packer.surplus for packer in self._packers.values())
 

@@ -154,6 +154,14 @@ def update_slice(shape: ServiceShape, stored: Stored, group: PortGroup, content:
     return SliceWrite.update(meta, body, address_type=stored.address_type, ports=group.ports, content=content)
 
 
+def prove_slice(stored: Stored) -> SliceWrite:
+    """The slice as it is known: nothing happens if the server has it so, and else it is a conflict."""
+    body = slice_body(stored.meta, stored.address_type, stored.content.values(), PortGroup(stored.ports).body)
+    return SliceWrite.update(
+        stored.meta, body, address_type=stored.address_type, ports=stored.ports, content=stored.content
+    )
+
+
 def delete_slice(stored: Stored) -> SliceWrite:
     return SliceWrite.delete(stored.meta, address_type=stored.address_type, content={})
 

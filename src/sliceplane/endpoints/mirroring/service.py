@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from sliceplane.api.codec import decode
 from sliceplane.api.core import Endpoints
 from sliceplane.api.discovery import EndpointSlice
@@ -33,6 +35,7 @@ from sliceplane.endpoints.mirroring.writes import (
     MirrorPlan,
     MirrorSizes,
     create_slice,
+    prove_slice,
     update_slice,
 )
 from sliceplane.slices.hint_policy import Notice
@@ -127,6 +130,9 @@ class MirrorState:
         if self._own.wait_once():
             return MirrorPlan(stale=True)
         plan = self._mirror(self.endpoints, limits) if self._mirrored else self._clean(now, hand_over=hand_over)
+        proofs = self._own.proofs(plan.writes, prove_slice)
+        if proofs:
+            plan = replace(plan, writes=(*proofs, *plan.writes))
         self._own.in_flight = bool(plan.writes)
         return plan
 

@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from sliceplane.api.codec import encode
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.own_writes import PlannedWrite
 from sliceplane.endpoints.mirroring.desired import MirrorGroup, SliceMeta
-from sliceplane.slices.content import PortGroup, slice_body
+from sliceplane.slices.content import PortGroup, canonical_ports, slice_body
 from sliceplane.slices.hint_policy import Notice
 
 
@@ -54,6 +55,13 @@ def update_slice(known: EndpointSlice, wanted: SliceMeta, group: MirrorGroup) ->
         meta, labels=wanted.labels, annotations=wanted.annotations, owner_references=(wanted.owner,)
     )
     return PlannedWrite.update(meta, _body(new, group))
+
+
+def prove_slice(known: EndpointSlice) -> PlannedWrite:
+    """The slice as it is known: nothing happens if the server has it so, and else it is a conflict."""
+    ports = PortGroup(canonical_ports(known.ports or ())).body
+    body = slice_body(known.metadata, known.address_type, map(encode, known.endpoints or ()), ports)
+    return PlannedWrite.update(known.metadata, body)
 
 
 def _body(meta: ObjectMeta, group: MirrorGroup) -> bytes:

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from sliceplane.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
 from sliceplane.conformance.story import NODE, ZONE, Claim, Need
+from sliceplane.shell.process.last_steps import ends_within
 
 _ENDS_S: Final = 2.0
 #: of what the program writes to stderr, for the sentence that tells how it ended
@@ -87,9 +88,7 @@ class RunningProgram:
         """Its children end with it."""
         with suppress(ProcessLookupError):
             self.process.terminate()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_ENDS_S):
-                await self.process.wait()
+        await ends_within(_ENDS_S, self.process.wait())
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         await self.process.wait()

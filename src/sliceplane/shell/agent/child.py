@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from sliceplane.shell.process.last_steps import ends_within
+
 Say = Callable[[str], None]
 
 
@@ -72,12 +74,9 @@ class Child:
     async def end(self, grace_s: float) -> int:
         """SIGTERM, and SIGKILL for one that is still there after *grace_s*."""
         self.signal(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(grace_s):
-                return await self.wait()
-        except TimeoutError:
+        if not await ends_within(grace_s, self.wait()):
             self.signal(signal.SIGKILL)
-            return await self.wait()
+        return await self.wait()
 
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._notify)

@@ -16,6 +16,7 @@ from sliceplane.api.scheme import Leases
 from sliceplane.controllers.base import EventNote
 from sliceplane.controllers.election import Election, ElectionConfig
 from sliceplane.kit.rng import Rng
+from sliceplane.shell.process.last_steps import ends_within
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client, Unreachable, no_answer, send
 
@@ -142,15 +143,15 @@ class LeaseCandidate:
     async def _release(self) -> None:
         """Give the Lease back, so that another instance need not wait for its end."""
         self._core.stop()
-        try:
-            async with asyncio.timeout(RELEASE_TIMEOUT_S):
-                while not self._core.ended:
-                    request = self._core.take_request(self._clock())
-                    if request is None:
-                        return
-                    await self._perform(request, RELEASE_TIMEOUT_S)
-        except TimeoutError:
+        if not await ends_within(RELEASE_TIMEOUT_S, self._last_requests()):
             _log.warning("the lease was not released in time", lease=self._config.name)
+
+    async def _last_requests(self) -> None:
+        while not self._core.ended:
+            request = self._core.take_request(self._clock())
+            if request is None:
+                return
+            await self._perform(request, RELEASE_TIMEOUT_S)
 
     def _tell(self, what: str, action: str) -> None:
         lease = self._core.lease

@@ -28,6 +28,7 @@ from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import MASTERS, User
 from sliceplane.shell.process import descriptors, log
 from sliceplane.shell.process.flight import FlightRecorder
+from sliceplane.shell.process.last_steps import ends_within
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.process.version import declare_build
@@ -362,7 +363,9 @@ class ServerPlane:
             return
         self._left = True
         try:
-            async with asyncio.timeout(self._periods.stop_grace_s):
-                await self.committer.write(lambda: self.registry.leave_api_service(self.clock()), int)
-        except (StatusError, TimeoutError) as error:
-            _log.error("this server is still an endpoint of default/kubernetes", error=str(error))
+            left = self.committer.write(lambda: self.registry.leave_api_service(self.clock()), int)
+            problem = "" if await ends_within(self._periods.stop_grace_s, left) else "the storage gives no answer"
+        except StatusError as error:
+            problem = str(error)
+        if problem:
+            _log.error("this server is still an endpoint of default/kubernetes", error=problem)

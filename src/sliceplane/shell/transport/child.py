@@ -10,6 +10,7 @@ import contextlib
 import sys
 from typing import Final
 
+from sliceplane.shell.process.last_steps import ends_within
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.transport.service import ServiceContext
@@ -87,10 +88,7 @@ class ChildService:
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()
-            try:
-                async with asyncio.timeout(_STOP_S):
-                    await self._process.wait()
-            except TimeoutError:
+            if not await ends_within(_STOP_S, self._process.wait()):
                 self._process.kill()
                 await self._process.wait()
 

@@ -14,6 +14,7 @@ from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EventsV1
 from sliceplane.controllers.base import EventNote
 from sliceplane.controllers.events import EventCorrelator, EventWrite, Outcome, RecorderStatus
+from sliceplane.shell.process.last_steps import ends_within
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client, Unreachable
 
@@ -48,11 +49,7 @@ class EventRecorder:
         """Wait for what is pending to be written, for a moment."""
         self._correlator.hurry(self._clock())
         self._wake.set()
-        try:
-            async with asyncio.timeout(FLUSH_S):
-                await self._idle.wait()
-        except TimeoutError:
-            pass
+        await ends_within(FLUSH_S, self._idle.wait())
 
     async def run(self) -> None:
         """Until cancelled."""

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from sliceplane.api.errors import StatusError, internal, read_timeout, shutting_down, storage_unavailable
+from sliceplane.shell.process.last_steps import ends_within
 from sliceplane.shell.server.storage.committing import CommitMetrics, StorageError
 from sliceplane.shell.server.storage.etcd.backend import Answer, Behind, EtcdBackend, Snapshot, Taken
 from sliceplane.shell.server.storage.etcd.client import EtcdError, NoAnswer, Refused
@@ -247,10 +248,7 @@ class ReplicatedCommitter:
         """Let the back end go; what waits is told so.  Idempotent."""
         if self._closing:
             return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
-                while self.replica.busy and self.failing is None:
-                    await asyncio.sleep(0.005)
+        await ends_within(1.0, self._written())
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
@@ -259,6 +257,11 @@ class ReplicatedCommitter:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.replica.abandon_all(StatusError(503, "ServiceUnavailable", "the server is shutting down"))
         await asyncio.to_thread(self._backend.close)
+
+    async def _written(self) -> None:
+        """What was accepted is told to the other servers, or can not be."""
+        while self.replica.busy and self.failing is None:
+            await asyncio.sleep(0.005)
 
     # Acting
 

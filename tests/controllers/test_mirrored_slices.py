@@ -5,12 +5,17 @@ from __future__ import annotations
 from tests.controllers.mirrored_plane import SKIPPED, Plane, custom, subset, too_many
 from tests.slices.fake_cluster import make_service, replace
 
+from sliceplane.api.codec import decode
 from sliceplane.api.core import CoreEndpointPort, Endpoints
 from sliceplane.api.discovery import (
     ANNOTATION_LEADER,
     ANNOTATION_TRIGGER_TIME,
+    EndpointSlice,
 )
+from sliceplane.api.errors import conflict
+from sliceplane.api.own_writes import STALE_PLANS
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
+from sliceplane.controllers.base import Done
 from sliceplane.controllers.endpointslice_mirroring import (
     MirroringConfig,
 )
@@ -310,3 +315,26 @@ def test_half_empty_slices_are_put_together() -> None:
     plane.put(thousand(of=300, every=3))
     assert [len(each.endpoints or ()) for each in plane.slices()] == [100]
     assert plane.verbs()[before:] == ["update", "delete", "delete"]
+
+
+def test_seed_100376_a_slice_that_met_a_conflict_is_proven_by_a_job_of_its_own() -> None:
+    """Recordings rest on it that one job writes a slice once."""
+    other = (CoreEndpointPort(name="admin", port=9000),)
+    plane = Plane(custom(subset("192.0.2.1"), subset("192.0.2.2", ports=other)))
+    plane.settle()
+    plane.cluster.put(custom(subset("192.0.2.3"), subset("192.0.2.2", ports=other)))
+    plane.deliver()
+    (job,) = plane.jobs()
+    (refused,) = job.writes
+    plane.controller.on_done(Done(job, (), conflict("endpointslices", "discovery.k8s.io", refused.name, "")), plane.now)
+    plane.cluster.put(custom(subset("192.0.2.3"), subset("192.0.2.4", ports=other)))
+    plane.deliver()
+    (job,) = next(jobs for _ in range(STALE_PLANS + 1) if (jobs := plane.jobs(60.0)))
+    (proof,) = job.writes
+    (stored,) = (known for known in plane.slices() if known.metadata.name == refused.name)
+    assert decode(proof.body, EndpointSlice) == stored
+    plane.controller.on_done(plane.cluster.run(job), plane.now)
+    (job,) = plane.jobs()
+    assert len(job.writes) == 2
+    plane.controller.on_done(plane.cluster.run(job), plane.now)
+    assert plane.shown() == {("IPv4", (80,)): ["192.0.2.3"], ("IPv4", (9000,)): ["192.0.2.4"]}

@@ -305,9 +305,11 @@ class OwnWrites(Generic[T]):
         )
 
     def proofs(self, writes: Sequence[W], prove: Callable[[T], W]) -> list[W]:
-        """What has to go before *writes*: something may be taken out of one object since another has it, which we only
-        believe to know.  *prove* writes an object as it is known, which is a conflict if the server has it otherwise;
-        an object whose own write comes first proves itself."""
+        """What has to be written instead of *writes*, which are planned again after that: something may be taken out of
+        one object since another has it, which we only believe to know.  *prove* writes an object as it is known, which
+        is a conflict if the server has it otherwise; an object whose own write comes first proves itself.
+
+        They are a job of their own, as one job writes an object once: that is what a recording rests on."""
         suspects = self.suspects if writes else []
         if len(suspects) == 1 and writes[0].name == suspects[0]:
             return []

@@ -196,6 +196,8 @@ class EndpointSliceMirroringController(SyncController):
         if plan.counted:
             self._metrics.performed(plan.writes[: len(done.results)])
         self._end(done.job.key, failed=error_to_heed(done) is not None, now=now)
+        if plan.proof and done.error is None:
+            self.add((done.job.key,), 0.0, now)
 
     def _end(self, key: str, *, failed: bool, now: float) -> None:
         failed = failed and self._engine.knows(key)

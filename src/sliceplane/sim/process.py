@@ -167,6 +167,8 @@ class Process(Actor):
                 informer.relist()
         for job in work.jobs:
             assert job.key not in self._jobs, f"two unfinished jobs with key {job.key!r}"
+            named = [write.name for write in job.writes if write.parts and write.name]
+            assert len(named) == len(set(named)), f"the job of {job.key} writes a slice twice"
             self._jobs.add(job.key)
             self._next_write(job, ())
 

@@ -262,7 +262,9 @@ class ServiceState:
         writes: list[SliceWrite] = []
         families = [self._plan_family(self.shape, family, writes) for family in self._order]
         writes.extend(delete_slice(self._doomed[name]) for name in sorted(self._doomed))
-        writes[:0] = self._own.proofs(writes, prove_slice)
+        proofs = self._own.proofs(writes, prove_slice)
+        if proofs:
+            writes, families, self._again = proofs, [], True
         self._own.in_flight = bool(writes)
         self._made = 0
         self._writing = {write.name: write.content for write in writes if write.verb == "update"}
@@ -276,6 +278,7 @@ class ServiceState:
             notices=(*guarded, *self._take_notices(self.shape, self.members.take_notices())),
             families=tuple(families),
             hint_problems=self.members.hint_problems,
+            proof=bool(proofs),
         )
 
     def _guard(self, members: SliceMembers, shape: ServiceShape, now: float) -> tuple[Notice, ...]:
@@ -463,7 +466,7 @@ class ServiceState:
             self._failed(plan.writes[len(answers)], error)
         self._own.ended()
         self._writing = {}
-        if error is None:
+        if error is None and not plan.proof:
             self._trigger.written()
             self._creates_last = False
 

@@ -112,7 +112,8 @@ class SlicePlan(msgspec.Struct, frozen=True):
     hints, to be told when the writes were tried.  ``families``: for metrics, in no order.  ``stale``: the cache has not
     caught up with a conflict; nothing may be planned before it has.  ``saves``: by how many slices there are fewer for
     the same endpoints, if this is a merge.  ``hint_problems``: why the service has no hints; empty if it has, or wants
-    none of ours.
+    none of ours.  ``proof``: the writes change nothing, and show whether what is known is so; the next plan has the
+    others.
     """
 
     writes: tuple[SliceWrite, ...] = ()
@@ -122,6 +123,7 @@ class SlicePlan(msgspec.Struct, frozen=True):
     families: tuple[FamilyChanges, ...] = ()
     saves: int = 0
     hint_problems: tuple[str, ...] = ()
+    proof: bool = False
 
 
 def create_slice(

@@ -132,7 +132,7 @@ class MirrorState:
         plan = self._mirror(self.endpoints, limits) if self._mirrored else self._clean(now, hand_over=hand_over)
         proofs = self._own.proofs(plan.writes, prove_slice)
         if proofs:
-            plan = replace(plan, writes=(*proofs, *plan.writes))
+            plan = replace(plan, writes=tuple(proofs), sizes=None, proof=True)
         self._own.in_flight = bool(plan.writes)
         return plan
 

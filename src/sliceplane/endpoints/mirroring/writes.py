@@ -28,6 +28,7 @@ class MirrorPlan(msgspec.Struct, frozen=True):
     """What one sync writes, in this order.  ``stale``: the cache has not caught up with a conflict.
 
     ``counted`` False: slices of something that is not mirrored go, which metrics do not count.
+    ``proof``: the writes change nothing, and show whether what is known is so; the next plan has the others.
     """
 
     writes: tuple[PlannedWrite, ...] = ()
@@ -35,6 +36,7 @@ class MirrorPlan(msgspec.Struct, frozen=True):
     sizes: MirrorSizes | None = None
     stale: bool = False
     counted: bool = True
+    proof: bool = False
 
 
 def create_slice(namespace: str, name: str, wanted: SliceMeta, group: MirrorGroup) -> PlannedWrite:

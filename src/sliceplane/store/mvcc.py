@@ -17,7 +17,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from heapq import merge
 from itertools import islice
+from operator import attrgetter
 
 from sliceplane.store.shelf import Shelf
 from sliceplane.store.staging import Room, Staging, overlaid
@@ -139,6 +141,10 @@ class Store:
             raise Compacted(revision, self.compacted)
         shelf = self._shelves.get(resource)
         return shelf.events_since(revision, limit) if shelf else ()
+
+    def history(self) -> Iterator[StoreEvent]:
+        """Every event after the compaction point, by revision.  Lazy: nothing may change meanwhile."""
+        return merge(*(shelf.log for shelf in self._shelves.values()), key=attrgetter("revision"))
 
     def owned_by(self, uid: str) -> tuple[Record, ...]:
         """Durable records that name *uid* among their owners, by key."""

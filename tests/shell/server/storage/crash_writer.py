@@ -19,13 +19,12 @@ from sliceplane.store.shelf import Retention
 from sliceplane.store.types import Key, Record
 
 
-async def main(path: Path, seed: int) -> None:
+async def main(path: Path, seed: int, events_max: int) -> None:
     rng = Rng(seed)
     backend = SqliteBackend.open(path)
     loaded = backend.load()
     store = Store.restore(loaded.history, loaded.revision, loaded.compacted)
-    # A short history, so that compactions are hit by kills as well.
-    committer = Committer(store, Hub(store), backend, retention=Retention(events_max=2000))
+    committer = Committer(store, Hub(store), backend, retention=Retention(events_max=events_max))
     committer.start()
 
     async def write_one(number: int) -> None:
@@ -53,4 +52,4 @@ async def main(path: Path, seed: int) -> None:
     await asyncio.gather(*(write(number) for number in range(8)))
 
 
-asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))

@@ -273,6 +273,27 @@ async def test_history_is_compacted_in_chunks_and_the_rest_survives_a_restart(me
             server.store.events_since(old - 1, "pods")
 
 
+async def test_history_of_earlier_lives_is_bounded_too(medium, kit):
+    """A server that was killed every few minutes kept all that it ever wrote."""
+    for _ in range(5):
+        async with running(Server(kit, medium.open(), Retention(events_max=1000))) as server:
+            for number in range(600):
+                kit.put(server.store, Key("pods", "ns", f"{number % 10}"))
+            newest = await server.put(A)
+    kept = len(tuple(server.store.history()))
+    assert 600 <= kept <= 1000
+    assert [event.revision for event in server.store.history()] == list(
+        range(newest.revision - kept + 1, newest.revision + 1)
+    )
+    async with running(Server(kit, medium.open(), Retention(keep_s=300.0))) as server:
+        server.committer.tick(1000.0)
+        server.committer.tick(1299.0)
+        await server.put(B)
+        assert server.store.compacted <= newest.revision - kept, "what was loaded is as old as the first tick"
+        server.committer.tick(1300.0)
+        await eventually(lambda: server.store.compacted, lambda revision: revision == newest.revision)
+
+
 @pytest.mark.parametrize("outcome", ["full", "lost", "kept"])
 async def test_a_compaction_that_fails_takes_no_write_with_it(outcome, medium, kit):
     backend = kit.FaultyBackend(medium.open())

@@ -21,6 +21,8 @@ from sliceplane.store.types import EventType, Key
 WRITER = Path(__file__).parent / "crash_writer.py"
 #: for each kill, of the time after the first acknowledgement
 RUN_S_MAX = 0.25
+#: of history: so few that compactions are hit by kills as well
+EVENTS_MAX = 2000
 #: after each kill all that these said is looked at, and of older lives the newest of each name
 LIVES_LOOKED_AT = 3
 
@@ -31,7 +33,7 @@ class Round:
     def __init__(self, path: Path, seed: int, run_s: float) -> None:
         self.acknowledged: list[tuple[str, str, int, str]] = []
         process = subprocess.Popen(
-            [sys.executable, str(WRITER), str(path), str(seed)],
+            [sys.executable, str(WRITER), str(path), str(seed), str(EVENTS_MAX)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={"PYTHONPATH": ":".join(sys.path)},
@@ -63,9 +65,12 @@ class Promises:
 
     def add(self, life: Round) -> None:
         self.recent.append(life)
-        for kind, name, revision, body in life.acknowledged:
-            if name not in self.newest or self.newest[name][1] < revision:
-                self.newest[name] = (kind, revision, body)
+        for acknowledged in life.acknowledged:
+            self._promise(*acknowledged)
+
+    def _promise(self, kind: str, name: str, revision: int, body: str) -> None:
+        if name not in self.newest or self.newest[name][1] < revision:
+            self.newest[name] = (kind, revision, body)
 
     def verify(self, path: Path, kit: Any) -> int:
         """Open the file as a server would; returns its revision."""
@@ -73,6 +78,7 @@ class Promises:
         store = kit.restore(backend)
         backend.close()
         history = {event.revision: event for event in store.events_since(store.compacted, "pods")}
+        assert len(history) < 2 * EVENTS_MAX, "a kill may come between a batch and its compaction, and no more"
         last = {event.record.key.name: revision for revision, event in sorted(history.items())}
         for life in self.recent:
             for kind, name, revision, body in life.acknowledged:
@@ -89,6 +95,10 @@ class Promises:
             else:
                 # Overwritten or deleted by a later write that was not acknowledged any more, or deleted as said.
                 assert last.get(name, 0) > revision or kind == "delete", f"{kind} {name} at {revision}: found {found}"
+        for revision, event in sorted(history.items()):
+            # Stored without an acknowledgement: what was there once stays, too, when its history is gone.
+            kind = "delete" if event.type is EventType.DELETED else "put"
+            self._promise(kind, event.record.key.name, revision, event.record.body.decode())
         return store.revision
 
 

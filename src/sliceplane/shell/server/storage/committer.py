@@ -100,6 +100,9 @@ class Committer:
         self.metrics = CommitMetrics(lambda: self.commits, lambda: self.staleness_s)
 
     def start(self) -> None:
+        # History of earlier lives counts, too: a server that is killed again and again would never drop any.
+        for event in self._store.history():
+            self._retention.on_commit(event.revision, 1, len(event.record.body))
         self._task = asyncio.get_running_loop().create_task(self._run(), name="committer")
 
     async def write(self, step: Callable[[], T], revision_of: Callable[[T], int]) -> T:

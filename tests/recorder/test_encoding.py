@@ -249,3 +249,26 @@ def test_an_answer_whose_error_was_tolerated_is_empty() -> None:
     ended = [entry for entry in entries(told.recording()) if isinstance(entry, Ended) and entry.error is None]
     assert ended
     assert all(entry.answers[1].kind is Answer.EMPTY for entry in ended)
+
+
+def test_an_object_that_went_before_its_answer_came_is_not_kept() -> None:
+    """A kubelet's delete is answered with the Pod, often after the watch has told its end: each Pod that ever was
+    stayed, decoded, until a segment ended (found by thirty minutes of everything at once)."""
+    recorder = Recorder(1 << 20, SALT, BEGAN)
+    life = recorder.begin("one", BEGAN)
+    for number in range(20):
+        meta = ObjectMeta(name=f"a-{number}", namespace="shop", uid=f"u{number}", resource_version=f"{3 * number + 1}")
+        made = EndpointSlice(metadata=meta)
+        going = msgspec.structs.replace(meta, resource_version=f"{3 * number + 2}", deletion_grace_period_seconds=0)
+        verb, answered = ("delete", "patch")[number % 2], encode(EndpointSlice(metadata=going))
+        job = Job(key=meta.key, writes=(Write(verb=verb, resource=EndpointSlices, namespace="shop", name=meta.name),))
+        life.change(Change(EndpointSlices.key, None, made), BEGAN)
+        life.turn(Work(jobs=(job,)), 5, BEGAN)
+        life.change(Change(EndpointSlices.key, made, None), BEGAN)
+        life.done(Done(job, (answered,)), BEGAN)
+    recorder.encode()
+    assert not recorder.fault
+    assert len(recorder._rows) == 0
+    recording = recording_of(Header(schema=schema()), recorder.segments())
+    answers = [entry.answers[0] for entry in entries(recording) if isinstance(entry, Ended)]
+    assert [answer.value.metadata.uid for answer in answers if answer.value] == [f"u{number}" for number in range(20)]

@@ -417,14 +417,21 @@ class Rows:
 
     def _answered(self, write: Write, answer: Object) -> Row:
         meta = answer.metadata
-        key = self._key(write.resource.key, meta.namespace, meta.name, answer)
+        name = (write.resource.key, meta.namespace, meta.name)
+        gone = write.verb != "create" and name not in self._keys
+        key = self._key(*name, answer)
         self._touched[key.number] = None
-        key.answered = None if write.metadata_only else answer
+        # An event that was quicker has shown it already, and the next one is of another version.
+        key.answered = None if write.metadata_only or _same(key.newest, answer) else answer
         key.answered_parts = ()
         key.own_version = meta.resource_version
         if key.large and key.newest is not None:
             return (_WHOLE, key.number, NEWEST, self.packer.difference(key.newest, answer))
-        return (_WHOLE, key.number, NOTHING, self._whole(key, answer))
+        whole = self._whole(key, answer)
+        if gone:
+            # No event will tell of it any more: kept, it would stay until the segment ends.
+            del self._keys[name]
+        return (_WHOLE, key.number, NOTHING, whole)
 
     def check(self) -> None:
         remembered = sum(weight for _, _, weight in self._recent.values())

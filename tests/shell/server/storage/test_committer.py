@@ -186,7 +186,9 @@ async def test_if_nobody_can_tell_all_further_writes_are_refused(outcome, medium
         assert server.store.get(A) is first, "what was acknowledged can still be read"
         assert server.store.latest(B) is None
     # After a restart the uncertain write is there, or not; the acknowledged one is.
-    again = kit.restore(medium.open())
+    backend = medium.open()
+    again = kit.restore(backend)
+    backend.close()
     assert again.revision == (3 if outcome == "kept" else 2)
     assert again.get_at(A, 2) == first
 

@@ -219,6 +219,10 @@ class SlicePacker:
         wanted = self.desired.get(pod_of(identity))
         return wanted if wanted is not None and wanted.identity == identity else None
 
+    def wanted_of(self, content: Content) -> Content:
+        """The endpoints of *content* that are wanted, as they should be."""
+        return {identity: wanted.body for identity in content if (wanted := self._wanted(identity)) is not None}
+
     def touch_all(self) -> None:
         """Slices may differ in what endpoints do not show: labels."""
         self._touched.update(self.slices)

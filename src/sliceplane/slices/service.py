@@ -44,6 +44,7 @@ from sliceplane.slices.writes import (
     delete_slice,
     prove_slice,
     update_slice,
+    with_content,
 )
 
 _WARNINGS: Final = (REASON_HELD, REASON_EXPIRED, REASON_REFUTED)
@@ -261,7 +262,9 @@ class ServiceState:
         self.members.settle(now)
         writes: list[SliceWrite] = []
         families = [self._plan_family(self.shape, family, writes) for family in self._order]
-        writes.extend(delete_slice(self._doomed[name]) for name in sorted(self._doomed))
+        curtailed = self._curtail() if self._creates_last and self._doomed else {}
+        writes[:0] = curtailed.values()
+        writes.extend(delete_slice(self._doomed[name]) for name in sorted(self._doomed.keys() - curtailed.keys()))
         proofs = self._own.proofs(writes, prove_slice)
         if proofs:
             writes, families, self._again = proofs, [], True
@@ -434,6 +437,18 @@ class ServiceState:
         writes += [*updates, *creates] if self._creates_last else [*creates, *updates]
         writes += [*dependents, *deletes]
         return FamilyChanges(plan.added, plan.removed, len(creates) + len(updates) + len(dependents) + len(deletes))
+
+    def _curtail(self) -> dict[str, SliceWrite]:
+        """Slices that have to go are there until others have their endpoints, which a quota can refuse for long: what
+        is wanted no more leaves them before."""
+        writes: dict[str, SliceWrite] = {}
+        for name, stored in sorted(self._doomed.items()):
+            packer = next((packer for family, packer in self._packers.items() if family == stored.address_type), None)
+            content = {} if packer is None else packer.wanted_of(stored.content)
+            if content != stored.content:
+                writes[name] = with_content(stored, content) if content else delete_slice(stored)
+        self._again |= bool(writes)
+        return writes
 
     def _update(self, shape: ServiceShape, update: Update) -> SliceWrite:
         return update_slice(shape, update.slice.stored, update.group, update.content, self._trigger.since)

@@ -158,10 +158,13 @@ def update_slice(shape: ServiceShape, stored: Stored, group: PortGroup, content:
 
 def prove_slice(stored: Stored) -> SliceWrite:
     """The slice as it is known: nothing happens if the server has it so, and else it is a conflict."""
-    body = slice_body(stored.meta, stored.address_type, stored.content.values(), PortGroup(stored.ports).body)
-    return SliceWrite.update(
-        stored.meta, body, address_type=stored.address_type, ports=stored.ports, content=stored.content
-    )
+    return with_content(stored, stored.content)
+
+
+def with_content(stored: Stored, content: Content) -> SliceWrite:
+    """The slice with other endpoints and nothing else changed."""
+    body = slice_body(stored.meta, stored.address_type, content.values(), PortGroup(stored.ports).body)
+    return SliceWrite.update(stored.meta, body, address_type=stored.address_type, ports=stored.ports, content=content)
 
 
 def delete_slice(stored: Stored) -> SliceWrite:

@@ -15,11 +15,9 @@ from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from sliceplane.api.codec import decode
 from sliceplane.api.core import Pod
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
-from sliceplane.api.meta import Object
 from sliceplane.api.own_writes import OwnWrites, Shown, Unseen
 from sliceplane.heuristics.asking import Find
 from sliceplane.kit.ip import Family
@@ -42,9 +40,10 @@ from sliceplane.slices.writes import (
     TriggerTime,
     create_slice,
     delete_slice,
+    leaving,
     prove_slice,
     update_slice,
-    with_content,
+    written,
 )
 
 _WARNINGS: Final = (REASON_HELD, REASON_EXPIRED, REASON_REFUTED)
@@ -243,6 +242,10 @@ class ServiceState:
             return None
         return next((packer for family, packer in self._packers.items() if family == stored.address_type), None)
 
+    def _wanted_of(self, stored: Stored) -> Content:
+        packers = (packer for family, packer in self._packers.items() if family == stored.address_type)
+        return next((packer.wanted_of(stored.content) for packer in packers), {})
+
     # -- plan and result --------------------------------------------------------------------------------
 
     def plan(self, now: float) -> SlicePlan:
@@ -262,9 +265,9 @@ class ServiceState:
         self.members.settle(now)
         writes: list[SliceWrite] = []
         families = [self._plan_family(self.shape, family, writes) for family in self._order]
-        curtailed = self._curtail() if self._creates_last and self._doomed else {}
-        writes[:0] = curtailed.values()
-        writes.extend(delete_slice(self._doomed[name]) for name in sorted(self._doomed.keys() - curtailed.keys()))
+        if self._doomed:
+            first, last = leaving(self._doomed, self._wanted_of if self._creates_last else None)
+            writes, self._again = [*first, *writes, *last], self._again or bool(first)
         proofs = self._own.proofs(writes, prove_slice)
         if proofs:
             writes, families, self._again = proofs, [], True
@@ -438,18 +441,6 @@ class ServiceState:
         writes += [*dependents, *deletes]
         return FamilyChanges(plan.added, plan.removed, len(creates) + len(updates) + len(dependents) + len(deletes))
 
-    def _curtail(self) -> dict[str, SliceWrite]:
-        """Slices that have to go are there until others have their endpoints, which a quota can refuse for long: what
-        is wanted no more leaves them before."""
-        writes: dict[str, SliceWrite] = {}
-        for name, stored in sorted(self._doomed.items()):
-            packer = next((packer for family, packer in self._packers.items() if family == stored.address_type), None)
-            content = {} if packer is None else packer.wanted_of(stored.content)
-            if content != stored.content:
-                writes[name] = with_content(stored, content) if content else delete_slice(stored)
-        self._again |= bool(writes)
-        return writes
-
     def _update(self, shape: ServiceShape, update: Update) -> SliceWrite:
         return update_slice(shape, update.slice.stored, update.group, update.content, self._trigger.since)
 
@@ -474,7 +465,7 @@ class ServiceState:
         """*answers* are those to the first writes of *plan* (the object; anything, for a delete); *error* is the next
         one's, if one was refused or its end is not known: later ones were not tried."""
         for write, answer in zip(plan.writes, answers, strict=False):
-            name = self._own.succeeded(write, answer, partial(_written, write), now)
+            name = self._own.succeeded(write, answer, partial(written, write), now)
             if name:
                 self._file(name)
         if error is not None:
@@ -507,7 +498,3 @@ class ServiceState:
         expected = {name for name, stored in self.slices.items() if self._packer_for(stored) is not None}
         assert set(self._doomed) == set(self.slices) - expected or self.members is None, f"doomed of {self.key}"
         assert owned == expected, f"packers of {self.key} hold {sorted(owned)}, should {sorted(expected)}"
-
-
-def _written(write: SliceWrite, answer: bytes) -> Stored:
-    return Stored(decode(answer, Object).metadata, write.address_type, write.ports, write.content)

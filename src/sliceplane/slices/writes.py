@@ -10,13 +10,14 @@ are whole nanoseconds since the epoch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
 
+from sliceplane.api.codec import decode
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME
-from sliceplane.api.meta import ObjectMeta
+from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.own_writes import PlannedWrite
 from sliceplane.kit.times import format_nano_time, parse_nanoseconds
 from sliceplane.slices.content import Content, PortGroup, Ports, Stored, slice_body
@@ -169,6 +170,26 @@ def with_content(stored: Stored, content: Content) -> SliceWrite:
 
 def delete_slice(stored: Stored) -> SliceWrite:
     return SliceWrite.delete(stored.meta, address_type=stored.address_type, content={})
+
+
+def leaving(
+    doomed: Mapping[str, Stored], wanted_of: Callable[[Stored], Content] | None
+) -> tuple[list[SliceWrite], list[SliceWrite]]:
+    """Writes for slices that have to go: those before all others, and those after.
+
+    They are there until other slices have their endpoints.  Where new slices were refused, which a quota can do for
+    long, *wanted_of* gives the endpoints of a slice that are wanted, as they should be; all others leave it first.
+    """
+    first: dict[str, SliceWrite] = {}
+    for name, stored in sorted(doomed.items()) if wanted_of is not None else ():
+        content = wanted_of(stored)
+        if content != stored.content:
+            first[name] = with_content(stored, content) if content else delete_slice(stored)
+    return list(first.values()), [delete_slice(doomed[name]) for name in sorted(doomed.keys() - first.keys())]
+
+
+def written(write: SliceWrite, answer: bytes) -> Stored:
+    return Stored(decode(answer, Object).metadata, write.address_type, write.ports, write.content)
 
 
 def _annotations(existing: dict[str, str], trigger: int) -> dict[str, str] | None:

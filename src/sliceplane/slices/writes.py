@@ -181,10 +181,11 @@ def leaving(
     long, *wanted_of* gives the endpoints of a slice that are wanted, as they should be; all others leave it first.
     """
     first: dict[str, SliceWrite] = {}
-    for name, stored in sorted(doomed.items()) if wanted_of is not None else ():
-        content = wanted_of(stored)
-        if content != stored.content:
-            first[name] = with_content(stored, content) if content else delete_slice(stored)
+    if wanted_of is not None:
+        for name, stored in sorted(doomed.items()):
+            content = wanted_of(stored)
+            if content != stored.content:
+                first[name] = with_content(stored, content) if content else delete_slice(stored)
     return list(first.values()), [delete_slice(doomed[name]) for name in sorted(doomed.keys() - first.keys())]
 
 

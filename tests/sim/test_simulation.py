@@ -121,6 +121,7 @@ def test_recorded_seeds_mean_what_they_did() -> None:
         (100411, 50, "heavy"),
         (101320, 25, "normal"),
         (101971, 100, "heavy"),
+        (102134, 75, "heavy"),
     ],
 )
 def test_seeds_of_the_full_workload_that_failed_once(seed: int, steps: int, faults: str) -> None:
@@ -133,7 +134,8 @@ def test_seeds_of_the_full_workload_that_failed_once(seed: int, steps: int, faul
     nobody made the change that it waits for; 100411, 101320: the same, where that controller was slow.  100376: an
     update was performed twice, the answer was the second one's, a conflict, and the watch came later than the next
     plan: that took an endpoint out of its slice, since the one it had just left was believed to have it.  101971: a
-    Service was made anew while a quota refused slices, and the old ones kept Pods that were gone.
+    Service was made anew while a quota refused slices, and the old ones kept Pods that were gone.  102134: the
+    create of an older ReplicaSet came late, and a quota kept the newer one's Pods from being made: the check.
     """
     verdict = run(seed, steps, faults)
     assert verdict.violation is None, report(verdict)

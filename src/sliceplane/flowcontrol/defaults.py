@@ -16,14 +16,12 @@ LEVELS: tuple[Level, ...] = (
     Level(name="catch-all", shares=5),
     Level(name="exempt", exempt=True),
     Level(name="global-default", shares=20, lendable_percent=50, queues=128, hand_size=6, queue_length=50),
-    Level(name="leader-election", shares=10, queues=16, hand_size=4, queue_length=50),
-    Level(name="node-high", shares=40, lendable_percent=25, queues=64, hand_size=6, queue_length=50),
-    Level(name="system", shares=30, lendable_percent=33, queues=64, hand_size=6, queue_length=50),
+    Level(name="leader-election", shares=10, queues=16, hand_size=4, queue_length=50, vital=True),
+    Level(name="node-high", shares=40, lendable_percent=25, queues=64, hand_size=6, queue_length=50, vital=True),
+    Level(name="system", shares=30, lendable_percent=33, queues=64, hand_size=6, queue_length=50, vital=True),
     Level(name="workload-high", shares=40, lendable_percent=50, queues=128, hand_size=6, queue_length=50),
     Level(name="workload-low", shares=100, lendable_percent=90, queues=128, hand_size=6, queue_length=50),
 )
-#: what keeps the cluster alive: the last of everything that is shared is theirs
-VITAL = frozenset(("leader-election", "node-high", "system"))
 
 _EVERYBODY = (Subject("Group", "system:unauthenticated"), Subject("Group", "system:authenticated"))
 _KUBE_SYSTEM = (Subject("ServiceAccount", "*", "kube-system"),)

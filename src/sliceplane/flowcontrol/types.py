@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from sliceplane.kit.shares import Standing
+
 #: stands for every verb, group, resource, namespace, path or name
 ANY = "*"
 
@@ -25,6 +27,13 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     queues: int = 0
     hand_size: int = 0
     queue_length: int = 0
+    #: vital to the cluster: may use the last tenth of everything that is shared
+    vital: bool = False
+
+    @property
+    def standing(self) -> Standing:
+        """The level's place among those that share something (``kit.shares``)."""
+        return "exempt" if self.exempt else "vital" if self.vital else "ordinary"
 
     @property
     def places(self) -> int:

@@ -18,10 +18,11 @@ from contextlib import contextmanager
 
 import msgspec
 
-from sliceplane.flowcontrol.control import FlowControl, Shares
+from sliceplane.flowcontrol.control import FlowControl
 from sliceplane.flowcontrol.seats import SeatTicket
 from sliceplane.flowcontrol.types import Flow, Kind
 from sliceplane.kit.metrics import Metrics
+from sliceplane.kit.shares import Shares
 from sliceplane.registry.types import User
 
 #: who found no seat in this time is told to come back (upstream: a quarter of the time for a request)
@@ -97,7 +98,7 @@ class InFlight:
     @contextmanager
     def hold(self, shares: Shares, flow: Flow, user: User, amount: int = 1) -> Iterator[None]:
         """Raises ``TooMany`` instead of entering."""
-        if not shares.take(user.name, flow.level, amount):
+        if not shares.take(user.name, amount, flow.level.standing):
             raise TooMany
         try:
             yield
@@ -147,7 +148,7 @@ class RequestPlace:
         more = max(size, BODY_BYTES_LEAST) - self._body_bytes
         if more <= 0:
             return
-        if not self._in_flight.bodies.take(self._user.name, self._flow.level, more):
+        if not self._in_flight.bodies.take(self._user.name, more, self._flow.level.standing):
             raise TooMany
         self._body_bytes += more
 

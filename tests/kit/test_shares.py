@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import effort
 
-from sliceplane.flowcontrol.control import Shares
 from sliceplane.flowcontrol.defaults import LEVELS
 from sliceplane.flowcontrol.types import Level
+from sliceplane.kit.shares import Shares
 
 BY_NAME = {level.name: level for level in LEVELS}
 LOW, NODES, EXEMPT = BY_NAME["workload-low"], BY_NAME["node-high"], BY_NAME["exempt"]
@@ -16,7 +16,7 @@ LOW, NODES, EXEMPT = BY_NAME["workload-low"], BY_NAME["node-high"], BY_NAME["exe
 
 def take_all(shares: Shares, user: str, level: Level = LOW) -> int:
     count = 0
-    while shares.take(user, level):
+    while shares.take(user, standing=level.standing):
         count += 1
     return count
 
@@ -25,7 +25,7 @@ def test_one_user_gets_half_and_whoever_comes_later_finds_room() -> None:
     shares = Shares(1000)
     assert take_all(shares, "hog") == 450
     assert take_all(shares, "second") == 225
-    assert shares.take("third", LOW)
+    assert shares.take("third")
 
 
 def test_workloads_together_leave_the_last_tenth_to_nodes_and_leaders() -> None:
@@ -43,7 +43,7 @@ def test_no_user_gets_more_than_most_each() -> None:
 
 def test_a_user_alone_gets_the_only_one() -> None:
     assert take_all(Shares(1), "jane") == 1
-    assert Shares(1).take("jane", LOW, 5), "one that is larger than all there is would never get in"
+    assert Shares(1).take("jane", 5), "one that is larger than all there is would never get in"
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["take", "give"]), st.integers(1, 40))))
@@ -61,7 +61,7 @@ def test_against_a_list(steps: list[tuple[str, str, int]]) -> None:
         mine = sum(size for name, size in held if name == user)
         left = (90 if user == "a" else 100) - total
         may = not held or (amount if user == "c" else mine + amount) <= left
-        assert shares.take(user, levels[user], amount) == may
+        assert shares.take(user, amount, levels[user].standing) == may
         held += [(user, amount)] if may else []
         refused += not may
         shares.check()

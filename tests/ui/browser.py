@@ -218,12 +218,11 @@ class Tab:
 
     def shows(self, text: str, where: str = "body") -> None:
         """Waits until *text* is to be read."""
-        query, wanted = json.dumps(where), json.dumps(text)
-        until(
-            lambda: self.eval(f"document.querySelector({query})?.innerText ?? ''"),
-            lambda seen: json.loads(wanted) in seen,
-            ignoring=(AssertionError,),
-        )
+        until(lambda: self.text(where), lambda seen: text in seen, ignoring=(AssertionError,))
+
+    def text(self, where: str = "body") -> str:
+        """The text of the first element that the selector *where* matches; "" if there is none."""
+        return str(self.eval(f"document.querySelector({json.dumps(where)})?.innerText ?? ''"))
 
     def press(self, key: str) -> None:
         code = KEYS.get(key)

@@ -89,7 +89,7 @@ def until(what: str, holds: object) -> None:
 
 
 def show_near(plane: Plane, clients: dict[str, Host], address: str) -> None:
-    step(f"{NEAR_REQUESTS} requests from each client to http://{address}: PreferClose keeps them in the zone")
+    step(f"{NEAR_REQUESTS} requests from each client to http://{address}: PreferSameZone keeps them in the zone")
 
     def near() -> bool:
         with contextlib.suppress(DemoError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -134,3 +135,12 @@ def test_a_rollback_restarts_nothing_that_need_not() -> None:
     undo(cluster, DaemonSets, kept(cluster)[0])
     assert uids(cluster, "db:1") > left
     assert uids(cluster, "db:2") == set()
+
+
+@BOTH
+def test_the_data_of_a_revision_is_what_go_encodes(kind: Resource) -> None:
+    """Clients compare it byte by byte with their own encoding: sorted keys, and ``resources`` of every container."""
+    cluster = started(kind)
+    data = kept(cluster)[0]["data"]
+    assert json.dumps(data) == json.dumps(data, sort_keys=True)
+    assert data["spec"]["template"]["spec"]["containers"][0]["resources"] == {}

@@ -215,3 +215,19 @@ def test_a_binding_names_its_pod(api: Api) -> None:
         with pytest.raises(StatusError) as caught:
             bind(api, {**document, "metadata": {"name": name}})
         assert caught.value.code == code
+
+
+def test_a_binding_changes_what_upstreams_does(api: Api) -> None:
+    """BindingREST: annotations are copied, the generation stays, a gated Pod is refused."""
+    before = api.get(Pods, "p")["metadata"]["generation"]
+    head = {"name": "p", "annotations": {"example.com/why": "fits"}}
+    bind(api, {"metadata": head, "target": {"kind": "Node", "name": "n"}})
+    metadata = api.get(Pods, "p")["metadata"]
+    assert (metadata["generation"], metadata["annotations"]["example.com/why"]) == (before, "fits")
+    containers = [{"name": "c", "image": "i"}]
+    api.create(
+        Pods, {"metadata": {"name": "gated"}, "spec": {"containers": containers, "schedulingGates": [{"name": "g"}]}}
+    )
+    with pytest.raises(StatusError, match="pod gated has non-empty") as caught:
+        bind(api, {"metadata": {"name": "gated"}, "target": {"name": "n"}})
+    assert caught.value.code == 409

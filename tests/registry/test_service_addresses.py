@@ -27,7 +27,7 @@ def names(api: Any, resource: Any = IPAddresses) -> list[str]:
 
 
 def address(name: str, /, *, managed: bool = True, **parent: Any) -> Any:
-    labels = {"ipaddress.kubernetes.io/managed-by": "ipallocator", "ipaddress.kubernetes.io/ip-family": "IPv4"}
+    labels = {"ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io", "ipaddress.kubernetes.io/ip-family": "IPv4"}
     head = {"name": name, "labels": labels if managed else {}}
     return {"metadata": head, "spec": {"parentRef": {**PARENT, **parent}}}
 
@@ -61,7 +61,7 @@ def test_one_address_object_for_each_cluster_ip_in_the_same_commit(api: Any) -> 
     found = api.get(IPAddresses, addresses[1])
     assert found["metadata"]["labels"] == {
         "ipaddress.kubernetes.io/ip-family": "IPv6",
-        "ipaddress.kubernetes.io/managed-by": "ipallocator",
+        "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",
     }
     assert found["spec"] == {"parentRef": PARENT}
     assert found["metadata"]["creationTimestamp"] == created["metadata"]["creationTimestamp"]

@@ -21,6 +21,7 @@ from sliceplane.api.scheme import (
     Resource,
     Services,
 )
+from sliceplane.kit.names import check_dns_subdomain
 from sliceplane.registry.answers import refuse, validate_create, validate_update
 from sliceplane.registry.kinds import kind_of
 
@@ -184,6 +185,12 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
                 "(127.0.0.0/8, ::1/128)"
             )
         ],
+    ),
+    (
+        "endpoints of a node without a name",
+        EndpointsObjects,
+        {"subsets": [{"addresses": [{"ip": "10.0.0.1", "nodeName": ""}]}]},
+        [f'subsets[0].addresses[0].nodeName: Invalid value: "": {check_dns_subdomain("")[0]}'],
     ),
     (
         "endpoints ports",

@@ -24,6 +24,7 @@ def service(annotations: Any = None, **spec: Any) -> Any:
     return {"metadata": {"annotations": annotations or {}}, "spec": {"type": "ClusterIP", **spec}}
 
 
+EXTERNAL_IPS = "spec.externalIPs is deprecated and may no longer be implemented in some clusters"
 ROWS: list[tuple[Resource, Any, list[str]]] = [
     (EndpointSlices, slice_("FQDN", "a.b"), ["spec.addressType: FQDN endpoints are deprecated"]),
     (EndpointSlices, slice_("IPv4", "10.0.0.1", "10.0.0.01"), [f"endpoints[0].addresses[1]: {ZEROS}"]),
@@ -38,7 +39,22 @@ ROWS: list[tuple[Resource, Any, list[str]]] = [
     ),
     (Services, service(clusterIPs=["None"]), []),
     (Services, service(clusterIPs=["2001:DB8::1"]), [f"spec.clusterIPs[0]: {CANONICAL}"]),
-    (Services, service(externalIPs=["2001:DB8::1"]), [f"spec.externalIPs[0]: {CANONICAL}"]),
+    (Services, service(externalIPs=["2001:DB8::1"]), [f"spec.externalIPs[0]: {CANONICAL}", EXTERNAL_IPS]),
+    (Services, service(externalIPs=["10.0.0.1"]), [EXTERNAL_IPS]),
+    (
+        Services,
+        service(clusterIPs=["None"], externalIPs=["10.0.0.1"], loadBalancerIP="10.0.0.2", sessionAffinity="ClientIP"),
+        [
+            f"spec.{member} is ignored for headless services"
+            for member in ("loadBalancerIP", "externalIPs", "SessionAffinity")
+        ],
+    ),
+    (
+        Services,
+        service(trafficDistribution="PreferClose"),
+        ['spec.trafficDistribution: "PreferClose" is deprecated; use "PreferSameZone"'],
+    ),
+    (Services, service(trafficDistribution="PreferSameZone"), []),
     (Services, service(loadBalancerIP="2001:DB8::1"), [f"spec.loadBalancerIP: {CANONICAL}"]),
     (
         Services,

@@ -1,8 +1,9 @@
 """Subresources whose objects are not the resource's own: ``binding`` of Pods, ``scale`` of workloads.
 
 POST pods/NAME/binding gives a Pod its node, once (pkg/registry/core/pod/storage/storage.go, BindingREST).  The node's
-zone and region labels are copied to the Pod, as upstream does since 1.35, so that what runs in the Pod can learn where
-it is.
+zone and region labels are copied to the Pod, as upstream does since 1.35, so that a program in the Pod can learn where
+it runs.  As upstream: the Pod's generation stays, annotations of the Binding are copied, and a Pod with scheduling
+gates is refused.
 
 autoscaling/v1 Scale is a view over spec.replicas: its name, uid and resourceVersion are the object's own, so that
 optimistic concurrency works through it.
@@ -53,16 +54,21 @@ def bind(core: Core, ctx: Context, target: Target, body: Body, options: WriteOpt
     if pod["metadata"].get("deletionTimestamp"):
         why = f"pod {target.name} is being deleted, cannot be assigned to a host"
         raise conflict("pods/binding", "", target.name, why)
-    bound = pod.get("spec", {}).get("nodeName")
-    if bound:
-        raise conflict("pods/binding", "", target.name, f'pod {target.name} is already assigned to node "{bound}"')
+    spec = pod.setdefault("spec", {})
+    if spec.get("nodeName"):
+        why = f'pod {target.name} is already assigned to node "{spec["nodeName"]}"'
+        raise conflict("pods/binding", "", target.name, why)
+    if spec.get("schedulingGates"):
+        raise conflict("pods/binding", "", target.name, f"pod {target.name} has non-empty .spec.schedulingGates")
     answer = codec.encode({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
     if options.dry_run:
         return Outcome(code=201, body=answer)
-    pod.setdefault("spec", {})["nodeName"] = node
+    spec["nodeName"] = node
+    pod.get("status", {}).pop("nominatedNodeName", None)
+    if head.get("annotations"):
+        pod["metadata"]["annotations"] = {**pod["metadata"].get("annotations", {}), **head["annotations"]}
     _copy_topology(core, pod, node)
     set_condition(pod, {"type": "PodScheduled", "status": "True"}, ctx.now)
-    pod["metadata"]["generation"] = pod["metadata"].get("generation", 0) + 1
     return Outcome(code=201, body=answer, revision=core.put(Pods, pod).revision)
 
 
@@ -96,7 +102,7 @@ def _copy_topology(core: Core, pod: Document, node: str) -> None:
     labels = {} if record is None else {name: record.labels[name] for name in _TOPOLOGY_LABELS if name in record.labels}
     if labels:
         head = pod["metadata"]
-        head["labels"] = {**labels, **head.get("labels", {})}
+        head["labels"] = {**head.get("labels", {}), **labels}
 
 
 def scale_of(document: Document) -> Document:

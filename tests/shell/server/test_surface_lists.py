@@ -55,6 +55,9 @@ CASES = [
     listed("B4 timeout", "timeout=abc", 400,
            'invalid timeout specified in the request URL - time: invalid duration "abc"'),
     listed("B4 timeout", "timeout=1m0.5s", 200),
+    *(Case("B4 timeout on any path", "GET", f"{path}?timeout=invalid", 400,
+           'invalid timeout specified in the request URL - time: invalid duration "invalid"')
+      for path in ("/version", "/apis", "/healthz")),
     *(listed("B4 no boolean", f"watch={value}", 200, '"kind":"ConfigMapList"') for value in ("false", "0")),
     listed("B4 shardSelector is off", "shardSelector=anything", 200, '"items":['),
     listed("B4 unknown parameter", "nope=1", 200, '"items":['),

@@ -7,6 +7,7 @@ highest number.  Of revisions that no Pod and no status names the oldest go, bey
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from typing import Final
 
@@ -120,7 +121,7 @@ class History:
                 "ownerReferences": [owner_reference(owner, self._owners)],
             },
             "revision": number,
-            "data": {"spec": {"template": {**_DIRECTIVE, **template}}},
+            "data": {"spec": {"template": _as_go_encodes({**_DIRECTIVE, **template})}},
         }
         return Write(verb="create", resource=ControllerRevisions, namespace=owner.metadata.namespace, body=encode(body))
 
@@ -139,6 +140,20 @@ class History:
     def check(self) -> None:
         self._claims.check()
         assert all(self._revisions.values()), "an owner without revisions is kept"
+
+
+def _as_go_encodes(template: Document) -> Document:
+    """Returns *template* with sorted keys and with the ``resources`` that Go writes for every container.
+
+    As upstream: clients compare a revision's data with their own encoding byte by byte (``getPatch`` and
+    ``EqualRevision`` of pkg/controller), whose maps are sorted.
+    """
+    spec = dict(template.get("spec") or {})
+    for member in ("containers", "initContainers"):
+        if spec.get(member):
+            spec[member] = [{"resources": {}, **container} for container in spec[member]]
+    ordered: Document = json.loads(json.dumps({**template, "spec": spec}, sort_keys=True))
+    return ordered
 
 
 def _template(revision: ControllerRevision) -> Document:

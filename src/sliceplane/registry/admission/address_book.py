@@ -131,7 +131,7 @@ class NumberLedger:
 
 MANAGED_BY_LABEL: Final = "ipaddress.kubernetes.io/managed-by"
 FAMILY_LABEL: Final = "ipaddress.kubernetes.io/ip-family"
-ALLOCATOR: Final = "ipallocator"
+ALLOCATOR: Final = "ipallocator.k8s.io"
 READY: Final = "Ready"
 _BAND_SHARE = 16
 _BAND_MAX = 256

@@ -77,7 +77,7 @@ def _address(path: str, address: Document) -> list[FieldError]:
     node = address.get("nodeName")
     if host:
         errors += [invalid_value(f"{path}.hostname", host, problem) for problem in check_dns_label(host)]
-    if node:
+    if node is not None:  # as upstream: an empty name is no node
         errors += [invalid_value(f"{path}.nodeName", node, problem) for problem in check_dns_subdomain(node)]
     return errors
 

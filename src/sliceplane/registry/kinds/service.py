@@ -50,6 +50,7 @@ from sliceplane.registry.validation.load_balancers import validate_service_statu
 from sliceplane.registry.validation.services import (
     ANNOTATION_TOPOLOGY_HINTS,
     ANNOTATION_TOPOLOGY_MODE,
+    is_headless,
     validate_service,
 )
 
@@ -152,14 +153,21 @@ def _usage(service: Object) -> dict[str, int]:
 
 
 def _warnings(document: Document, _old: Document | None) -> Iterator[str]:
+    """Yields upstream's warnings in its order (``pkg/api/service/warnings.go``)."""
     spec: Document = document["spec"]
+    headless = spec.get("type") == "ClusterIP" and is_headless(spec)
     if ANNOTATION_TOPOLOGY_HINTS in document["metadata"].get("annotations", {}):
         yield f"annotation {ANNOTATION_TOPOLOGY_HINTS} is deprecated, please use {ANNOTATION_TOPOLOGY_MODE} instead"
-    for member in ("clusterIPs", "externalIPs"):
-        for index, address in enumerate(spec.get(member, ())):
-            problem = "" if address == "None" else spelling(address)
-            if problem:
-                yield f"spec.{member}[{index}]: {problem}"
+    yield from _spellings(spec, "clusterIPs")
+    if headless:
+        for member in ("loadBalancerIP", "externalIPs"):
+            if spec.get(member):
+                yield f"spec.{member} is ignored for headless services"
+        if spec.get("sessionAffinity", "None") != "None":
+            yield "spec.SessionAffinity is ignored for headless services"
+    yield from _spellings(spec, "externalIPs")
+    if spec.get("externalIPs") and not headless and spec.get("type") != "ExternalName":
+        yield "spec.externalIPs is deprecated and may no longer be implemented in some clusters"
     if spec.get("loadBalancerIP") and spelling(spec["loadBalancerIP"]):
         yield f"spec.loadBalancerIP: {spelling(spec['loadBalancerIP'])}"
     for index, cidr in enumerate(spec.get("loadBalancerSourceRanges", ())):
@@ -171,6 +179,16 @@ def _warnings(document: Document, _old: Document | None) -> Iterator[str]:
             yield 'spec.externalIPs is ignored when spec.type is "ExternalName"'
     elif spec.get("externalName"):
         yield 'spec.externalName is ignored when spec.type is not "ExternalName"'
+    if spec.get("trafficDistribution") == "PreferClose":
+        yield 'spec.trafficDistribution: "PreferClose" is deprecated; use "PreferSameZone"'
+
+
+def _spellings(spec: Document, member: str) -> Iterator[str]:
+    """Yields a warning for each address of *member* that is not written in its canonical form."""
+    for index, address in enumerate(spec.get(member, ())):
+        problem = "" if address == "None" else spelling(address)
+        if problem:
+            yield f"spec.{member}[{index}]: {problem}"
 
 
 def _cells(service: Document, now: float) -> tuple[Cell, ...]:

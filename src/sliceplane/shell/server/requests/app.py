@@ -243,6 +243,7 @@ class ApiServer:
             if path is None and wanted.resource:
                 return await self._report(request, flow, user)
             if path is None:
+                request_timeout_s(request.query, READ_S_MAX)  # as upstream: an invalid one is refused on any path
                 await place.sit()
                 return await self._pages.respond(request)
             route = resolve(path, verb, services.discovery.offered)

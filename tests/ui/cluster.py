@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.ui.browser import Background
+from tests.waiting import until
 
 from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.discovery import ANNOTATION_DRAIN
@@ -125,6 +126,18 @@ def proxy_lease(
             "renewTime": format_micro_time(plane.clock()),
         },
     }  # fmt: skip
+
+
+def report_until(plane: Plane, nodes: list[str], look: Callable[[], str], text: str) -> None:
+    """Reports as the proxies of *nodes* do, again and again, until *look* shows *text*.
+
+    One report is not enough: slices may change after it, when a rollout of an earlier test ends."""
+
+    def report_and_look() -> str:
+        plane.apply([proxy_lease(node, plane) for node in nodes])
+        return look()
+
+    until(report_and_look, lambda seen: text in seen)
 
 
 def slices(plane: Plane) -> tuple[list[tuple[str, str]], int]:

@@ -18,11 +18,11 @@ from tests.ui.cluster import (
     mark,
     proxy_lease,
     reader_of,
+    report_until,
     service,
     slices,
     staying,
 )
-from tests.waiting import until
 
 from sliceplane.api.core import Node, Service, ServiceSpec, ServiceStatus
 from sliceplane.api.discovery import EndpointConditions, EndpointSlice, SliceEndpoint
@@ -178,14 +178,6 @@ def test_a_node_behind_is_named(plane: Plane, page: RunningPage, tab: Tab) -> No
 def test_a_drain_names_the_nodes_that_are_waited_for(plane: Plane, page: RunningPage, tab: Tab) -> None:
     going, ended = (f"section[aria-labelledby=h-{name}]" for name in ("going", "ended"))
     nodes = [f"node-{number}" for number in (1, 2, 3, 4)]
-
-    def report_until(reporting: list[str], text: str) -> None:
-        """As proxies do: again and again, for slices may change after one report (an earlier test's rollout)."""
-        until(
-            lambda: (plane.apply([proxy_lease(node, plane) for node in reporting]), tab.text(going))[1],
-            lambda seen: text in seen,
-        )
-
     plane.apply([proxy_lease(node, plane) for node in nodes])
     pod = plane.wait_for(lambda: staying(plane), timeout=60)
     tab.go(f"{page.url}#/drains")
@@ -194,8 +186,8 @@ def test_a_drain_names_the_nodes_that_are_waited_for(plane: Plane, page: Running
     try:
         tab.shows("waiting for node-1", going)
         tab.shows(f"sliceplane drain pod shop/{pod} --wait-only", "footer")
-        report_until(nodes[:3], "waiting for node-4")
-        report_until(nodes, "drained")
+        report_until(plane, nodes[:3], lambda: tab.text(going), "waiting for node-4")
+        report_until(plane, nodes, lambda: tab.text(going), "drained")
         tab.eval("location.hash = '#/now'")
         tab.shows(f"drained shop/{pod}", "section[aria-labelledby=h-drains]")
     finally:

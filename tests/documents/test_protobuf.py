@@ -62,6 +62,15 @@ def test_decodes_to_the_json_that_upstream_reads(case: dict[str, Any]) -> None:
     assert encode(decoded) == raw
 
 
+def test_a_field_that_1_37_gave_up_is_kept_for_clients_of_1_36() -> None:
+    """Number 3 of NodeAllocatableResourceClaimStatus (generated.proto of k8s.io/api 0.36): a map of quantities."""
+    status = {"resourceClaimName": "gpu", "containers": ["c"], "resources": {"cpu": "1"}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "status": {"nodeAllocatableResourceClaimStatuses": [status]}}
+    raw = encode(pod)
+    assert b"\x1a\x0a\x0a\x03cpu\x12\x03\x0a\x011" in raw
+    assert decode(raw)["status"]["nodeAllocatableResourceClaimStatuses"] == [status]
+
+
 def test_every_message_compiles_and_an_empty_one_round_trips() -> None:
     for name in message_names():
         if "pkg.runtime" in name:

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from tests.workers import seconds_by_file
+
 ROOT: Final = Path(__file__).parents[1]
 _A: Final = """
 import os, time
@@ -82,3 +84,11 @@ def test_the_first_failure_ends_the_run_when_it_shall(tmp_path: Path) -> None:
     text = "def test_a(): assert False\ndef test_b(): pass\n"
     done = _run(tmp_path, "--workers=1", "-x", first=text)
     assert (done.returncode, "1 failed in" in done.stdout) == (1, True), done.stdout
+
+
+def test_a_quick_run_leaves_out_the_files_that_take_long_unless_they_are_named(tmp_path: Path) -> None:
+    slow = next(iter(seconds_by_file()))
+    (tmp_path / slow).parent.mkdir(parents=True)
+    (tmp_path / slow).write_text("def test_slow(): pass\n", encoding="utf-8")
+    assert "1 passed" in _run(tmp_path, "--quick", ".", quick="def test_quick(): pass\n").stdout
+    assert "2 passed" in _run(tmp_path, "--quick", ".", slow).stdout

@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
+from functools import cache
 from itertools import groupby, pairwise
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
@@ -31,11 +32,26 @@ _PIPE_BYTES: Final = 65_536
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--workers", type=int, default=0, help="run the tests in so many processes")
+    parser.addoption("--quick", action="store_true", help=f"leave out the files of {LONGEST_FILES.name}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("workers") and not config.getoption("collectonly"):
         config.pluginmanager.register(_Parent())
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file that is named on the command line is not asked about, so it is run however long it takes."""
+    if not config.getoption("quick") or collection_path.suffix != ".py":
+        return None
+    return str(collection_path.relative_to(config.rootpath)) in seconds_by_file() or None
+
+
+@cache
+def seconds_by_file() -> dict[str, float]:
+    """The table of files of tests that take long."""
+    lines = (line.split() for line in LONGEST_FILES.read_text(encoding="utf-8").splitlines())
+    return {path: float(seconds) for seconds, path in lines}
 
 
 class _Parent:
@@ -134,8 +150,7 @@ class _Child:
 
 def _files(items: list[pytest.Item]) -> list[list[pytest.Item]]:
     """The tests of each file; those first that took longest when ``LONGEST_FILES`` was written."""
-    lines = (line.split() for line in LONGEST_FILES.read_text(encoding="utf-8").splitlines())
-    seconds = {path: float(figure) for figure, path in lines}
+    seconds = seconds_by_file()
     by_path = groupby(items, lambda item: item.nodeid.partition("::")[0])
     return [
         list(of) for path, of in sorted(((p, list(of)) for p, of in by_path), key=lambda at: -seconds.get(at[0], 0))

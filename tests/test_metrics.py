@@ -1,0 +1,49 @@
+"""Every metric that is declared is counted somewhere."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+#: methods of ``kit.metrics.Metrics`` that declare a metric which other lines count
+DECLARING = {"counter", "counters", "gauge", "gauges", "histogram", "histograms"}
+
+
+def declared(tree: ast.Module) -> list[tuple[str, str]]:
+    """Returns the attribute that holds each metric, and the expression of its name."""
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or not isinstance(node.value, ast.Call):
+            continue
+        call = node.value
+        if not isinstance(call.func, ast.Attribute) or call.func.attr not in DECLARING or not call.args:
+            continue
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        name = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
+        found.append((name, ast.unparse(call.args[0])))
+    return found
+
+
+def uncounted(texts: list[str]) -> list[str]:
+    """Returns the metrics whose attribute no line adds to, sets or observes."""
+    everything = "\n".join(texts)
+    missing = []
+    for text in texts:
+        for attribute, metric in declared(ast.parse(text)):
+            if not re.search(rf"\b{attribute}\b(\.of\([^\n]*\))?\.(value|observe|of)\b", everything):
+                missing.append(metric)
+    return missing
+
+
+def test_every_metric_that_is_declared_is_counted() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in SOURCES]
+    assert sum(len(declared(ast.parse(text))) for text in texts) > 50
+    assert uncounted(texts) == []
+
+
+def test_one_that_is_not_counted_is_seen() -> None:
+    text = "self._lost = self.metrics.counter('lost_total', 'Lost.')\nself._kept = self.metrics.counter('kept', '')\n"
+    assert uncounted([text, "self._kept.value += 1\n"]) == ["'lost_total'"]

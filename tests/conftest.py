@@ -39,7 +39,7 @@ asyncio.set_event_loop(None)
 template_process.install()
 
 #: what takes less is not worth a line
-_RECORDED_S: Final = 0.4
+_RECORDED_S: Final = 0.25
 _SHOWN_FILES: Final = 20
 _FILES_OF_A_WHOLE_RUN: Final = 200
 _seconds_of_file: defaultdict[str, float] = defaultdict(float)

@@ -230,7 +230,18 @@ async def _write(client: Client, teller: Teller, now: float, *, at_beat: bool) -
         except StatusError as error:
             if error.reason != "NotFound":
                 raise
-            await client.perform(Write(verb="create", resource=Leases, namespace=progress.namespace, body=body))
+            # An apply carries the name, so that a role can allow this one alone.
+            await client.perform(
+                Write(
+                    verb="patch",
+                    resource=Leases,
+                    namespace=progress.namespace,
+                    name=progress.name,
+                    body=body,
+                    patch_type="apply",
+                    force=True,
+                )
+            )
     except StatusError as error:
         progress.on_failure()
         return str(error)

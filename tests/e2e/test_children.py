@@ -25,6 +25,11 @@ def children(plane: Plane) -> list[ProcessIdentity]:
     return [each for each in known if each is not None]
 
 
+def named(known: list[ProcessIdentity], name: str) -> ProcessIdentity:
+    (found,) = (child for child in known if f"\0{name}\0" in Path(f"/proc/{child.pid}/cmdline").read_text())
+    return found
+
+
 def recordings(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.glob("data/recordings/*.recording"))
 
@@ -62,8 +67,10 @@ def test_a_stop_saves_no_recording_and_takes_the_credentials_along(tmp_path: Pat
         f"{name}.{kind}": "0o600" for name in ("dns", "xds") for kind in ("kubeconfig", "token")
     }
     left = children(plane)
-    for pid in [child.pid for child in left] if whole_group else []:
-        os.kill(pid, signal.SIGTERM)
+    if whole_group:
+        os.kill(named(left, "dns").pid, signal.SIGSTOP)  # which makes the stop last 5 s, while the other is gone
+        for child in left:
+            os.kill(child.pid, signal.SIGTERM)
     assert stop(plane) == 0
     assert not any(child.is_alive for child in left)
     assert recordings(tmp_path) == []
@@ -73,7 +80,7 @@ def test_a_stop_saves_no_recording_and_takes_the_credentials_along(tmp_path: Pat
 
 def test_a_child_that_ends_by_itself_is_an_incident(tmp_path: Path) -> None:
     with running_plane(tmp_path, *CHILDREN) as plane:
-        (dns,) = (child for child in children(plane) if b"\0dns\0" in Path(f"/proc/{child.pid}/cmdline").read_bytes())
+        dns = named(children(plane), "dns")
         os.kill(dns.pid, signal.SIGTERM)
         (name,) = until(lambda: recordings(tmp_path))
         assert name.endswith("the-process-of-dns-has-ended.recording")

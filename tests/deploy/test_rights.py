@@ -88,7 +88,7 @@ SELDOM = {
     ("patch", "", "services/status"),
     ("get", "", "namespaces"),
 }
-#: Needed and not in the log: an apply that creates is a patch there, and the Lease is deleted after the test has looked.
+#: Needed and not in the log: an apply that creates is a patch there, and a Lease is deleted after the test has looked.
 LEASE = {("create", "coordination.k8s.io", "leases"), ("delete", "coordination.k8s.io", "leases")}
 Right = tuple[str, str, str]
 

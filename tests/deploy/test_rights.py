@@ -89,7 +89,7 @@ SELDOM = {
     ("get", "", "namespaces"),
 }
 #: Needed and not in the log: an apply that creates is a patch there, and a Lease is deleted after the test has looked.
-LEASE = {("create", "coordination.k8s.io", "leases"), ("delete", "coordination.k8s.io", "leases")}
+LEASE_RIGHTS = {("create", "coordination.k8s.io", "leases"), ("delete", "coordination.k8s.io", "leases")}
 Right = tuple[str, str, str]
 
 
@@ -212,7 +212,7 @@ def test_the_name_server_needs_what_it_is_given(tmp_path: Path) -> None:
     assert refused == []
     assert rights <= granted(*values)
     seldom = {("create", "events.k8s.io", "events"), ("patch", "events.k8s.io", "events")}  # of a forwarding loop
-    assert granted(*values) <= rights | seldom | LEASE
+    assert granted(*values) <= rights | seldom | LEASE_RIGHTS
 
 
 def test_the_xds_server_needs_what_it_is_given(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_the_xds_server_needs_what_it_is_given(tmp_path: Path) -> None:
     rights, refused = asked(audit, user)
     assert refused == []
     assert rights <= granted(*values)
-    assert granted(*values) <= rights | SELDOM | LEASE
+    assert granted(*values) <= rights | SELDOM | LEASE_RIGHTS
 
 
 @pytest.mark.kernel
@@ -261,5 +261,5 @@ def test_the_proxy_needs_what_it_is_given(tmp_path: Path) -> None:
             until(lambda: ("patch", "coordination.k8s.io", "leases") in asked(audit, user)[0])
     rights, refused = asked(audit, user)
     assert refused == []
-    assert granted(*values) - rights <= SELDOM | LEASE
+    assert granted(*values) - rights <= SELDOM | LEASE_RIGHTS
     assert rights <= granted(*values)

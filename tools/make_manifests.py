@@ -12,6 +12,8 @@ import re
 from tests.deploy.helm import MANIFESTS, rendered
 
 _NOT_HELM = re.compile(r"^ *(helm\.sh/chart: .*|app\.kubernetes\.io/managed-by: Helm|# Source: .*)\n", re.MULTILINE)
+#: what helm assumes of no server by itself
+POLICY_KIND = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
 #: file -> how it begins, and the values it is rendered with
 FILES = {
     "controllers.yaml": (
@@ -33,6 +35,18 @@ FILES = {
     "xds.yaml": (
         "The xDS server, two replicas.  Its certificate is in the Secret sliceplane-xds: docs/deploy.md.",
         ("--set=controllers.enabled=false", "--set=xds.enabled=true"),
+    ),
+    "lease-policy.yaml": (
+        "For Kubernetes from 1.30 on: a Pod of the other manifests writes the Lease that has its name, and no other.",
+        (
+            f"--api-versions={POLICY_KIND}",
+            "--show-only=templates/lease-policy.yaml",
+            "--set=dns.enabled=true",
+            "--set=xds.enabled=true",
+            "--set=controllers.mode=work",
+            "--set=proxy.enabled=true",
+            "--set=proxy.apiServer.host=API-SERVER",
+        ),
     ),
 }
 

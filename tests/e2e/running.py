@@ -18,6 +18,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 START_S = 120.0
+#: of a program of this tree
+PYTHON_ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def spawn(
     *prefix* is a program that runs a program, such as ``ip netns exec NAME``.
     """
     log = folder / "up.log"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    environment = dict(PYTHON_ENVIRONMENT)
     with log.open("ab") as errors:
         process = subprocess.Popen(
             [

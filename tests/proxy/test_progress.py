@@ -253,11 +253,11 @@ class Server:
         self.refuse = False
 
     async def perform(self, write: Write) -> bytes:
-        self.requests.append(write.verb)
+        self.requests.append(f"{write.verb} {write.patch_type}")
         document = json.loads(write.body)
         if self.refuse:
             raise forbidden("leases", "coordination.k8s.io", write.name, "no")
-        if write.verb == "patch" and write.name not in self.leases:
+        if write.patch_type != "apply" and write.name not in self.leases:
             raise not_found("leases", "coordination.k8s.io", write.name)
         self.leases[write.name or document["metadata"]["name"]] = document
         return write.body
@@ -295,7 +295,9 @@ async def test_rules_that_the_kernel_holds_are_told() -> None:
         assert server.requests == [], "nothing is told before the first rules"
         synced(proxy)
         await until_revision(server, "5")
-        assert server.requests[:2] == ["patch", "create"]
+        assert server.requests[:2] == ["patch merge", "patch apply"], (
+            "a role can allow its name, of which there is none yet"
+        )
         runner.open.clear()
         proxy.on_change(added(2))
         proxy.on_change(Change(EndpointSlices.key, None, slice_of(8, "t")))
@@ -309,6 +311,38 @@ async def test_rules_that_the_kernel_holds_are_told() -> None:
         await until_revision(server, "11")
         proxy.on_mark(EndpointSlices.key, "", mark(12))
         await until_revision(server, "12")
+
+
+@pytest.mark.looptime
+async def test_a_process_that_was_stopped_tells_what_is_true_when_it_goes_on() -> None:
+    """As after SIGSTOP and SIGCONT: timers ring first, what arrived meanwhile is read after them."""
+    server, runner = Server(), Runner()
+    loop = asyncio.get_running_loop()
+    stood_still_s = 0.0
+
+    def clock() -> float:
+        return loop.time() + stood_still_s
+
+    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",), clock=clock)
+    report = tell_progress(server, proxy, Rng(1), clock, spread_s=0.0)  # type: ignore[arg-type]  # as much as it needs
+    began = loop.time()
+    tasks = [asyncio.create_task(proxy.run()), asyncio.create_task(report)]
+    proxy.on_change(Change(EndpointSlices.key, None, slice_of(5)))
+    proxy.on_mark(EndpointSlices.key, "", mark(5))
+    synced(proxy)
+    await until_revision(server, "5")
+    for seconds, revision in ((60, 8), (3600, 9)):
+        await asyncio.sleep(CHANGED_PERIOD_S - (loop.time() - began) % CHANGED_PERIOD_S - 0.01)
+        before = len(server.requests)
+        stood_still_s += seconds  # and in 10 ms the timer of a beat rings that should have rung long ago
+        loop.call_later(0.3, proxy.on_mark, EndpointSlices.key, "", mark(revision))
+        await eventually(lambda before=before: len(server.requests) > before)  # type: ignore[misc]
+        assert server.revision() == str(revision), "the first report already"
+        assert "inputs_since" not in str(server.leases), "it hears of the API server"
+        began = loop.time()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.mark.looptime

@@ -120,6 +120,13 @@ def register(*, logs: Logs, **flags: Any) -> None:
 @click.argument("command_line", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @_service_options
 @_agent_options
+@click.option(
+    "--on-orphan",
+    type=click.Choice(("adopt", "end")),
+    default="adopt",
+    show_default=True,
+    help="If this command is killed, leave COMMAND running for the next start to adopt, or end it.",
+)
 @cluster_options
 @log_options
 def run_child(*, logs: Logs, command_line: tuple[str, ...], **flags: Any) -> None:
@@ -180,6 +187,7 @@ def _serve(flags: dict[str, Any], command: tuple[str, ...], read: Any, path: Pat
         create_service=flags.get("create_service", False),
         dry_run=flags.get("dry_run", False),
         path=path,
+        on_orphan=flags.get("on_orphan", "adopt"),
     )
 
     async def work(connection: Connection) -> int:

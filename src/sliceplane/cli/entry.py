@@ -8,6 +8,7 @@ a traceback.  Nothing but the standard library may be imported at module level h
 from __future__ import annotations
 
 import gc
+import os
 import sys
 
 #: net new containers after which the garbage collector looks at the young ones
@@ -16,6 +17,10 @@ GC_YOUNG_OBJECTS = 50_000
 
 def main() -> None:
     """The command line; exits with 1 and a sentence where an extra is missing."""
+    if "SLICEPLANE_PARENT" in os.environ:  # a child of a plane: what it imports takes long, and its parent may end
+        from sliceplane.shell.process.lifeline import end_with_parent
+
+        end_with_parent()
     spare_collector()
     try:
         from sliceplane.cli.main import main as command

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -245,7 +246,10 @@ def _many(runs: Iterator[Options], jobs: int, *, stop: bool) -> Iterator[RunVerd
     from concurrent.futures import Future, ProcessPoolExecutor
     from multiprocessing import get_context
 
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    from sliceplane.shell.process.lifeline import end_with_pool
+
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=end_with_pool, initargs=(os.getpid(),)) as pool:
         waiting: list[Future[RunVerdict]] = []
         for options in runs:
             waiting.append(pool.submit(_run, options))

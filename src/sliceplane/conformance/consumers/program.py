@@ -22,6 +22,7 @@ from typing import Any, Final
 from sliceplane.conformance.consumers.consumer import Beliefs, FollowedService, FollowingConsumer, JudgedConsumer
 from sliceplane.conformance.story import NODE, ZONE, Claim, Need
 from sliceplane.shell.process.last_steps import ends_within
+from sliceplane.shell.process.orphans import ended_with_us
 
 _ENDS_S: Final = 2.0
 #: of what the program writes to stderr, for the sentence that tells how it ended
@@ -126,10 +127,11 @@ async def process(command: list[str], asked: FollowedService) -> AsyncIterator[R
     except OSError as error:
         raise OSError(f"{command[0]!r} cannot be started: {error.strerror}") from error
     running = RunningProgram(started)
-    try:
-        yield running
-    finally:
-        await running.end()
+    with ended_with_us(started.pid, _ENDS_S):
+        try:
+            yield running
+        finally:
+            await running.end()
 
 
 @asynccontextmanager

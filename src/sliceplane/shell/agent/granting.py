@@ -14,7 +14,7 @@ from sliceplane.api.requests import Write
 from sliceplane.api.scheme import ConfigMaps, Resource, by_kind
 from sliceplane.external.rights import account_name, grants
 from sliceplane.kit.names import check_dns_label
-from sliceplane.shell.agent.token import request_token
+from sliceplane.shell.transport.accounts import request_token
 from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.kubeconfig import Connection
 

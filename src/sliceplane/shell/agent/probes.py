@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from sliceplane.external.checks import CheckSpec
+from sliceplane.shell.process.orphans import ended_with_us
 
 #: of what a command prints, for people
 _SHOWN_MAX: Final = 200
@@ -132,7 +133,8 @@ async def _command(line: str) -> str:
         start_new_session=True,
     )
     try:
-        printed, _ = await process.communicate()
+        with ended_with_us(process.pid):
+            printed, _ = await process.communicate()
     finally:
         # Its whole group: what it started must not outlive the look.
         with suppress(ProcessLookupError):

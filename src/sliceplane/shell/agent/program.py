@@ -27,6 +27,7 @@ from sliceplane.shell.agent import control
 from sliceplane.shell.agent.child import Child
 from sliceplane.shell.agent.following import followed
 from sliceplane.shell.agent.machine import MachineError, SleepWatch, own_addresses
+from sliceplane.shell.agent.orphan import Custody, OnOrphan
 from sliceplane.shell.agent.probes import look
 from sliceplane.shell.hosting.host import ControllerHost
 from sliceplane.shell.process.log import get_logger
@@ -43,7 +44,8 @@ _log = get_logger("agent")
 
 
 class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """``command``: of ``agent run``; empty for the others.  ``path``: of the file that is followed; its agent waits for
+    """``command``: of ``agent run``; empty for the others; ``custody``: of its process, known once the agent has its
+    name.  ``path``: of the file that is followed; its agent waits for
     a name that another host has, the others end."""
 
     command: tuple[str, ...]
@@ -53,6 +55,8 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     create_service: bool
     dry_run: bool
     path: Path | None
+    on_orphan: OnOrphan = "adopt"
+    custody: Custody | None = None
 
 
 class Agent:
@@ -121,7 +125,7 @@ class Agent:
         host.add(lambda: made.pop() if made else self._make_core(), max_in_flight=4)
         server = await control.serve(self._config.name, self._answer)
         try:
-            child = await Child.start(self._options.command, self._on_child_ready) if self._options.command else None
+            child = await self._start_child()
         except OSError:
             control.close(self._config.name, server)
             raise
@@ -147,6 +151,14 @@ class Agent:
                 await child.end(0.0)
                 child.close()
 
+    async def _start_child(self) -> Child | None:
+        """Raises ``OSError``."""
+        options = self._options
+        if not options.command:
+            return None
+        assert options.custody is not None, "the agent has its name"
+        return await Child.start(options.command, self._on_child_ready, options.custody, self._say)
+
     # -- while it runs ----------------------------------------------------------------------------------
 
     async def _until_the_end(self, child: Child | None) -> int:
@@ -159,7 +171,8 @@ class Agent:
                 done, _ = await asyncio.wait(waits, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
                 if ended is not None and ended in done:
                     self._tell_process(alive=False)
-                    self._say(f"the process ended with exit code {ended.result()}")
+                    assert child is not None, "it ended"
+                    self._say(child.outcome(ended.result()))
                     return ended.result()
                 if stopped in done:
                     return 0
@@ -300,7 +313,7 @@ class Agent:
             await self._drain()
         if child is not None and child.is_running:
             code = await child.end(0.0 if self._hurry.is_set() else self._options.stop_s)
-            self._say(f"the process ended with exit code {code}")
+            self._say(child.outcome(code))
         self._core.on_stop(self._clock())
         self._host.prod()
         ends = time.monotonic() + LEAVE_S

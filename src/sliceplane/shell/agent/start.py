@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Service
 from sliceplane.api.errors import StatusError
@@ -21,6 +23,7 @@ from sliceplane.external.checks import CheckSpec
 from sliceplane.external.registration import AgentPort, Registration
 from sliceplane.external.tenure import AgentConfig
 from sliceplane.shell.agent.machine import default_name, host_id, lock_name, own_addresses, state_folder
+from sliceplane.shell.agent.orphan import Custody
 from sliceplane.shell.agent.program import Agent, AgentOptions
 from sliceplane.shell.agent.token import agent_client
 from sliceplane.shell.process.log import get_logger
@@ -53,6 +56,7 @@ async def serve(
     name = wanted.name or default_name()
     folder = state_folder()
     lock = lock_name(folder, name)
+    options = replace(options, custody=Custody(folder / f"{name}.child", options.on_orphan, options.stop_s))
     try:
         async with agent_client(connection, name, folder) as client:
             start = secrets.token_hex(4)

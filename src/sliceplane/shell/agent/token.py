@@ -16,17 +16,15 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
-from sliceplane.api.requests import Write
-from sliceplane.api.scheme import ServiceAccounts
 from sliceplane.external.registration import FIELD_MANAGER
 from sliceplane.external.rights import account_name
 from sliceplane.shell.process.log import get_logger
+from sliceplane.shell.transport.accounts import request_token
 from sliceplane.shell.transport.base import Client, Unreachable
 from sliceplane.shell.transport.credentials import Fixed
 from sliceplane.shell.transport.http import HttpClient
@@ -46,25 +44,6 @@ class _Claims(NamedTuple):
     account: str
     begins: float
     ends: float
-
-
-async def request_token(client: Client, namespace: str, account: str, duration_s: float) -> str:
-    """Raises ``StatusError`` and ``Unreachable``."""
-    request = {
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenRequest",
-        "spec": {"expirationSeconds": int(duration_s)},
-    }
-    write = Write(
-        verb="create",
-        resource=ServiceAccounts,
-        namespace=namespace,
-        name=account,
-        subresource="token",
-        body=encode(request),
-    )
-    answer: dict[str, Any] = json.loads(await client.perform(write))
-    return str(answer["status"]["token"])
 
 
 class OwnToken:

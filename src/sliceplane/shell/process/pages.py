@@ -17,6 +17,7 @@ import msgspec
 
 from sliceplane.kit.metrics import Distribution, Family
 from sliceplane.shell.process.door import Door, GuardedPort, door
+from sliceplane.shell.process.identity import in_use
 
 #: the library wants every counter's name to end in _total; some of upstream's do not, and pass through as untyped
 _BARE_COUNTER = re.compile(rb"(# TYPE \w+) untyped")
@@ -79,7 +80,8 @@ async def serve_pages(
             listening = await served.listen_at(address, port)
         except OSError as error:
             what = f"{', '.join(pages)} on {address} port {port}"
-            raise PageError(f"cannot serve {what}: {os.strerror(error.errno or 0)}") from error
+            reason = in_use(os.strerror(error.errno or 0), address, port)
+            raise PageError(f"cannot serve {what}: {reason}") from error
         yield listening
     finally:
         await served.close()

@@ -20,6 +20,7 @@ from sliceplane.api.scheme import EndpointSlices, Resource, Services
 from sliceplane.shell.process.interfaces import addresses
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.start_error import StartError
+from sliceplane.shell.transport.accounts import Rule
 from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.child import ChildService
 from sliceplane.shell.transport.service import ServiceContext
@@ -29,6 +30,12 @@ SERVICE: Final = "kube-dns"
 #: the address of the Service, counted from the range's first
 NUMBER: Final = 10
 _PORTS: Final = (("dns", "UDP"), ("dns-tcp", "TCP"))
+#: the chart's (``dns-rbac.yaml``)
+RULES: Final = (
+    Rule("", ("services", "namespaces", "nodes"), ("list", "watch")),
+    Rule("discovery.k8s.io", ("endpointslices",), ("list", "watch")),
+    Rule("events.k8s.io", ("events",), ("create", "patch")),
+)
 _LABELS: Final = {"k8s-app": "kube-dns", "kubernetes.io/name": "CoreDNS"}
 
 _log = get_logger("dns")
@@ -38,7 +45,7 @@ class DnsService(ChildService):
     """``sliceplane dns``; *flags*: more of it."""
 
     def __init__(self, listen: tuple[str, int], service_cidrs: Sequence[str], flags: Sequence[str] = ()) -> None:
-        super().__init__("dns", "--listen", listen)
+        super().__init__("dns", "--listen", listen, RULES)
         self._cidrs = tuple(service_cidrs)
         self._flags = tuple(flags)
 

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Final, cast
 
 from sliceplane.dns.server import Forward
+from sliceplane.shell.process.identity import in_use
 
 #: what sends an answer, now or later
 Send = Callable[[bytes], None]
@@ -72,7 +73,8 @@ def bound(address: str, port: int) -> Bound:
             stream.close()
             if port == 0 and attempt < 9:  # another program has the port that was picked, for TCP
                 continue
-            raise ListenError(f"cannot listen on {address} port {port}: {error.strerror}") from error
+            reason = in_use(str(error.strerror), address, port)
+            raise ListenError(f"cannot listen on {address} port {port}: {reason}") from error
         return datagrams, stream
     raise AssertionError("the last attempt raises")
 

@@ -2,12 +2,13 @@
 
 Layout of a data folder (mode 0700; every file 0600)::
 
-    lock                taken with flock(2) for the life of the process
+    lock                taken with flock(2) for the life of the process, whose id is in it
     sliceplane.db...    the log (made by shell.server.storage)
     restoring.db...     a database that is being made of a snapshot (shell.tools.snapshot), or was when that was killed
     pki/                certificate authority and certificates (made by shell.server.keys.pki)
     tokens.csv          static bearer tokens, upstream's format
     admin.kubeconfig    the way in for kubectl
+    children/           kubeconfigs and tokens of processes that run beside the plane (shell.transport.accounts)
     recordings/         what the flight recorder saved (shell.process.flight)
 
 ``memory:`` means that nothing outlives the process: there is no database, and the other files live in a
@@ -23,6 +24,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from sliceplane.shell.process.identity import command_of
 from sliceplane.shell.process.start_error import StartError
 
 MEMORY = "memory:"
@@ -155,9 +157,23 @@ def _lock(path: Path) -> int:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
+        holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
         os.close(fd)
-        raise StartError(f"data directory {path}: another process is using it") from error
+        raise StartError(f"data directory {path}: {_named(holder)} is using it") from error
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
+    except OSError:  # a full disk: the lock holds without its holder's number
+        pass
     return fd
+
+
+def _named(holder: str) -> str:
+    """The process whose number the lock has, which its holder wrote; a moment ago it may not have yet."""
+    if not holder.isdecimal():
+        return "another process"
+    command = command_of(int(holder))
+    return f"process {holder}{f' ({command})' if command else ''}"
 
 
 def write_private(path: Path, content: bytes) -> None:

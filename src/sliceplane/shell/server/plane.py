@@ -208,6 +208,7 @@ class ServerPlane:
             client=lambda name, field_manager: self.client(name, field_manager=field_manager),
             clock=self.clock,
             kubeconfig=self.kubeconfig,
+            url=self.url,
             pki=self._access.pki.folder,
             authority=self._access.pki.ca_file.read_text(),
             add_check=self.health.add,

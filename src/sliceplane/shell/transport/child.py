@@ -1,37 +1,53 @@
 """A part of the plane in a process of its own: started with it, started again if it dies, ended with it.
 
-So a list of 100,000 endpoints that the plane serves does not hold up what that part answers.
+So a list of 100,000 endpoints that the plane serves does not hold up what that part answers.  The process has an
+account of its own (``transport.accounts``) and ends with the plane whatever ends that (``process.lifeline``).  It leads
+a process group, so that ^C at a terminal is for the plane, which ends it in order.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import sys
+from collections.abc import Sequence
 from typing import Final
 
+from sliceplane.proxy.progress import lease_prefix
 from sliceplane.shell.process.last_steps import ends_within
+from sliceplane.shell.process.lifeline import lifeline
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.start_error import StartError
+from sliceplane.shell.transport.accounts import ChildAccount, Rule
 from sliceplane.shell.transport.service import ServiceContext
 
 _START_S: Final = 60.0
 _STOP_S: Final = 5.0
+#: before a child that ended is started again, at first and at most; a stop that ended it is known by then
 _AGAIN_S: Final = (0.5, 30.0)
 
 _log = get_logger("plane")
 
 
 class ChildService:
-    """A ``PlaneService`` that is the command ``sliceplane NAME``, whose flag *listens* says where it listens."""
+    """A ``PlaneService`` that is the command ``sliceplane NAME``, whose flag *listens* says where it listens.
 
-    def __init__(self, name: str, listens: str, listen: tuple[str, int]) -> None:
+    *rules*: what it may do beside its own Lease, ``sliceplane-NAME-HOST``.
+    """
+
+    def __init__(self, name: str, listens: str, listen: tuple[str, int], rules: Sequence[Rule]) -> None:
         self.name: Final = name
         self._listens = listens
         self._listen = listen
+        self._rules = tuple(rules)
         self._command: tuple[str, ...] = ()
         self._process: asyncio.subprocess.Process | None = None
-        self._keeping: asyncio.Task[None] | None = None
+        self._account: ChildAccount | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        #: why it does not serve, for the plane's health; "" while it does, and once a stop was asked for
+        self._problem = ""
+        self._stopping = False
         #: where it listens
         self.address: tuple[str, int] = listen
 
@@ -41,12 +57,18 @@ class ChildService:
 
     async def start(self, context: ServiceContext) -> None:
         """Raises ``StartError`` where the process does not come to answer."""
-        common = ("--progress-lease=true", "--kubeconfig", str(context.kubeconfig))
+        lease = f"{lease_prefix(self.name)}{socket.gethostname().lower()}"
+        self._account = account = ChildAccount(context, self.name, self._rules, lease)
+        await account.open()
+        common = ("--progress-lease=true", "--kubeconfig", str(account.kubeconfig))
         self._command = (sys.executable, "-m", "sliceplane", self.name, *common, *self.flags(context))
         self.address = await self._begin(self._listen)
-        context.add_check(self.name, lambda: "" if self._is_running() else f"the process of {self.name} has ended")
+        context.add_check(self.name, lambda: "" if self._stopping else self._problem)
         await self.started(context)
-        self._keeping = asyncio.create_task(self._keep(), name=f"process of {self.name}")
+        self._tasks = [
+            asyncio.create_task(self._keep(context), name=f"process of {self.name}"),
+            asyncio.create_task(account.keep_fresh(), name=f"token of {self.name}"),
+        ]
 
     async def started(self, context: ServiceContext) -> None:
         """It answers at ``address``."""
@@ -54,9 +76,17 @@ class ChildService:
     async def _begin(self, listen: tuple[str, int]) -> tuple[str, int]:
         host, port = listen
         shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command, f"{self._listens}={shown}", stdout=asyncio.subprocess.PIPE
-        )
+        try:
+            environment, descriptors = lifeline()
+            self._process = await asyncio.create_subprocess_exec(
+                *(*self._command, f"{self._listens}={shown}"),
+                stdout=asyncio.subprocess.PIPE,
+                env=environment,
+                pass_fds=descriptors,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise StartError(f"--{self.name}: no process can be started: {error.strerror}") from error
         assert self._process.stdout is not None, "asked for"
         line = b""
         with contextlib.suppress(TimeoutError):
@@ -67,18 +97,22 @@ class ChildService:
             raise StartError(f"--{self.name}: nothing answers at {shown}; its own words are above")
         return host, int(line.split()[1].rpartition(b":")[2])
 
-    def _is_running(self) -> bool:
-        return self._process is not None and self._process.returncode is None
-
-    async def _keep(self) -> None:
+    async def _keep(self, context: ServiceContext) -> None:
+        """An end that nobody asked for is an incident, of which a recording is saved.  One that comes with a stop of
+        the plane (a service manager signals every process of a unit) is none: this task is cancelled in the pause."""
         pause_s = _AGAIN_S[0]
         while True:
             assert self._process is not None, "it was started"
             code = await self._process.wait()
-            _log.error("a process has ended, and is started again", process=self.name, exit_code=code)
             await asyncio.sleep(pause_s)
+            if not self._stopping:
+                self._problem = f"the process of {self.name} has ended"
+                _log.error("a process has ended, and is started again", process=self.name, exit_code=code)
+                if context.flight is not None:
+                    context.flight.recorder.trigger(self._problem)
             try:
                 await self._begin(self.address)
+                self._problem = ""
                 pause_s = _AGAIN_S[0]
             except StartError as error:
                 _log.error("a process does not start", process=self.name, error=str(error))
@@ -94,9 +128,13 @@ class ChildService:
 
     async def drain(self) -> None:
         """Clients are served to the end."""
+        self._stopping = True
 
     async def stop(self) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+        self._stopping = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._end()
+        if self._account is not None:
+            self._account.close()

@@ -27,8 +27,10 @@ class ServiceContext(msgspec.Struct, frozen=True, kw_only=True):
     client: Callable[[str, str], Client]
     #: the server's wall clock
     clock: Callable[[], float]
-    #: with which a process of this machine reaches the server
+    #: with which an administrator of this machine reaches the server
     kubeconfig: Path
+    #: the server's, for processes of this machine
+    url: str
     #: folder of the server's certificate, its key, and the authority that signed it
     pki: Path
     #: PEM of that authority

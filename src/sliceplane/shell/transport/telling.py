@@ -43,6 +43,11 @@ RETRY_S: Final = 2.0
 #: and where there is none
 ABSENT_S: Final = 60.0
 
+#: a timer that rings so late: the process stood still (SIGSTOP, a frozen cgroup, a machine without a processor for it)
+STOOD_STILL_S: Final = 5.0
+#: after that, until caches and the kernel are told of
+CATCH_UP_S: Final = 1.0
+
 #: consumers without a kernel have no families
 FAMILY: Final[Family] = "IPv4"
 
@@ -205,7 +210,13 @@ async def _keep_lease(client: Client, teller: Teller, delay_s: float, clock: Cal
             asked_at = None if problem else teller.progress.asked_deadline()
         while beat <= now:
             beat += period_s
-        await _wanted(teller, max(min(beat, asked_at or beat) - clock(), 0.0))
+        due = max(min(beat, asked_at or beat), clock())
+        await _wanted(teller, due - clock())
+        if clock() - due > STOOD_STILL_S:
+            # The process was stopped.  Timers ring before what arrived meanwhile is read: a report made now would tell
+            # of caches that are old, and stand for the rest of a beat.
+            await asyncio.sleep(CATCH_UP_S)
+            beat = clock()
 
 
 async def _wanted(teller: Teller, delay_s: float) -> None:
@@ -230,7 +241,18 @@ async def _write(client: Client, teller: Teller, now: float, *, at_beat: bool) -
         except StatusError as error:
             if error.reason != "NotFound":
                 raise
-            await client.perform(Write(verb="create", resource=Leases, namespace=progress.namespace, body=body))
+            # An apply carries the name, so that a role can allow this one alone.
+            await client.perform(
+                Write(
+                    verb="patch",
+                    resource=Leases,
+                    namespace=progress.namespace,
+                    name=progress.name,
+                    body=body,
+                    patch_type="apply",
+                    force=True,
+                )
+            )
     except StatusError as error:
         progress.on_failure()
         return str(error)

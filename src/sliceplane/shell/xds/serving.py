@@ -14,9 +14,11 @@ from typing import Final
 import msgspec
 
 from sliceplane.kit.rng import Rng
+from sliceplane.shell.process.identity import in_use
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.connections.tls import serving_context
+from sliceplane.shell.transport.accounts import Rule
 from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.child import ChildService
 from sliceplane.shell.transport.service import ServiceContext
@@ -26,6 +28,14 @@ from sliceplane.shell.xds.connection import Handler
 from sliceplane.shell.xds.transport import CALLS_PER_USER_MAX, GrpcListener
 
 _BACKLOG = 1024
+#: the chart's (``xds-rbac.yaml``)
+RULES: Final = (
+    Rule("", ("services", "nodes"), ("list", "watch")),
+    Rule("discovery.k8s.io", ("endpointslices",), ("list", "watch")),
+    Rule("authentication.k8s.io", ("tokenreviews",), ("create",)),
+    Rule("authorization.k8s.io", ("subjectaccessreviews",), ("create",)),
+    Rule("events.k8s.io", ("events",), ("create", "patch")),
+)
 _log = get_logger("xds")
 
 
@@ -33,7 +43,7 @@ class XdsService(ChildService):
     """The xDS server of an embedded plane (``sliceplane up --xds``), with the plane's certificate and authority."""
 
     def __init__(self, listen: tuple[str, int]) -> None:
-        super().__init__("xds", "--bind-address", listen)
+        super().__init__("xds", "--bind-address", listen, RULES)
 
     def flags(self, context: ServiceContext) -> tuple[str, ...]:
         pki = context.pki
@@ -123,5 +133,6 @@ def _bound(host: str, port: int) -> socket.socket:
         sock.setblocking(False)
     except OSError as error:
         sock.close()
-        raise StartError(f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}") from error
+        reason = in_use(os.strerror(error.errno or 0), host, port)
+        raise StartError(f"cannot listen on {host} port {port}: {reason}") from error
     return sock

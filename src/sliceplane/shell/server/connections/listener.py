@@ -23,6 +23,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from sliceplane.kit.metrics import Metrics
+from sliceplane.shell.process.identity import in_use
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.connections.connection import HttpConnection
 from sliceplane.shell.server.connections.newcomers import ConnectionTiming, Newcomers
@@ -52,7 +53,8 @@ def bind(address: str, port: int) -> socket.socket:
     except OSError as error:
         sock.close()
         where = f"[{address}]:{port}" if family == socket.AF_INET6 else f"{address}:{port}"
-        raise StartError(f"cannot listen on {where}: {(error.strerror or str(error)).lower()}") from error
+        reason = in_use((error.strerror or str(error)).lower(), address, port)
+        raise StartError(f"cannot listen on {where}: {reason}") from error
     return sock
 
 

@@ -11,6 +11,7 @@ import contextlib
 import sys
 from typing import Any, Protocol
 
+from sliceplane.shell.process.lifeline import lifeline
 from sliceplane.shell.server.heavy import jobs
 from sliceplane.shell.server.heavy.jobs import HeavyJob
 
@@ -82,11 +83,14 @@ class Pool:
         return result
 
     async def _start(self) -> _Worker:
+        environment, descriptors = lifeline()
         worker = _Worker(
             await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 _MODULE,
+                env=environment,
+                pass_fds=descriptors,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=2 * _PORTION_BYTES,

@@ -1,6 +1,7 @@
 """The process that works jobs off, one at a time: ``python -m sliceplane.shell.server.heavy.worker``.
 
-It has no state, no sockets and no files but the pipe that it was given; when that ends, so does it.  Whatever a body
+It has no state, no sockets and no files but the pipe that it was given; when that ends, so does it, and when the server
+is killed it ends at once, in the middle of a job too (``process.lifeline``).  Whatever a body
 makes of it (too much memory, too deep a recursion, an end by signal), another one is started for the next job.
 """
 
@@ -15,6 +16,7 @@ import sys
 from typing import BinaryIO
 
 from sliceplane.shell.process.free_memory import trim
+from sliceplane.shell.process.lifeline import end_with_parent
 from sliceplane.shell.server.heavy import jobs
 
 #: those who serve others go first
@@ -25,6 +27,7 @@ _TRIM_BYTES = 1 << 20
 
 
 def main() -> None:
+    end_with_parent()
     # A ^C at the terminal is for the server, which ends us by ending the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):

@@ -1,0 +1,149 @@
+"""Processes that ``sliceplane up`` starts: they end with it, whatever ends it, and hold no more than they need."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.e2e.running import PYTHON_ENVIRONMENT, Plane, running_plane, spawn, stop
+from tests.waiting import until
+
+from sliceplane.shell.process.identity import ProcessIdentity, identity
+
+CHILDREN = ("--dns", "127.0.0.1:0", "--xds", "127.0.0.1:0")
+
+
+def children(plane: Plane) -> list[ProcessIdentity]:
+    listed = Path(f"/proc/{plane.process.pid}/task/{plane.process.pid}/children").read_text().split()
+    known = [identity(int(pid)) for pid in listed]
+    return [each for each in known if each is not None]
+
+
+def named(known: list[ProcessIdentity], name: str) -> ProcessIdentity:
+    (found,) = (child for child in known if f"\0{name}\0" in Path(f"/proc/{child.pid}/cmdline").read_text())
+    return found
+
+
+def recordings(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.glob("data/recordings/*.recording"))
+
+
+def test_a_killed_plane_leaves_no_child_and_the_next_one_starts_at_the_same_ports(tmp_path: Path) -> None:
+    first = spawn(tmp_path, *CHILDREN)
+    left = children(first)
+    assert len(left) == 2
+    ports = [flag for child in left for flag in _listening(child)]
+    first.process.kill()
+    first.process.communicate()
+    began = time.monotonic()
+    until(lambda: not any(child.is_alive for child in left), within_s=20)
+    assert time.monotonic() - began < 2.0
+    with running_plane(tmp_path, *ports) as second:
+        assert len(children(second)) == 2
+
+
+def _listening(child: ProcessIdentity) -> tuple[str, str]:
+    """The flags of ``up`` with the port that a child has."""
+    words = Path(f"/proc/{child.pid}/cmdline").read_text().split("\0")
+    inodes = {os.readlink(file) for file in Path(f"/proc/{child.pid}/fd").iterdir() if file.exists()}
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+            return f"--{words[3]}", f"127.0.0.1:{int(fields[1].partition(':')[2], 16)}"
+    raise AssertionError(f"{words} listens nowhere")
+
+
+@pytest.mark.parametrize("whole_group", [False, True], ids=["SIGTERM", "SIGTERM to every process"])
+def test_a_stop_saves_no_recording_and_takes_the_credentials_along(tmp_path: Path, whole_group: bool) -> None:
+    plane = spawn(tmp_path, *CHILDREN)
+    credentials = tmp_path / "data" / "children"
+    assert {file.name: oct(file.stat().st_mode & 0o777) for file in credentials.iterdir()} == {
+        f"{name}.{kind}": "0o600" for name in ("dns", "xds") for kind in ("kubeconfig", "token")
+    }
+    left = children(plane)
+    if whole_group:
+        os.kill(named(left, "dns").pid, signal.SIGSTOP)  # which makes the stop last 5 s, while the other is gone
+        for child in left:
+            os.kill(child.pid, signal.SIGTERM)
+    assert stop(plane) == 0
+    assert not any(child.is_alive for child in left)
+    assert recordings(tmp_path) == []
+    assert not credentials.exists()
+    assert "has ended" not in plane.log.read_text()
+
+
+def test_a_child_that_ends_by_itself_is_an_incident(tmp_path: Path) -> None:
+    with running_plane(tmp_path, *CHILDREN) as plane:
+        dns = named(children(plane), "dns")
+        os.kill(dns.pid, signal.SIGTERM)
+        (name,) = until(lambda: recordings(tmp_path))
+        assert name.endswith("the-process-of-dns-has-ended.recording")
+        until(lambda: len([child for child in children(plane) if child != dns and child.is_alive]) == 2)
+
+
+def test_what_is_in_the_way_of_a_start_is_named(tmp_path: Path) -> None:
+    with running_plane(tmp_path) as plane:
+        command = (sys.executable, "-m", "sliceplane", "up", "--secure-port", "0", "--data-dir")
+        second = subprocess.run(
+            (*command, str(tmp_path / "data")), env=PYTHON_ENVIRONMENT, capture_output=True, text=True, check=False
+        )
+        assert second.returncode == 1
+        # In brackets its command, which of a test's plane is the template's that it was forked from.
+        assert re.search(rf"process {plane.process.pid} \(.*\) is using it", second.stderr)
+        port = plane.url.rpartition(":")[2]
+        third = subprocess.run(
+            (*command, "memory:", "--dns", f"127.0.0.1:{port}"),
+            env=PYTHON_ENVIRONMENT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert third.returncode == 1
+        assert re.search(rf"process {plane.process.pid} \(.*\) has it; .*: kill {plane.process.pid}\n", third.stderr)
+
+
+def test_a_worker_in_the_middle_of_a_job_ends_with_its_server() -> None:
+    script = (
+        "import subprocess, sys, time\n"
+        "from sliceplane.shell.process.lifeline import lifeline\n"
+        "environment, descriptors = lifeline()\n"
+        "worker = subprocess.Popen((sys.executable, '-m', 'sliceplane.shell.server.heavy.worker'), env=environment,\n"
+        "                          pass_fds=descriptors, stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        "print(worker.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    parent = subprocess.Popen((sys.executable, "-c", script), env=PYTHON_ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    worker = identity(int(parent.stdout.readline()))
+    assert worker is not None
+    until(lambda: b"SLICEPLANE_PARENT" in Path(f"/proc/{worker.pid}/environ").read_bytes())
+    time.sleep(1.0)
+    os.kill(worker.pid, signal.SIGSTOP)  # as one that is busy: it reads no pipe
+    parent.kill()
+    parent.communicate()
+    until(lambda: not worker.is_alive)
+
+
+def test_workers_of_a_simulation_end_with_it(tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "sliceplane", "simulate", "--help")
+    flags = subprocess.run(command, env=PYTHON_ENVIRONMENT, capture_output=True, text=True, check=True).stdout
+    assert "--jobs" in flags
+    command = (*command[:-1], "--seeds", "1-1000", "--jobs", "2")
+    with (tmp_path / "log").open("w") as log:
+        parent = subprocess.Popen(command, env=PYTHON_ENVIRONMENT, stdout=log, stderr=log)
+    listed = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+
+    def workers() -> list[ProcessIdentity]:
+        found = [
+            pid for pid in listed.read_text().split() if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        return [known for pid in found if (known := identity(int(pid))) is not None]
+
+    known = until(workers, lambda found: len(found) == 2, ignoring=(OSError,))
+    time.sleep(1.0)
+    parent.kill()
+    parent.wait()
+    until(lambda: not any(worker.is_alive for worker in known))

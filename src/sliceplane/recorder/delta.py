@@ -26,7 +26,8 @@ from typing import Any, Final
 
 import msgspec
 
-from sliceplane.api.core import ConfigMap
+from sliceplane.api.apps import ControllerRevision
+from sliceplane.api.core import ConfigMap, Event
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import RESOURCES
@@ -57,7 +58,8 @@ class _Shape:
             for position, name in enumerate(self.fields)
             if name == "template"
             or (kind is ObjectMeta and name == "annotations")
-            or (kind is ConfigMap and name == "data")
+            or (kind in (ConfigMap, ControllerRevision) and name == "data")
+            or (kind is Event and name == "message")
         )
 
 
@@ -213,6 +215,10 @@ class Packer:
             return self._redactor.annotations(value)
         if name == "template":
             return self._redactor.template(value)
+        if name == "message":
+            return self._redactor.token(value) if value else value
+        if isinstance(value, dict):
+            return self._redactor.revision(value)
         return [0, self._redactor.token(value.ca_crt)] if value.ca_crt else []
 
 

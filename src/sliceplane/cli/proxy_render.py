@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,14 +72,12 @@ def command(
         show(render(flags["proxy_mode"], family, config, objects), newline=False)
 
 
-def _read(path: Path) -> tuple[str, str]:
+def _read(path: Path) -> tuple[str, bytes]:
     from sliceplane.shell.node.render import RenderError
+    from sliceplane.shell.process.files import MANIFEST_BYTES_MAX, read_bytes
 
     name = "standard input" if str(path) == "-" else str(path)
     try:
-        raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-        return name, raw.decode()
+        return name, read_bytes(path, MANIFEST_BYTES_MAX)
     except OSError as error:
         raise RenderError(f"{name} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise RenderError(f"{name} is no text: byte {error.start} is not UTF-8") from error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import NO_ANSWER, fail, screen_width, show
+from sliceplane.cli.answers import note, screen_width, show
 from sliceplane.cli.options import Command
 from sliceplane.cli.scale import scale as run_scale
 from sliceplane.cli.scale import scale_options
@@ -162,17 +162,14 @@ def command(
 
 def _adopted(file: Path) -> Adoption:
     """Ends the command where nothing can be made of *file*."""
-    from sliceplane.cli.recorder import read
-    from sliceplane.recorder.file import RecordingError
+    from sliceplane.cli.recorder import making_sense, read
     from sliceplane.sim.recording import adopt
 
     recording = read(file)
     if recording.problem:
-        click.echo(f"Note: {recording.problem}", err=True)
-    try:
+        note(f"Note: {recording.problem}")
+    with making_sense(file):
         return adopt(recording, str(file))
-    except (RecordingError, ValueError) as error:
-        fail(f"{file}: {error}", NO_ANSWER)
 
 
 def _list_faults() -> None:

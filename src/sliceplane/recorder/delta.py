@@ -31,6 +31,7 @@ from sliceplane.api.core import ConfigMap, Event
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import RESOURCES
+from sliceplane.recorder.blocks import OBJECT_VALUES_MAX, check_values
 from sliceplane.recorder.redact import Redactor
 
 Packed = Any
@@ -269,7 +270,7 @@ class Reading:
         return type(base)(**dict(zip(shape.fields, values, strict=True)))
 
     def unpack_moved(self, base: Any, packed: bytes) -> Any:
-        metadata, places = _moved_decoder.decode(packed)
+        metadata, places = _moved_decoder.decode(check_values(packed, OBJECT_VALUES_MAX))
         endpoints = list(base.endpoints)
         for at, endpoint in places:
             endpoints[at] = endpoint
@@ -277,7 +278,7 @@ class Reading:
 
     def unpack_whole(self, kind: type[Object], packed: bytes | list[Packed]) -> Any:
         if isinstance(packed, bytes):
-            return _decoder(kind).decode(packed)
+            return _decoder(kind).decode(check_values(packed, OBJECT_VALUES_MAX))
         return self.unpack(_SHAPES[kind].default, packed)
 
     def _tuple(self, kind: Any, base: tuple[Any, ...], packed: Packed) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required
-from sliceplane.documents.schema.yaml_documents import YamlError, parse_yaml
+from sliceplane.documents.schema.yaml_documents import ParsedYaml, YamlError, parse_yaml_stream
 from sliceplane.kit.times import parse_duration
 from sliceplane.proxy.configuration.fields import API_VERSION, BY_PATH, KIND, SECTIONS, ConfigField, Value
 
@@ -50,7 +50,8 @@ class Read(msgspec.Struct, frozen=True):
 def read(raw: bytes) -> Read:
     """Never raises."""
     try:
-        parsed = parse_yaml(raw, depth_max=DEPTH_MAX)
+        documents = parse_yaml_stream(raw, depth_max=DEPTH_MAX)
+        parsed = documents[0] if documents else ParsedYaml(None, ())
         lines, more_at = _places(raw)
     except YamlError as error:
         return Read({}, {}, (_placed(str(error)),))

@@ -1,0 +1,160 @@
+"""The one reader of files that a command line names: manifests, configurations, kubeconfigs, keys, tokens, recordings.
+
+A file may come from a stranger, or not be a file at all.  Every reader gives its bound in bytes and gets, beyond the
+content, one kind of error: ``OSError`` with a sentence as ``strerror`` and the name as ``filename``.
+
+- A directory, a device and a socket are refused; reading one could last for ever or change it.
+- A pipe is read, because a shell makes one of ``<(command)``; one that nobody writes to is given up after
+  ``PIPE_WAIT_S``.  Opening never waits.
+- A file that is longer than its bound is refused when it is opened, and one that grows meanwhile when it has.
+
+What the content expands to is the matter of the parsers: ``manifests`` beside this module for YAML and JSON, and
+``recorder.blocks`` for recordings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import Final
+
+#: configurations, kubeconfigs, lists of nodes or tokens
+CONFIG_BYTES_MAX: Final = 4 << 20
+#: keys, certificates, tokens; a bundle of all public authorities has 250 kB
+CREDENTIAL_BYTES_MAX: Final = 1 << 20
+#: objects of a cluster: what ``kubectl get -o json`` prints
+MANIFEST_BYTES_MAX: Final = 128 << 20
+#: lines of logs and reports; the API server's audit log has lines of 3 MiB at the level RequestResponse
+LINE_BYTES_MAX: Final = 16 << 20
+#: a pipe that brings nothing for that long
+PIPE_WAIT_S: Final = 10.0
+_PORTION_BYTES: Final = 1 << 16
+_KINDS: Final = (
+    (stat.S_ISDIR, "is a directory"),
+    (stat.S_ISCHR, "is a device"),
+    (stat.S_ISBLK, "is a device"),
+    (stat.S_ISSOCK, "is a socket"),
+)
+
+
+def read_bytes(path: Path, bytes_max: int = CONFIG_BYTES_MAX) -> bytes:
+    """The content of *path*; of standard input if that is ``-``.  Raises ``OSError``."""
+    if str(path) == "-":
+        return _bounded(sys.stdin.buffer.read(bytes_max + 1), bytes_max, path)
+    with _opened(path) as descriptor:
+        size = os.fstat(descriptor).st_size
+        if size > bytes_max:
+            raise _too_large(bytes_max, path)
+        return _read(descriptor, bytes_max, path)
+
+
+def read_text(path: Path, bytes_max: int = CONFIG_BYTES_MAX) -> str:
+    """As ``read_bytes``, of UTF-8.  Raises ``OSError`` that tells where it is not."""
+    return decoded(read_bytes(path, bytes_max), path)
+
+
+def decoded(raw: bytes, path: Path) -> str:
+    """*raw* as text.  Raises ``OSError`` with the line and column that are not UTF-8."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        column = error.start - raw.rfind(b"\n", 0, error.start)
+        raise _refused(errno.EILSEQ, f"is no text: line {line}, column {column} is not UTF-8", path) from error
+
+
+@contextlib.contextmanager
+def opened_lines(path: Path, *, bytes_max: int = sys.maxsize, line_bytes_max: int = LINE_BYTES_MAX) -> Iterator[Lines]:
+    """The lines of *path*, one at a time in memory.  Raises ``OSError``, while iterating too."""
+    with _opened(path) as descriptor:
+        if os.fstat(descriptor).st_size > bytes_max:
+            raise _too_large(bytes_max, path)
+        os.set_blocking(descriptor, True)
+        with open(descriptor, "rb", closefd=False) as file:
+            yield Lines(file, path, line_bytes_max)
+
+
+class Lines:
+    """An iterator over lines with their ends, each of a bounded length."""
+
+    def __init__(self, file: BufferedReader, path: Path, line_bytes_max: int) -> None:
+        self._file = file
+        self._path = path
+        self._line_bytes_max = line_bytes_max
+        #: of the whole file
+        self.size_bytes = os.fstat(file.fileno()).st_size
+        self._number = 0
+
+    def __iter__(self) -> Lines:
+        return self
+
+    def __next__(self) -> bytes:
+        self._number += 1
+        line = self._file.readline(self._line_bytes_max + 1)
+        if not line:
+            raise StopIteration
+        if len(line) > self._line_bytes_max:
+            text = f"line {self._number} is longer than {self._line_bytes_max:,} bytes"
+            raise _refused(errno.EFBIG, text, self._path)
+        return line
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """A descriptor of a regular file, or of a pipe that has a writer."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        for is_kind, text in _KINDS:
+            if is_kind(mode):
+                raise _refused(errno.EINVAL, f"{text}; name a file", path)
+        if stat.S_ISFIFO(mode):
+            _wait(descriptor, time.monotonic() + PIPE_WAIT_S, path)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _wait(descriptor: int, until: float, path: Path) -> None:
+    """Returns when a pipe has data or its last writer is gone."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN | select.POLLHUP)
+    if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+        raise _refused(errno.ETIMEDOUT, f"is a pipe that brought nothing for {PIPE_WAIT_S:.0f} s", path)
+
+
+def _read(descriptor: int, bytes_max: int, path: Path) -> bytes:
+    read = bytearray()
+    while True:
+        try:
+            portion = os.read(descriptor, _PORTION_BYTES)
+        except BlockingIOError:
+            _wait(descriptor, time.monotonic() + PIPE_WAIT_S, path)
+            continue
+        if not portion:
+            return bytes(read)
+        read += portion
+        if len(read) > bytes_max:
+            raise _too_large(bytes_max, path)
+
+
+def _bounded(raw: bytes, bytes_max: int, path: Path) -> bytes:
+    if len(raw) > bytes_max:
+        raise _too_large(bytes_max, path)
+    return raw
+
+
+def _too_large(bytes_max: int, path: Path) -> OSError:
+    return _refused(errno.EFBIG, f"is larger than {bytes_max:,} bytes", path)
+
+
+def _refused(number: int, text: str, path: Path) -> OSError:
+    return OSError(number, text, str(path))

@@ -38,10 +38,10 @@ LINE_BYTES_MAX: Final = 16 << 20
 PIPE_WAIT_S: Final = 10.0
 _PORTION_BYTES: Final = 1 << 16
 _KINDS: Final = (
-    (stat.S_ISDIR, "is a directory"),
-    (stat.S_ISCHR, "is a device"),
-    (stat.S_ISBLK, "is a device"),
-    (stat.S_ISSOCK, "is a socket"),
+    (stat.S_ISDIR, "Is a directory"),
+    (stat.S_ISCHR, "Is a device"),
+    (stat.S_ISBLK, "Is a device"),
+    (stat.S_ISSOCK, "Is a socket"),
 )
 
 

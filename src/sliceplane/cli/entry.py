@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from types import TracebackType
 
 #: net new containers after which the garbage collector looks at the young ones
 GC_YOUNG_OBJECTS = 50_000
@@ -17,6 +18,7 @@ GC_YOUNG_OBJECTS = 50_000
 def main() -> None:
     """The command line; exits with 1 and a sentence where an extra is missing."""
     spare_collector()
+    sys.excepthook = _print_traceback
     try:
         from sliceplane.cli.main import main as command
 
@@ -32,6 +34,15 @@ def main() -> None:
             f"Error: this needs {error.name}, which the plain package does not bring.  Install it with\n"
             f"  pip install {requirement(wanted)}"
         )
+
+
+def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """A bug's traceback repeats values, which may be a stranger's."""
+    from traceback import format_exception
+
+    from sliceplane.kit.terminal_text import printable_lines
+
+    sys.stderr.write(printable_lines("".join(format_exception(kind, error, trace))))
 
 
 def spare_collector() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import show
+from sliceplane.cli.answers import note, show
 from sliceplane.cli.cluster import ask, attempt, cluster_options
 from sliceplane.cli.options import Command
 from sliceplane.cli.proxy_flags import RENDERED
@@ -65,7 +65,7 @@ def command(
     else:
         objects = ask(kubeconfig, context, lambda client, _: objects_from(client, node_name), RenderError)
     if objects.node is None:
-        click.echo(f"Note: there are no Nodes: the rules are those of a node {node_name} without a zone", err=True)
+        note(f"Note: there are no Nodes: the rules are those of a node {node_name} without a zone")
     config = NodePlaneConfig(node_name=node_name, rules=rules)
     family: Family
     for family in sorted(set(flags["families"])):

@@ -145,7 +145,7 @@ def command(
         if shrink and verdict.violation is not None:
             verdict = _shrunk(verdict)
         if trace == "-":  # then the report is for people all the same
-            click.echo(report(verdict), err=True)
+            note(report(verdict))
         else:
             show(report(verdict))
         sys.exit(verdict.violation is not None)
@@ -154,9 +154,9 @@ def command(
         show(summary(verdict))
         if verdict.violation is not None:
             failed.append(verdict.options.seed)
-            click.echo(report(_shrunk(verdict) if shrink else verdict))
+            show(report(_shrunk(verdict) if shrink else verdict))
     if failed:
-        click.echo(f"{len(failed)} seeds failed: {' '.join(map(str, failed))}")
+        show(f"{len(failed)} seeds failed: {' '.join(map(str, failed))}")
     sys.exit(bool(failed))
 
 
@@ -226,7 +226,7 @@ def _traced(options: Options, path: str | None, record: Path | None) -> RunVerdi
 def _shrunk(verdict: RunVerdict) -> RunVerdict:
     from sliceplane.sim.report import shrink
 
-    click.echo(f"seed {verdict.options.seed} fails after {verdict.steps} steps; looking for fewer", err=True)
+    note(f"seed {verdict.options.seed} fails after {verdict.steps} steps; looking for fewer")
     return shrink(verdict)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, note, output_option, rendered, screen_width, show
 from sliceplane.cli.cluster import ask, attempt, cluster_options
 from sliceplane.cli.options import Command
 
@@ -136,7 +136,7 @@ def command(*, service: str, output: Form, plot: Path | None, verify: Path | Non
     text = rendered(output, lambda: as_document(found, real), lambda: as_text(found, screen_width(), real))
     show(text, exit_code=NO_ANSWER)
     if plot is not None:
-        click.echo(f"picture: {plot}", err=True)
+        note(f"picture: {plot}")
     bad = found.bad_news if real is None else not is_as_foreseen(compared(found, real))
     raise SystemExit(BAD if bad else GOOD)
 

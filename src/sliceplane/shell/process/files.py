@@ -4,8 +4,8 @@ A file may come from a stranger, or not be a file at all.  Every reader gives it
 content, one kind of error: ``OSError`` with a sentence as ``strerror`` and the name as ``filename``.
 
 - A directory, a device and a socket are refused; reading one could last for ever or change it.
-- A pipe is read, because a shell makes one of ``<(command)``; one that nobody writes to is given up after
-  ``PIPE_WAIT_S``.  Opening never waits.
+- A pipe is read, because a shell makes one of ``<(command)``.  Opening it never waits, a pipe without a writer is
+  refused, and a writer may be silent for ``PIPE_WAIT_S``.
 - A file that is longer than its bound is refused when it is opened, and one that grows meanwhile when it has.
 
 What the content expands to is the matter of the parsers: ``manifests`` beside this module for YAML and JSON, and
@@ -20,9 +20,8 @@ import os
 import select
 import stat
 import sys
-import time
 from collections.abc import Iterator
-from io import BufferedReader
+from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import Final
 
@@ -34,8 +33,9 @@ CREDENTIAL_BYTES_MAX: Final = 1 << 20
 MANIFEST_BYTES_MAX: Final = 128 << 20
 #: lines of logs and reports; the API server's audit log has lines of 3 MiB at the level RequestResponse
 LINE_BYTES_MAX: Final = 16 << 20
-#: a pipe that brings nothing for that long
-PIPE_WAIT_S: Final = 10.0
+#: how long a pipe may have no writer, and how long its writer may be silent
+WRITER_WAIT_S: Final = 1.0
+PIPE_WAIT_S: Final = 60.0
 _PORTION_BYTES: Final = 1 << 16
 _KINDS: Final = (
     (stat.S_ISDIR, "Is a directory"),
@@ -75,22 +75,25 @@ def decoded(raw: bytes, path: Path) -> str:
 def opened_lines(path: Path, *, bytes_max: int = sys.maxsize, line_bytes_max: int = LINE_BYTES_MAX) -> Iterator[Lines]:
     """The lines of *path*, one at a time in memory.  Raises ``OSError``, while iterating too."""
     with _opened(path) as descriptor:
-        if os.fstat(descriptor).st_size > bytes_max:
+        status = os.fstat(descriptor)
+        if status.st_size > bytes_max:
             raise _too_large(bytes_max, path)
-        os.set_blocking(descriptor, True)
+        if stat.S_ISFIFO(status.st_mode):
+            raw = _read(descriptor, min(bytes_max, MANIFEST_BYTES_MAX), path)
+            yield Lines(BytesIO(raw), path, line_bytes_max, len(raw))
+            return
         with open(descriptor, "rb", closefd=False) as file:
-            yield Lines(file, path, line_bytes_max)
+            yield Lines(file, path, line_bytes_max, status.st_size)
 
 
 class Lines:
-    """An iterator over lines with their ends, each of a bounded length."""
+    """An iterator over lines with their ends, each of a bounded length.  ``size_bytes`` is of the whole file."""
 
-    def __init__(self, file: BufferedReader, path: Path, line_bytes_max: int) -> None:
+    def __init__(self, file: BufferedReader | BytesIO, path: Path, line_bytes_max: int, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
         self._file = file
         self._path = path
         self._line_bytes_max = line_bytes_max
-        #: of the whole file
-        self.size_bytes = os.fstat(file.fileno()).st_size
         self._number = 0
 
     def __iter__(self) -> Lines:
@@ -115,31 +118,35 @@ def _opened(path: Path) -> Iterator[int]:
         mode = os.fstat(descriptor).st_mode
         for is_kind, text in _KINDS:
             if is_kind(mode):
-                raise _refused(errno.EINVAL, f"{text}; name a file", path)
-        if stat.S_ISFIFO(mode):
-            _wait(descriptor, time.monotonic() + PIPE_WAIT_S, path)
+                number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+                raise _refused(number, f"{text}; name a file", path)
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _wait(descriptor: int, until: float, path: Path) -> None:
-    """Returns when a pipe has data or its last writer is gone."""
+def _is_ready(descriptor: int, timeout_s: float) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN | select.POLLHUP)
-    if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
-        raise _refused(errno.ETIMEDOUT, f"is a pipe that brought nothing for {PIPE_WAIT_S:.0f} s", path)
+    return bool(poll.poll(timeout_s * 1000))
 
 
 def _read(descriptor: int, bytes_max: int, path: Path) -> bytes:
     read = bytearray()
+    # A pipe without a writer reads as an empty file; its writer may need a moment to open it.
+    is_written = not stat.S_ISFIFO(os.fstat(descriptor).st_mode) or _is_ready(descriptor, WRITER_WAIT_S)
     while True:
         try:
             portion = os.read(descriptor, _PORTION_BYTES)
         except BlockingIOError:
-            _wait(descriptor, time.monotonic() + PIPE_WAIT_S, path)
+            is_written = True
+            if not _is_ready(descriptor, PIPE_WAIT_S):
+                text = f"is a pipe that brought nothing for {PIPE_WAIT_S:.0f} s"
+                raise _refused(errno.ETIMEDOUT, text, path) from None
             continue
         if not portion:
+            if not is_written:
+                raise _refused(errno.ENXIO, "is a pipe that no program writes to", path)
             return bytes(read)
         read += portion
         if len(read) > bytes_max:

@@ -172,7 +172,7 @@ def malformed_recordings() -> dict[str, bytes]:
     }
 
 
-def _with_good_checksums(content: bytes) -> bytes:
+def with_good_checksums(content: bytes) -> bytes:
     """The same lines with checksums as they are now."""
     first, *lines = content.splitlines()
     made, total = [first], 0
@@ -188,13 +188,16 @@ def _with_good_checksums(content: bytes) -> bytes:
 
 async def _malformed_recordings(folder: Path) -> Sequence[Figure]:
     commands = (
-        ("recorder", "show"), ("recorder", "replay"), ("recorder", "export"),
-        ("timeline", "service", "web", "--from"), ("simulate", "--seed", "1", "--steps", "1", "--from"),
-    )  # fmt: skip
+        ("recorder", "show"),
+        ("recorder", "replay"),
+        ("recorder", "export"),
+        ("timeline", "service", "web", "--from"),
+        ("simulate", "--seed", "1", "--steps", "1", "--from"),
+    )
     crashed = 0
     for number, content in enumerate(malformed_recordings().values()):
         file = folder / f"{number}.recording"
-        file.write_bytes(_with_good_checksums(content))
+        file.write_bytes(with_good_checksums(content))
         # The first command sees all of them, the others one form each: a start takes a third of a second.
         for command in commands if number in (2, 4, 5) else commands[:2]:
             ran = _run(folder, *command, file)
@@ -211,18 +214,23 @@ async def _recording_escapes(folder: Path) -> Sequence[Figure]:
     header = {"component": steer, "host": steer, "reason": steer, "program": steer}
     file.write_bytes(_recording(("names", names), ("entries", _rows(mark, [2, 1.0, 0, 2])), **header))
     config = folder / "kubeconfig"
-    config.write_text(json.dumps({"current-context": steer, "contexts": []}))
+    config.write_text(json.dumps({"current-context": steer, "contexts": [], "clusters": []}))
     manifest = folder / "objects.json"
     manifest.write_text(json.dumps({"kind": steer, "apiVersion": "v1"}))
     strange = folder / "strange.yaml"
     strange.write_text(f'kind: "{"".join(f"{chr(92)}u{ord(one):04x}" for one in steer)}"\n')
     found = 0
     for arguments in (
-        ("recorder", "show", file), ("recorder", "show", "-o", "json", file), ("recorder", "replay", file),
-        ("timeline", "service", "web", "--from", file), ("status", "--kubeconfig", config),
-        ("proxy", "render", "-f", manifest), ("proxy", "render", "-f", strange),
-        ("up", "--emulate", "--emulate-file", strange), ("proxy", "--config", strange),
-    ):  # fmt: skip
+        ("recorder", "show", file),
+        ("recorder", "show", "-o", "json", file),
+        ("recorder", "replay", file),
+        ("timeline", "service", "web", "--from", file),
+        ("status", "--kubeconfig", config),
+        ("proxy", "render", "-f", manifest),
+        ("proxy", "render", "-f", strange),
+        ("up", "--emulate", "--emulate-file", strange),
+        ("proxy", "--config", strange),
+    ):
         found += len(_OBEYED.findall(_run(folder, *arguments).output))
     return (Figure("control characters that came out", found, "characters", 0),)
 
@@ -230,6 +238,12 @@ async def _recording_escapes(folder: Path) -> Sequence[Figure]:
 # -- YAML, JSON and what is no file -----------------------------------------------------------------------
 
 
+_NOWHERE: Final = {
+    "current-context": "a",
+    "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+    "clusters": [{"name": "a", "cluster": {"server": "http://127.0.0.1:1"}}],
+    "users": [{"name": "a", "user": {}}],
+}
 #: members that readers look into, of a Service, a kubeconfig, a proxy's configuration, an agent's file
 _MEMBERS: Final = (
     "metadata spec users clusters contexts current-context mode iptables nodePortAddresses name address services zone"
@@ -243,18 +257,21 @@ def _alias_bomb(levels: int = 9) -> str:
     return "\n".join(["apiVersion: v1", "kind: Service", *rows, ""])
 
 
-def _readers(file: Path) -> Iterator[tuple[str | Path, ...]]:
-    """Every command that reads YAML or JSON of a file."""
+def _readers(folder: Path, file: Path) -> Iterator[tuple[str | Path, ...]]:
+    """Every command that reads YAML or JSON of a file; those that need a server first have one that never answers."""
+    nowhere = folder / "nowhere"
+    nowhere.write_text(json.dumps(_NOWHERE))
     yield "proxy", "render", "-f", file
     yield "status", "--kubeconfig", file
     yield "proxy", "--config", file
     yield "proxy", "--kubeconfig", file
-    yield "agent", "-f", file
+    yield "agent", "-f", file, "--kubeconfig", nowhere
     yield "up", "--data-dir", "memory:", "--emulate", "--emulate-file", file
-    yield "what-if", "web", "--change", "rollout", "--snapshot", file
-    yield "what-if", "web", "--change", "rollout", "--traffic", f"@{file}"
+    yield "what-if", "web", "--set", "rollout=yes", "--snapshot", file
+    yield "what-if", "web", "--set", "rollout=yes", "--traffic", f"@{file}"
     yield "snapshot", "inspect", file
-    yield "endpoints", "audit", "--audit-log", file
+    yield "endpoints", "audit", "--audit-log", file, "--kubeconfig", nowhere
+    yield "explain", "service", "web", "--shadow", file, "--kubeconfig", nowhere
 
 
 async def _yaml_bomb(folder: Path) -> Sequence[Figure]:
@@ -262,7 +279,7 @@ async def _yaml_bomb(folder: Path) -> Sequence[Figure]:
     crashed = 0
     file = folder / "bomb.yaml"
     file.write_text(_alias_bomb())
-    commands = [*_readers(file)]
+    commands = [*_readers(folder, file)]
     for arguments in commands:
         ran = _run(folder, *arguments)
         mib, seconds, crashed = max(mib, ran.mib), max(seconds, ran.seconds), crashed + ran.crashed
@@ -286,7 +303,7 @@ async def _deep_and_wide(folder: Path) -> Sequence[Figure]:
     for content in contents.values():
         file = folder / "odd"
         file.write_bytes(content)
-        for arguments in [*_readers(file)][: 2 if len(content) > 10_000_000 else 6]:
+        for arguments in [*_readers(folder, file)][: 2 if len(content) > 10_000_000 else 6]:
             ran = _run(folder, *arguments)
             count += 1
             mib, seconds, crashed = max(mib, ran.mib), max(seconds, ran.seconds), crashed + ran.crashed
@@ -304,7 +321,7 @@ async def _no_files(folder: Path) -> Sequence[Figure]:
     bad = count = 0
     longest = 0.0
     for file in (pipe, Path("/dev/zero"), folder):
-        readers = [*_readers(file), ("recorder", "show", file)]
+        readers = [*_readers(folder, file), ("recorder", "show", file)]
         for arguments in (readers[0], readers[1], readers[2], readers[4], readers[8], readers[10]):
             ran = _run(folder, *arguments)
             count += 1
@@ -322,24 +339,47 @@ async def _no_files(folder: Path) -> Sequence[Figure]:
 def _planted() -> dict[str, Any]:
     """A template with a secret in each place where users put them."""
     container = {
-        "name": "web", "image": "nginx", "args": ["--password=SECRETargs"], "command": ["sh", "-c", "SECRETcommand"],
-        "workingDir": "/SECRETdir", "env": [{"name": "A", "value": "SECRETenv"}],
+        "name": "web",
+        "image": "nginx",
+        "args": ["--password=SECRETargs"],
+        "command": ["sh", "-c", "SECRETcommand"],
+        "workingDir": "/SECRETdir",
+        "env": [{"name": "A", "value": "SECRETenv"}],
         "envFrom": [{"prefix": "SECRETprefix", "secretRef": {"name": "SECRETref"}}],
         "lifecycle": {"preStop": {"exec": {"command": ["SECREThook"]}}},
         "livenessProbe": {"exec": {"command": ["SECRETprobe"]}},
-        "readinessProbe": {"httpGet": {"path": "/?token=SECRETpath", "port": 80,
-            "httpHeaders": [{"name": "Authorization", "value": "SECRETheader"}]}},
-    }  # fmt: skip
-    volume = {"name": "v", "csi": {"driver": "SECRETdriver", "volumeAttributes": {"password": "SECRETcsi"},
-        "nodePublishSecretRef": {"name": "SECRETpublish"}}}  # fmt: skip
+        "readinessProbe": {
+            "httpGet": {
+                "path": "/?token=SECRETpath",
+                "port": 80,
+                "httpHeaders": [{"name": "Authorization", "value": "SECRETheader"}],
+            }
+        },
+    }
+    volume = {
+        "name": "v",
+        "csi": {
+            "driver": "SECRETdriver",
+            "volumeAttributes": {"password": "SECRETcsi"},
+            "nodePublishSecretRef": {"name": "SECRETpublish"},
+        },
+    }
     pulls = [{"name": "SECRETpull"}]
     return {
-        "metadata": {"labels": {"app": "web"}, "annotations": {
-            "kubectl.kubernetes.io/last-applied-configuration": "SECRETapplied",
-            "nginx.ingress.kubernetes.io/configuration-snippet": "SECRETsnippet"}},
-        "spec": {"containers": [container], "ephemeralContainers": [{**container, "args": ["SECRETephemeral"]}],
-            "volumes": [volume], "imagePullSecrets": pulls},
-    }  # fmt: skip
+        "metadata": {
+            "labels": {"app": "web"},
+            "annotations": {
+                "kubectl.kubernetes.io/last-applied-configuration": "SECRETapplied",
+                "nginx.ingress.kubernetes.io/configuration-snippet": "SECRETsnippet",
+            },
+        },
+        "spec": {
+            "containers": [container],
+            "ephemeralContainers": [{**container, "args": ["SECRETephemeral"]}],
+            "volumes": [volume],
+            "imagePullSecrets": pulls,
+        },
+    }
 
 
 def secrets_in_a_recording() -> set[str]:

@@ -36,7 +36,10 @@ def rendered(form: Form, document: Callable[[], Any], text: Callable[[], str]) -
         case "yaml":
             import yaml
 
-            dumped: str = yaml.safe_dump(document(), sort_keys=False, allow_unicode=True)
+            made = document()
+            dumped: str = yaml.safe_dump(made, sort_keys=False, allow_unicode=True)
+            if dumped != printable_lines(dumped):  # in quotes, a program reads the escapes back
+                dumped = yaml.safe_dump(made, sort_keys=False)
             return dumped.rstrip("\n")
 
 

@@ -55,7 +55,18 @@ _TAG: Final = "tag:yaml.org,2002:"
 
 
 class YamlError(Exception):
-    """The stream is no YAML that a document can be made of; the text is worded like Go's."""
+    """The stream is no YAML that a document can be made of; the text is worded like Go's.  ``line`` is where, 0 where
+    the text says it or no line is to blame."""
+
+    def __init__(self, text: str, line: int = 0) -> None:
+        super().__init__(text)
+        self.line = line
+
+    @property
+    def placed(self) -> str:
+        """The text with the line in it."""
+        text = str(self)
+        return text.replace("yaml: ", f"yaml: line {self.line}: ", 1) if self.line else text
 
 
 class ParsedYaml(msgspec.Struct, frozen=True):
@@ -168,7 +179,7 @@ class _Builder:
         """True when the document has ended."""
         self._events += 1
         if self._events > self._events_max:
-            raise YamlError("yaml: document contains too many values")
+            raise YamlError("yaml: document contains too many values", event.start_mark.line + 1)
         match type(event).__name__:
             case "ScalarEvent":
                 self._scalar(event)
@@ -248,7 +259,7 @@ class _Builder:
             raise YamlError(f"yaml: line {line}: exceeded max depth")
         self._aliased += measure.nodes
         if self._aliased > ALIASED_NODES_MAX:
-            raise YamlError("yaml: document contains excessive aliasing")
+            raise YamlError("yaml: document contains excessive aliasing", line)
         parent = self._open[-1] if self._open else None
         if parent is not None and isinstance(parent.value, dict) and parent.key is None:
             if isinstance(value, dict | list):

@@ -54,7 +54,7 @@ def read(raw: bytes) -> Read:
         parsed = documents[0] if documents else ParsedYaml(None, ())
         lines, more_at = _places(raw)
     except YamlError as error:
-        return Read({}, {}, (_placed(str(error)),))
+        return Read({}, {}, (_placed(error.placed),))
     problems = [_placed(text) for problem in parsed.problems for text in problem.splitlines()[1:]]
     if more_at:
         problems.append(Problem(more_at, "a second document: the file may hold one"))

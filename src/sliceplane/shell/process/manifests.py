@@ -68,7 +68,7 @@ def _yaml_documents(raw: bytes, events_max: int) -> list[Any]:
     try:
         parsed = parse_yaml_stream(raw, depth_max=DEPTH_MAX, events_max=events_max)
     except YamlError as error:
-        raise BadDocument(str(error).removeprefix("yaml: ")) from error
+        raise BadDocument(error.placed.removeprefix("yaml: ")) from error
     problems = [line.strip() for document in parsed for problem in document.problems for line in problem.splitlines()]
     if problems:
         raise BadDocument("; ".join(problems[1:6]))

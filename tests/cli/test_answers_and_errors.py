@@ -141,11 +141,11 @@ def test_a_server_that_talks_nonsense(command: str, nonsense: str, tmp_path: Pat
     ("content", "sentence"),
     [
         (b"", "is empty"),
-        (b"\xa5\xff", "is no text: byte 0 is not UTF-8"),
+        (b"\xa5\xff", "is neither YAML nor JSON: invalid UTF-8"),
         (b"{}", "has something without a kind: {}"),
         (b"[1]", "has something that is no object: [1]"),
         (b"a: [", "is neither YAML nor JSON: "),
-        (b"[" * 100_000, "is nested too deeply"),
+        (b"[" * 100_000, "is neither YAML nor JSON: line 1: exceeded max depth"),
     ],
     ids=["empty", "binary", "no-kind", "list", "cut", "deep"],
 )

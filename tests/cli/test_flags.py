@@ -43,7 +43,7 @@ def test_a_node_file_that_is_no_text(tmp_path: Path) -> None:
     path.write_bytes(b"- {name: \xff}")
     done = CliRunner().invoke(main, ["up", "--emulate", "--emulate-file", str(path)])
     assert done.exit_code == 64
-    assert "not YAML: byte 9 is not UTF-8" in " ".join(done.output.split())
+    assert "is no text: line 1, column 10 is not UTF-8" in " ".join(done.output.split())
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -154,10 +154,11 @@ def _run_flags(flags: dict[str, Any], command: tuple[str, ...]) -> None:
 
 def _run_file(path: Path, flags: dict[str, Any]) -> None:
     from sliceplane.external.agent_file import AgentFileError, read_agent_file
+    from sliceplane.shell.process.files import read_bytes
 
     def read() -> AgentFile:
         try:
-            wanted = read_agent_file(path.read_bytes())
+            wanted = read_agent_file(read_bytes(path))
         except OSError as error:
             raise AgentFileError(f"cannot read {path}: {error.strerror}") from error
         except AgentFileError as error:

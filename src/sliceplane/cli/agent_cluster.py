@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import BAD, NO_ANSWER, Form, output_option, rendered, screen_width, show
+from sliceplane.cli.answers import BAD, NO_ANSWER, Form, note, output_option, rendered, screen_width, show
 from sliceplane.cli.cluster import ask, attempt, cluster_options, connect
 from sliceplane.cli.options import Command
 from sliceplane.cli.values import DurationType
@@ -53,8 +53,8 @@ def grant(*, name: str, kubeconfig: Path | None, context: str | None, **flags: A
         return await apply_grant(client, connection, wanted, flags["duration_s"])
 
     made, notes = ask(kubeconfig, context, work, NoGrant)
-    for note in notes:
-        click.echo(f"Note: {note}", err=True)
+    for remark in notes:
+        note(f"Note: {remark}")
     show(made.rstrip(), exit_code=NO_ANSWER)
 
 

@@ -5,7 +5,7 @@ one.  Another's port is never asked, since containers may share a network.  Exit
 has no health page, so that it runs is all there is to know; 1: it says that it is not, or does not answer.
 
 Nothing of a probe is secret and it goes to this machine alone, so the certificate is not looked at: the authority may
-be in a folder of any name.  Only the standard library is imported, since this runs every few seconds.
+be in a folder of any name.  Little more than the standard library is imported, since this runs every few seconds.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+
+from sliceplane.kit.terminal_text import printable
 
 #: seconds; Docker gives the whole probe five
 TIMEOUT_S = 3.0
@@ -100,7 +102,7 @@ def main(process: Path = Path("/proc/1")) -> int:
     except OSError as error:
         print(f"{place.host} port {place.port}: {error}")
         return 1
-    print(f"{place.host} port {place.port}: {status} {line}")
+    print(f"{place.host} port {place.port}: {status} {printable(line)}")
     return 0 if status == 200 else 1
 
 

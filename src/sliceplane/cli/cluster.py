@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from sliceplane.cli.answers import fail
+from sliceplane.cli.answers import fail, note
 from sliceplane.cli.options import with_options
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def connect(kubeconfig: Path | None, context: str | None) -> Connection:
         plane = running_plane()
         if plane is None:
             raise NoKubeconfig(f"{error}; nor does 'sliceplane up' run from this user's data folder") from error
-        click.echo(f"Note: no kubeconfig is there; this is the plane that runs here: {plane}", err=True)
+        note(f"Note: no kubeconfig is there; this is the plane that runs here: {plane}")
         return from_file(plane, context=context)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import NO_ANSWER
+from sliceplane.cli.answers import NO_ANSWER, note
 from sliceplane.cli.cluster import cluster_options, connect, limited_client, rate_options
 from sliceplane.cli.controller_choice import choose, controllers_option
 from sliceplane.cli.discovery import check_slice_options, discovery_config, discovery_options, slice_options
@@ -106,7 +106,7 @@ def command(
             raise SystemExit(run(_once(connection, entries, flags, once_timeout)))
         run(_serve(connection, entries, election, flags))
     except (KubeconfigError, PageError, CannotRead, Unreachable) as error:
-        click.echo(f"Error: {error}", err=True)
+        note(f"Error: {error}")
         raise SystemExit(NO_ANSWER if flags["shadow"] else 1) from error
 
 
@@ -212,7 +212,7 @@ async def _once(
         try:
             await asyncio.wait({reconciling, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not reconciling.done():
-                click.echo("Error: interrupted before everything was reconciled", err=True)
+                note("Error: interrupted before everything was reconciled")
                 return 1
             summary = reconciling.result()
             say(summary_text(summary))

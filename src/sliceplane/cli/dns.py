@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from sliceplane.cli.answers import note, show
 from sliceplane.cli.cluster import ask, cluster_options, connect
 from sliceplane.cli.dns_options import (
     answer_config,
@@ -82,7 +83,7 @@ def command(
     try:
         run(_serve(connect(kubeconfig, context), listen, flags | {"user": user, "shutdown_delay": shutdown_delay}))
     except (KubeconfigError, ListenError, PageError) as error:
-        click.echo(f"Error: {error}", err=True)
+        note(f"Error: {error}")
         raise SystemExit(1) from error
 
 
@@ -178,7 +179,7 @@ def query(
         from sliceplane.shell.tools.names import looked_up
 
         return await looked_up(
-            http, zone_config(flags), name, numbers[kind.upper()], client=client, namespace=namespace, show=click.echo,
+            http, zone_config(flags), name, numbers[kind.upper()], client=client, namespace=namespace, show=show,
             why=why,
         )  # fmt: skip
 

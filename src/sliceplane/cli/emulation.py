@@ -63,20 +63,17 @@ def emulation_config(flags: dict[str, Any]) -> EmulationConfig | None:
 
 def _nodes(flags: dict[str, Any]) -> tuple[EmulatedNode, ...]:
     from sliceplane.controllers.emulation.nodes import make_nodes, parse_nodes
+    from sliceplane.shell.process.manifests import BadDocument, config_document
 
     path: Path | None = flags["emulate_file"]
     try:
         if path is None:
             zones = [zone.strip() for zone in flags["zones"].split(",") if zone.strip()]
             return make_nodes(flags["emulate_nodes"], zones)
-        import yaml
-
-        return parse_nodes(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except UnicodeDecodeError as error:
-        raise click.UsageError(f"{path}: not YAML: byte {error.start} is not UTF-8") from error
+        return parse_nodes(config_document(path))
+    except BadDocument as error:
+        raise click.UsageError(f"{path}: not YAML: {error}") from error
     except ValueError as error:
         raise click.UsageError(f"{path or '--zones'}: {error}") from error
-    except yaml.YAMLError as error:
-        raise click.UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
     except OSError as error:
         raise click.UsageError(f"{path}: {error.strerror}") from error

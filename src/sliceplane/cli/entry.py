@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from types import TracebackType
 
 #: net new containers after which the garbage collector looks at the young ones
 GC_YOUNG_OBJECTS = 50_000
@@ -22,6 +23,7 @@ def main() -> None:
 
         end_with_parent()
     spare_collector()
+    sys.excepthook = _print_traceback
     try:
         from sliceplane.cli.main import main as command
 
@@ -37,6 +39,15 @@ def main() -> None:
             f"Error: this needs {error.name}, which the plain package does not bring.  Install it with\n"
             f"  pip install {requirement(wanted)}"
         )
+
+
+def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """A bug's traceback repeats values, which may be a stranger's."""
+    from traceback import format_exception
+
+    from sliceplane.kit.terminal_text import printable_lines
+
+    sys.stderr.write(printable_lines("".join(format_exception(kind, error, trace))))
 
 
 def spare_collector() -> None:

@@ -61,8 +61,13 @@ def command(*, what: tuple[str, ...], output: Form, **flags: Any) -> None:
     told: Iterable[Finding] = ()
     if path is not None:
         from sliceplane.shadow.report import findings_of_lines
+        from sliceplane.shell.process.files import opened_lines
 
-        told = findings_of_lines(path.read_bytes().splitlines())
+        try:
+            with opened_lines(path) as lines:
+                told = list(findings_of_lines(lines))
+        except OSError as error:
+            raise click.BadParameter(f"{path}: {error.strerror}", param_hint="'--shadow'") from error
     kind, name = _kind_and_name(what)
     namespace_in_name, _, bare = name.rpartition("/")
 

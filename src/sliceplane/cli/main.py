@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from sliceplane.cli.options import CommandGroup
+from sliceplane.kit.terminal_text import printable_lines
 
 #: family -> command -> (module, one line of help), in the order of the help.  Each module has a click command named
 #: ``command``
@@ -71,6 +72,15 @@ class LazyGroup(CommandGroup):
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command; what it says of a file or a server reaches the terminal as plain text."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            text = printable_lines(error.format_message())
+            error.format_message = lambda: text  # type: ignore[method-assign]  # the class has one for each kind
+            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *(name for name in super().list_commands(ctx) if name not in COMMANDS)]

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from sliceplane.cli.answers import give_up_stdout
+from sliceplane.kit.terminal_text import printable_lines
 
 T = TypeVar("T")
 
@@ -79,9 +80,10 @@ def spare_descriptors() -> None:
     descriptors.tell_of_exhaustion(asyncio.get_running_loop())
 
 
-def say(line: str) -> None:
-    """Print *line*.  That stdout takes no line (a closed pipe, a full disk, a terminal stopped with ^S) is no reason to
-    stop working."""
+def say(line: str, *, control: str = "") -> None:
+    """Print *line*, after *control*, which steers the terminal.  That stdout takes no line (a closed pipe, a full disk,
+    a terminal stopped with ^S) is no reason to stop working."""
+    line = control + printable_lines(line)
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError, AttributeError):  # what a test runner put there

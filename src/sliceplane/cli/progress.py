@@ -11,6 +11,8 @@ from typing import Final
 
 import click
 
+from sliceplane.kit.terminal_text import printable
+
 FIRST_S: Final = 2.0
 _AGAIN_S: Final = 0.2
 
@@ -35,6 +37,6 @@ class WorkTold:
         if now < self._next:
             return
         self._next = now + _AGAIN_S
-        text = f"{now - self._began:.0f} s: {doing}"
+        text = f"{now - self._began:.0f} s: {printable(doing)}"
         click.echo(f"\r{text:{len(self._shown)}}", nl=False, err=True)
         self._shown = text

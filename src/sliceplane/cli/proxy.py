@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from sliceplane.cli.answers import note
 from sliceplane.cli.cluster import cluster_options, connect
 from sliceplane.cli.dns_options import DomainType
 from sliceplane.cli.logs import Logs, log_options
@@ -132,7 +133,7 @@ def command(
         asyncio.run(_serve(connection, process))
     except (KernelError, KubeconfigError, PageError, ConfigError, SysctlError, ListenError) as error:
         for line in str(error).splitlines():
-            click.echo(f"Error: {line}", err=True)
+            note(f"Error: {line}")
         raise SystemExit(1) from error
 
 
@@ -176,8 +177,8 @@ def _chosen(flags: dict[str, Any]) -> _Chosen:
         return _Chosen(given, settings_of(given, listen_by_default=False), gates, None)
     file = load_config(path, release=gates.release)
     log = get_logger("node-proxy")
-    for note in file.notes:
-        log.warning("about the configuration file", note=note)
+    for remark in file.notes:
+        log.warning("about the configuration file", note=remark)
     for name in used(flags):
         log.warning("a flag is not used: with --config the file decides", flag=flag(name))
     settings = settings_of(file.given, listen_by_default=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import socket
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import show
+from sliceplane.cli.answers import note, show
 from sliceplane.cli.cluster import ask, attempt, cluster_options
 from sliceplane.cli.options import Command
 from sliceplane.cli.proxy_flags import RENDERED
@@ -66,21 +65,19 @@ def command(
     else:
         objects = ask(kubeconfig, context, lambda client, _: objects_from(client, node_name), RenderError)
     if objects.node is None:
-        click.echo(f"Note: there are no Nodes: the rules are those of a node {node_name} without a zone", err=True)
+        note(f"Note: there are no Nodes: the rules are those of a node {node_name} without a zone")
     config = NodePlaneConfig(node_name=node_name, rules=rules)
     family: Family
     for family in sorted(set(flags["families"])):
         show(render(flags["proxy_mode"], family, config, objects), newline=False)
 
 
-def _read(path: Path) -> tuple[str, str]:
+def _read(path: Path) -> tuple[str, bytes]:
     from sliceplane.shell.node.render import RenderError
+    from sliceplane.shell.process.files import MANIFEST_BYTES_MAX, read_bytes
 
     name = "standard input" if str(path) == "-" else str(path)
     try:
-        raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-        return name, raw.decode()
+        return name, read_bytes(path, MANIFEST_BYTES_MAX)
     except OSError as error:
         raise RenderError(f"{name} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise RenderError(f"{name} is no text: byte {error.start} is not UTF-8") from error

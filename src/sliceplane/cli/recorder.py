@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, fail, show
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, fail, note, show
 from sliceplane.cli.cluster import ask, cluster_options
 from sliceplane.cli.options import CommandGroup, with_options
 from sliceplane.cli.process import say
+from sliceplane.kit.terminal_text import printable
 
 if TYPE_CHECKING:
     from sliceplane.controllers.base import Controller
@@ -81,10 +83,11 @@ def show_command(*, file: Path, output: str, head: bool) -> None:
     """
     recording = read(file)
     as_json = output == "json"
-    show(json.dumps(_head_document(recording)) if as_json else head_text(recording))
-    if not head:
-        for line in _entry_lines(recording, as_json=as_json):
-            show(line)
+    with making_sense(file):
+        show(json.dumps(_head_document(recording)) if as_json else head_text(recording))
+        if not head:
+            for line in _entry_lines(recording, as_json=as_json):
+                show(printable(line))
     _tell_problem(recording)
 
 
@@ -111,18 +114,15 @@ def replay(*, file: Path) -> None:
 
     Exit code 0: the same writes; 1: the first difference of each controller is shown; 2: it cannot be replayed.
     """
-    from sliceplane.recorder.file import RecordingError
     from sliceplane.recorder.replay import Replay
 
     recording = read(file)
-    try:
+    with making_sense(file):
         report = Replay(makers_of(recording.header)).run(recording)
-    except RecordingError as error:
-        fail(f"{recording.problem or error}", NO_ANSWER)
-    show(head_text(recording))
-    show(replay_text(report))
+        show(head_text(recording))
+        show(replay_text(report))
     if recording.problem:
-        click.echo(f"Note: {recording.problem}", err=True)
+        note(f"Note: {recording.problem}")
     raise SystemExit(GOOD if report.same else BAD)
 
 
@@ -143,11 +143,12 @@ def export(*, file: Path, form: str) -> None:
     assert form == "chrome", f"form {form!r}"
     recording = read(file)
     trace = ChromeTrace()
-    try:
-        trace.add_all(entries(recording))
-    except RecordingError as error:
-        recording.problem = recording.problem or str(error)
-    show(json.dumps({"traceEvents": trace.events}, separators=(",", ":")))
+    with making_sense(file):
+        try:
+            trace.add_all(entries(recording))
+        except RecordingError as error:
+            recording.problem = recording.problem or str(error)
+        show(json.dumps({"traceEvents": trace.events}, separators=(",", ":")))
     _tell_problem(recording)
 
 
@@ -155,11 +156,12 @@ def read(file: Path) -> Recording:
     """Ends the command where *file* is no recording."""
     import gc
 
-    from sliceplane.recorder.file import RecordingError, read_lines
+    from sliceplane.recorder.file import FILE_BYTES_MAX, LINE_BYTES_MAX, RecordingError, read_lines
+    from sliceplane.shell.process.files import opened_lines
 
     gc.disable()  # millions of small lists, and none of them in a cycle: collecting would take longer than reading
     try:
-        with file.open("rb") as lines:
+        with opened_lines(file, bytes_max=FILE_BYTES_MAX, line_bytes_max=LINE_BYTES_MAX) as lines:
             return read_lines(lines)
     except RecordingError as error:
         fail(f"{file}: {error}", NO_ANSWER)
@@ -167,8 +169,25 @@ def read(file: Path) -> Recording:
         fail(f"{file}: {error.strerror}", NO_ANSWER)
 
 
+@contextlib.contextmanager
+def making_sense(file: Path | None) -> Iterator[None]:
+    """Ends the command where the block finds that a recording has rows, times or settings that no recorder writes."""
+    from sliceplane.recorder.file import RecordingError
+    from sliceplane.recorder.reader import UNREADABLE
+
+    name = "the recording" if file is None else str(file)
+    try:
+        yield
+    except RecordingError as error:
+        fail(f"{name}: {error}", NO_ANSWER)
+    except UNREADABLE as error:
+        fail(f"{name} cannot be read by this version: {type(error).__name__}: {error}", NO_ANSWER)
+
+
 def makers_of(header: Header) -> dict[str, Callable[[], Controller]]:
     """The controllers of a recording.  Ends the command where its settings make no sense here."""
+    from sliceplane.recorder.reader import UNREADABLE
+
     if header.component == "node-proxy":
         return {}
     try:
@@ -179,7 +198,7 @@ def makers_of(header: Header) -> dict[str, Callable[[], Controller]]:
         from sliceplane.shell.hosting.settings import makers_of as hosted
 
         return hosted(header.settings)
-    except (ValueError, TypeError) as error:
+    except UNREADABLE as error:
         fail(f"the recording's settings are none of this version: {error}", NO_ANSWER)
 
 
@@ -197,20 +216,21 @@ def head_text(recording: Recording) -> str:
     from sliceplane.shell.process.flight import program_version
 
     header = recording.header
+    by, host, why = map(printable, (header.component, header.host, header.reason))
     forgotten = f", {header.forgotten:,} older ones were let go" if header.forgotten else ""
     lines = [
-        f"recorded  by {header.component} on {header.host}, saved at {format_time(header.saved)}: {header.reason}",
+        f"recorded  by {by} on {host}, saved at {format_time(header.saved)}: {why}",
         f"entries   {recording.header.entries:,} in {_span(recording)}{forgotten}",
     ]
     ours = program_version()
     if header.program != ours:
-        lines.append(f"version   made by sliceplane {header.program or '?'}, this is {ours}")
+        lines.append(f"version   made by sliceplane {printable(header.program) or '?'}, this is {ours}")
     differing = recording.reading().differing
     if differing:
         what = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
         lines.append(f"members   {what} have other members in this version; what it does not know is left out")
     if recording.problem:
-        lines.append(f"problem   {recording.problem}")
+        lines.append(f"problem   {printable(recording.problem)}")
     return "\n".join(lines)
 
 
@@ -223,7 +243,7 @@ def _head_document(recording: Recording) -> dict[str, Any]:
 
 def _tell_problem(recording: Recording) -> None:
     if recording.problem:
-        click.echo(f"Note: {recording.problem}", err=True)
+        note(f"Note: {recording.problem}")
         raise SystemExit(BAD)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.access import access_options, with_access
+from sliceplane.cli.answers import note
 from sliceplane.cli.etcd import etcd_options, with_etcd
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import with_options
@@ -159,7 +160,7 @@ def serve(
     try:
         run(_run(_plane(config(), services(), ui=ui), ui=ui))
     except StartError as error:
-        click.echo(f"Error: {error}", err=True)
+        note(f"Error: {error}")
         raise SystemExit(1) from error
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, screen_width
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, note, screen_width
 from sliceplane.cli.cluster import limited_client
 from sliceplane.cli.options import with_options
 from sliceplane.cli.process import on_stop_signal, run, say, say_ready, spare_descriptors
@@ -113,7 +113,7 @@ class Printed:
         picture = f"{summary.text}\n\n{_table(ledger, now, TABLE_ROWS_MAX)}"
         if picture != self._shown:
             self._shown = picture
-            say(f"{_CLEAR}{picture}")
+            say(picture, control=_CLEAR)
 
     def end(self, ledger: DifferenceLedger, summary: ShadowSummary, now: float, *, complete: bool) -> None:
         """The last words."""
@@ -125,7 +125,7 @@ class Printed:
         shown = self._live or self._once
         differences = _table(ledger, now) if shown else ""
         if differences:
-            say(f"{_CLEAR if self._live else ''}{differences}")
+            say(differences, control=_CLEAR if self._live else "")
         say(summary.text if complete else f"NOT everything was compared: {summary.text}")
 
 
@@ -146,14 +146,14 @@ def run_shadow(
     try:
         lines = None if target is None else _opened(target, to_stdout=to_stdout)
     except OSError as error:
-        click.echo(f"Error: --shadow-output {target}: {error.strerror}", err=True)
+        note(f"Error: --shadow-output {target}: {error.strerror}")
         return NO_ANSWER
     try:
         output = Printed(lines, to_stdout=to_stdout, once=once_timeout_s is not None)
         code = run(_run(connection, config, flags, output, once_timeout_s))
         if not output.lost:
             return code
-        click.echo(f"Error: --shadow-output {target}: {output.lost} lines could not be written", err=True)
+        note(f"Error: --shadow-output {target}: {output.lost} lines could not be written")
         return NO_ANSWER
     finally:
         if lines is not None and not to_stdout:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import NO_ANSWER, fail, screen_width, show
+from sliceplane.cli.answers import note, screen_width, show
 from sliceplane.cli.options import Command
 from sliceplane.cli.scale import scale as run_scale
 from sliceplane.cli.scale import scale_options
@@ -146,7 +146,7 @@ def command(
         if shrink and verdict.violation is not None:
             verdict = _shrunk(verdict)
         if trace == "-":  # then the report is for people all the same
-            click.echo(report(verdict), err=True)
+            note(report(verdict))
         else:
             show(report(verdict))
         sys.exit(verdict.violation is not None)
@@ -155,25 +155,22 @@ def command(
         show(summary(verdict))
         if verdict.violation is not None:
             failed.append(verdict.options.seed)
-            click.echo(report(_shrunk(verdict) if shrink else verdict))
+            show(report(_shrunk(verdict) if shrink else verdict))
     if failed:
-        click.echo(f"{len(failed)} seeds failed: {' '.join(map(str, failed))}")
+        show(f"{len(failed)} seeds failed: {' '.join(map(str, failed))}")
     sys.exit(bool(failed))
 
 
 def _adopted(file: Path) -> Adoption:
     """Ends the command where nothing can be made of *file*."""
-    from sliceplane.cli.recorder import read
-    from sliceplane.recorder.file import RecordingError
+    from sliceplane.cli.recorder import making_sense, read
     from sliceplane.sim.recording import adopt
 
     recording = read(file)
     if recording.problem:
-        click.echo(f"Note: {recording.problem}", err=True)
-    try:
+        note(f"Note: {recording.problem}")
+    with making_sense(file):
         return adopt(recording, str(file))
-    except (RecordingError, ValueError) as error:
-        fail(f"{file}: {error}", NO_ANSWER)
 
 
 def _list_faults() -> None:
@@ -230,7 +227,7 @@ def _traced(options: Options, path: str | None, record: Path | None) -> RunVerdi
 def _shrunk(verdict: RunVerdict) -> RunVerdict:
     from sliceplane.sim.report import shrink
 
-    click.echo(f"seed {verdict.options.seed} fails after {verdict.steps} steps; looking for fewer", err=True)
+    note(f"seed {verdict.options.seed} fails after {verdict.steps} steps; looking for fewer")
     return shrink(verdict)
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import GOOD, NO_ANSWER, fail, screen_width, show
+from sliceplane.cli.answers import GOOD, NO_ANSWER, fail, note, screen_width, show
 from sliceplane.cli.cluster import ask, cluster_options
 from sliceplane.cli.options import CommandGroup
-from sliceplane.cli.recorder import read
+from sliceplane.cli.recorder import making_sense, read
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
@@ -87,7 +87,9 @@ def service(
     where, _, plain = name.rpartition("/")
     if file is not None:
         where = where or namespace or "default"
-        _answer(_timeline(read(file), where, plain), since, diff, opened=opened, as_json=output == "json")
+        from_file = read(file)
+        with making_sense(file):
+            _answer(_timeline(from_file, where, plain), since, diff, opened=opened, as_json=output == "json")
         return
     from sliceplane.recorder.elsewhere import NOTICE
     from sliceplane.shell.tools import recordings
@@ -101,9 +103,10 @@ def service(
 
     recording, there, lines = ask(kubeconfig, context, work, exit_code=NO_ANSWER)
     if recording is not None:
-        _answer(_timeline(recording, there, plain), since, diff, opened=opened, as_json=output == "json")
+        with making_sense(None):
+            _answer(_timeline(recording, there, plain), since, diff, opened=opened, as_json=output == "json")
         return
-    click.echo(f"Note: {NOTICE}", err=True)
+    note(f"Note: {NOTICE}")
     if diff is not None:
         fail("--diff needs a recording", NO_ANSWER)
     _show(lines, opened=opened, as_json=output == "json")
@@ -115,11 +118,8 @@ def _timeline(recording: Recording, namespace: str, name: str) -> Timeline:
     from sliceplane.recorder.timeline import Timeline
 
     if recording.problem:
-        click.echo(f"Note: {recording.problem}", err=True)
-    try:
-        timeline = Timeline(Index(recording), namespace, name)
-    except (ValueError, IndexError, TypeError, AssertionError) as error:
-        fail(f"the recording cannot be read by this version: {error}", NO_ANSWER)
+        note(f"Note: {recording.problem}")
+    timeline = Timeline(Index(recording), namespace, name)
     if not timeline.known:
         fail(f"the recording has nothing of Service {namespace}/{name}", NO_ANSWER)
     return timeline

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, note, output_option, rendered, screen_width, show
 from sliceplane.cli.cluster import ask, attempt, cluster_options
 from sliceplane.cli.options import Command
 
@@ -98,7 +98,7 @@ def command(*, service: str, output: Form, plot: Path | None, verify: Path | Non
     --verify: it happened otherwise; 2: no answer, stderr says why.
     """
     from sliceplane.cli.progress import WorkTold
-    from sliceplane.cli.recorder import read
+    from sliceplane.cli.recorder import making_sense, read
     from sliceplane.whatif.changes import checked, running
     from sliceplane.whatif.document import as_document
     from sliceplane.whatif.prediction import WhatIfQuestion, predict
@@ -122,7 +122,11 @@ def command(*, service: str, output: Form, plot: Path | None, verify: Path | Non
         )  # fmt: skip
         with WorkTold() as tell:
             foreseen = predict(state, question, tell)
-        return foreseen, None if verify is None else happened(foreseen, state, read(verify))
+        if verify is None:
+            return foreseen, None
+        recording = read(verify)
+        with making_sense(verify):
+            return foreseen, happened(foreseen, state, recording)
 
     found, real = attempt(work, CannotTell, exit_code=NO_ANSWER)
     if plot is not None:
@@ -132,20 +136,22 @@ def command(*, service: str, output: Form, plot: Path | None, verify: Path | Non
     text = rendered(output, lambda: as_document(found, real), lambda: as_text(found, screen_width(), real))
     show(text, exit_code=NO_ANSWER)
     if plot is not None:
-        click.echo(f"picture: {plot}", err=True)
+        note(f"picture: {plot}")
     bad = found.bad_news if real is None else not is_as_foreseen(compared(found, real))
     raise SystemExit(BAD if bad else GOOD)
 
 
 def _state(flags: dict[str, Any]) -> tuple[ClusterState, str]:
     """The cluster, and the namespace of names without one."""
+    from sliceplane.shell.process.files import opened_lines
+    from sliceplane.store.snapshot import LINE_BYTES_MAX
     from sliceplane.whatif.state import CannotTell, of_snapshot
 
     path: Path | None = flags["snapshot"]
     if path is None:
         return ask(flags["kubeconfig"], flags["context"], read_cluster, CannotTell, exit_code=NO_ANSWER)
     try:
-        with path.open("rb") as lines:
+        with opened_lines(path, line_bytes_max=LINE_BYTES_MAX) as lines:
             return of_snapshot(lines, path.name), "default"
     except OSError as error:
         raise CannotTell(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
@@ -221,14 +227,14 @@ def _traffic(text: str) -> dict[str, Fraction]:
 
 
 def _measured(name: str) -> dict[str, Fraction]:
+    from sliceplane.shell.process.files import read_text
     from sliceplane.whatif.traffic import BadTraffic, zones_of
 
     try:
-        with click.open_file(name, encoding="utf-8") as file:
-            return zones_of(file.read())
+        return zones_of(read_text(Path(name)))
     except OSError as error:
         raise click.BadParameter(f"cannot read {name}: {(error.strerror or str(error)).lower()}") from error
-    except (BadTraffic, UnicodeDecodeError) as error:
+    except (BadTraffic, RecursionError) as error:
         raise click.BadParameter(f"{name}: {error}", param_hint="'--traffic'") from error
 
 

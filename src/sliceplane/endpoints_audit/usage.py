@@ -90,7 +90,7 @@ class AuditLogUsage:
         self.lines += 1
         try:
             event = _events.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (ValueError, RecursionError):
             self.unreadable += 1
             return
         time = event.stage_timestamp or event.request_received_timestamp

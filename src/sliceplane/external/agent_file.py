@@ -57,7 +57,7 @@ def read_agent_file(raw: bytes) -> AgentFile:
     try:
         parsed = parse_yaml(raw, depth_max=_DEPTH_MAX)
     except YamlError as error:
-        raise AgentFileError(f"no YAML: {error}") from error
+        raise AgentFileError(f"no YAML: {error.placed}") from error
     if parsed.problems:
         raise AgentFileError(parsed.problems[0])
     top = _mapping(parsed.value, "the file", _TOP)

@@ -26,10 +26,12 @@ from typing import Any, Final
 
 import msgspec
 
-from sliceplane.api.core import ConfigMap
+from sliceplane.api.apps import ControllerRevision
+from sliceplane.api.core import ConfigMap, Event
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import RESOURCES
+from sliceplane.recorder.blocks import OBJECT_VALUES_MAX, check_values
 from sliceplane.recorder.redact import Redactor
 
 Packed = Any
@@ -57,7 +59,8 @@ class _Shape:
             for position, name in enumerate(self.fields)
             if name == "template"
             or (kind is ObjectMeta and name == "annotations")
-            or (kind is ConfigMap and name == "data")
+            or (kind in (ConfigMap, ControllerRevision) and name == "data")
+            or (kind is Event and name == "message")
         )
 
 
@@ -213,6 +216,10 @@ class Packer:
             return self._redactor.annotations(value)
         if name == "template":
             return self._redactor.template(value)
+        if name == "message":
+            return self._redactor.token(value) if value else value
+        if isinstance(value, dict):
+            return self._redactor.revision(value)
         return [0, self._redactor.token(value.ca_crt)] if value.ca_crt else []
 
 
@@ -263,7 +270,7 @@ class Reading:
         return type(base)(**dict(zip(shape.fields, values, strict=True)))
 
     def unpack_moved(self, base: Any, packed: bytes) -> Any:
-        metadata, places = _moved_decoder.decode(packed)
+        metadata, places = _moved_decoder.decode(check_values(packed, OBJECT_VALUES_MAX))
         endpoints = list(base.endpoints)
         for at, endpoint in places:
             endpoints[at] = endpoint
@@ -271,7 +278,7 @@ class Reading:
 
     def unpack_whole(self, kind: type[Object], packed: bytes | list[Packed]) -> Any:
         if isinstance(packed, bytes):
-            return _decoder(kind).decode(packed)
+            return _decoder(kind).decode(check_values(packed, OBJECT_VALUES_MAX))
         return self.unpack(_SHAPES[kind].default, packed)
 
     def _tuple(self, kind: Any, base: tuple[Any, ...], packed: Packed) -> tuple[Any, ...]:

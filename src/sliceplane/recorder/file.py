@@ -20,25 +20,39 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, Final
-from zlib import crc32, decompress
+from zlib import crc32
 
 import msgspec
 
+from sliceplane.recorder.blocks import RecordingError, names_of_all, rows_of, rows_of_all
 from sliceplane.recorder.delta import Reading
 from sliceplane.recorder.entries import FORMAT, BlockNames
 from sliceplane.recorder.ring import LifeState, Segment
 
+__all__ = [
+    "FILE_BYTES_MAX",
+    "HEADER_BYTES_MAX",
+    "LINE_BYTES_MAX",
+    "Header",
+    "Recording",
+    "RecordingError",
+    "SegmentRows",
+    "read_header",
+    "read_lines",
+    "recording_of",
+    "write_lines",
+]
+
 #: a line that is longer was not made by us; the longest is a block with a few objects of 1.5 MiB each
-LINE_BYTES_MAX: Final = 256 << 20
+LINE_BYTES_MAX: Final = 64 << 20
+#: of the first line: names of members, flags
+HEADER_BYTES_MAX: Final = 1 << 20
+#: of a file, and of an answer; what is read of it stays in memory
+FILE_BYTES_MAX: Final = 1 << 30
 
 _json: Final = msgspec.json.Encoder().encode
-_unpack_names: Final = msgspec.msgpack.Decoder(BlockNames).decode
-_unpack_rows: Final = msgspec.msgpack.Decoder(list[list[Any]]).decode
-
-
-class RecordingError(Exception):
-    """A sentence: why nothing of it can be read."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,22 +84,17 @@ class SegmentRows:
     entry_blocks: list[bytes] = field(default_factory=list)
 
     def objects(self) -> Iterator[list[Any]]:
-        return _rows(self.object_blocks)
+        return rows_of_all(self.object_blocks)
 
     def entries(self) -> Iterator[list[Any]]:
-        return _rows(self.entry_blocks)
+        return (row for block in self.entry_blocks for row in rows_of(block))
 
     def names(self) -> list[BlockNames]:
         """Of the blocks in their order; there may be one more, where the file was cut."""
-        return [_unpack_names(decompress(block)) for block in self.name_blocks]
+        return names_of_all(self.name_blocks)
 
     def block(self, number: int) -> list[list[Any]]:
-        return _unpack_rows(decompress(self.entry_blocks[number]))
-
-
-def _rows(blocks: list[bytes]) -> Iterator[list[Any]]:
-    for block in blocks:
-        yield from _unpack_rows(decompress(block))
+        return rows_of(self.entry_blocks[number])
 
 
 @dataclass(slots=True)
@@ -131,10 +140,12 @@ def _line(part: Any) -> bytes:
 
 def read_header(line: bytes) -> Header:
     """Raises ``RecordingError``."""
+    if len(line) > HEADER_BYTES_MAX:
+        raise RecordingError(f"this is no recording: its first line has more than {HEADER_BYTES_MAX:,} bytes")
     try:
-        header = msgspec.json.decode(line, type=Header)
         told = msgspec.json.decode(line)
-    except msgspec.DecodeError as error:
+        header = msgspec.json.decode(line, type=Header)
+    except (ValueError, RecursionError) as error:
         raise RecordingError(f"this is no recording: its first line is {line[:60]!r}") from error
     if "recording" not in told:
         raise RecordingError("this is no recording: its first line does not say so")
@@ -158,9 +169,12 @@ def read_lines(lines: Iterable[bytes]) -> Recording:
     for line in source:
         number += 1
         where = f"line {number + 1}"
+        if len(line) > LINE_BYTES_MAX:
+            recording.problem = f"{where} has more than {LINE_BYTES_MAX:,} bytes; what follows it is lost"
+            return recording
         try:
             read = msgspec.json.decode(line, type=_Line)
-        except msgspec.DecodeError:
+        except (ValueError, RecursionError):
             recording.problem = f"{where} is cut or spoiled; what follows it is lost"
             return recording
         if read.end >= 0:
@@ -171,7 +185,11 @@ def read_lines(lines: Iterable[bytes]) -> Recording:
             recording.problem = f"{where} has another checksum than it was written with; what follows it is lost"
             return recording
         total = crc32(line, total)
-        _take(recording, msgspec.json.decode(read.part))
+        try:
+            _take(recording, msgspec.json.decode(read.part))
+        except (ValueError, TypeError, LookupError, RecursionError):
+            recording.problem = f"{where} is no part of a recording; what follows it is lost"
+            return recording
     recording.problem = f"it ends after line {number + 1} without its last line: it was cut"
     return recording
 
@@ -180,6 +198,8 @@ def _take(recording: Recording, part: list[Any]) -> None:
     kind, number, *rest = part
     if kind == "segment":
         began, whole, lives = rest
+        if not isfinite(began):
+            raise ValueError("a segment begins at a time")
         states = tuple(LifeState(life, name, synced, tuple(busy)) for life, name, synced, busy in lives)
         recording.segments.append(SegmentRows(number, float(began), states, whole))
         return

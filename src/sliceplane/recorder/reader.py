@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -34,6 +34,17 @@ from sliceplane.recorder.entries import (
     Turned,
 )
 from sliceplane.recorder.file import Recording, RecordingError, SegmentRows
+
+#: what reading rows that no recorder wrote may end in
+UNREADABLE: Final = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RecursionError,
+)
 
 
 class _Key:
@@ -208,7 +219,7 @@ def entries(recording: Recording, segment: int = 0) -> Iterator[Entry]:
     for position, rows in enumerate(recording.segments[segment:]):
         try:
             yield from _SegmentReader(rows, reading).entries(first=position == 0)
-        except (IndexError, ValueError, TypeError) as error:
+        except UNREADABLE as error:
             raise RecordingError(f"segment {rows.number} cannot be read: {type(error).__name__}: {error}") from error
 
 

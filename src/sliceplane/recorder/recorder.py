@@ -206,10 +206,14 @@ class Recorder:
 
     def go_on_with_checkpoint(self) -> bool:
         """A few objects more of the checkpoint, which every block brings, too.  Whether there were any."""
-        rows = [
-            (*name, NOTHING, self._rows.packer.whole(newest))
-            for name, newest in islice(self._checkpoint, CHECKPOINT_OBJECTS_PER_BLOCK)
-        ]
+        rows: list[tuple[Any, ...]] = []
+        size = 0
+        for name, newest in islice(self._checkpoint, CHECKPOINT_OBJECTS_PER_BLOCK):
+            whole = self._rows.packer.whole(newest)
+            rows.append((*name, NOTHING, whole))
+            size += len(whole)
+            if size > BLOCK_BYTES_MAX:
+                break
         if rows:
             self.ring.add_checkpoint(self._segment, compress(_encode_rows(rows), 1))
         return bool(rows)

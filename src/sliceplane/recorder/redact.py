@@ -1,11 +1,16 @@
-"""What is not ours to keep: content of ConfigMaps, values of environment variables, annotations of other programs.
+"""Redaction: the parts of objects that a recording must not keep, replaced by tokens.
 
-A value is replaced by a token that is the same for the same value, within one recorder: a controller that copies or
-compares it does so in a replay, too.  *salt* is chosen by the process and not kept, so a token does not tell the value.
+Replaced are: content of ConfigMaps, annotations that no controller reads, messages of Events, and every text of a Pod
+template that ``templates`` does not list (arguments, commands, hooks, probes, values of variables, sources of volumes).
+Content of Secrets is in no projection, so no recorder is ever handed it.
+
+A token is the same for the same value within one recorder: a controller that copies or compares the value does so in a
+replay, too.  *salt* is chosen by the process at random and not kept, so no dictionary finds the value of a token.
 A token is its own token, so a replay, which has no other values, makes the same tokens.
 
-A write is told apart by the digest of its body as it is after that.  A body with environment variables is an exception:
-names are derived from a hash of the template, which tokens change; of it verb, resource and namespace count.
+A write is told apart by the digest of its redacted body.  A body with a template of which something is hidden is an
+exception: names and labels are derived from a hash of the template, which tokens change; of such a write verb, resource
+and namespace count.
 """
 
 from __future__ import annotations
@@ -20,22 +25,58 @@ from zlib import crc32
 
 import msgspec
 
-from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME
+from sliceplane.api.discovery import ANNOTATION_LEADER, ANNOTATION_OVER_CAPACITY, ANNOTATION_TRIGGER_TIME
 from sliceplane.api.requests import Write
-from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Secrets
+from sliceplane.api.scheme import (
+    ConfigMaps,
+    ControllerRevisions,
+    DaemonSets,
+    Deployments,
+    EndpointSlices,
+    Pods,
+    PodTemplates,
+    ReplicaSets,
+    ReplicationControllers,
+    Secrets,
+    StatefulSets,
+)
+from sliceplane.recorder.templates import TemplateWalk
 
 TOKEN: Final = "~not-recorded:"
-#: annotations under these domains are part of the API, and controllers act on them
-_OURS: Final = ("kubernetes.io", "k8s.io", "sliceplane.dev")
-#: but for what kubectl keeps there: the whole object, environment included
-_THEIRS: Final = ("kubectl.kubernetes.io",)
+_DIGEST_BYTES: Final = 6
+_TOKEN_CHARACTERS: Final = len(TOKEN) + 2 * _DIGEST_BYTES
+#: annotations that controllers read, and times; others are text of users and of other programs: a proxy's
+#: configuration snippets, load balancers' keys, kubectl's copy of the whole object
+KEPT_ANNOTATIONS: Final = frozenset(
+    (
+        ANNOTATION_LEADER,
+        ANNOTATION_OVER_CAPACITY,
+        ANNOTATION_TRIGGER_TIME,
+        "controller.kubernetes.io/pod-deletion-cost",
+        "deployment.kubernetes.io/desired-replicas",
+        "deployment.kubernetes.io/max-replicas",
+        "deployment.kubernetes.io/revision",
+        "deployment.kubernetes.io/revision-history",
+        "kubectl.kubernetes.io/restartedAt",
+        "service.kubernetes.io/topology-aware-hints",
+        "service.kubernetes.io/topology-mode",
+    )
+)
+#: whose annotations are those of this program
+_OWN_DOMAIN: Final = "sliceplane.dev"
 #: an object of plain strings
 _ANNOTATIONS: Final = re.compile(rb'"annotations":(\{(?:"(?:[^"\\]|\\.)*":"(?:[^"\\]|\\.)*",?)*\})')
 _BEFORE_ANNOTATIONS: Final = b'"annotations":{'
 #: the one that slices have, and how long its value may be
 _TRIGGER_TIME: Final = f'"{ANNOTATION_TRIGGER_TIME}":"'.encode()
 _TIME_BYTES_MAX: Final = 40
-_ENVIRONMENT: Final = b'"env":['
+#: kinds that hold a Pod template, or are made of one
+_TEMPLATED: Final = frozenset(
+    resource.key
+    for resource in (Pods, PodTemplates, ReplicationControllers, ReplicaSets, Deployments, StatefulSets, DaemonSets)
+)
+#: no body without one of these has a template
+_HOLD_TEMPLATES: Final = (b'"spec"', b'"template"', b'"data"')
 _ENDPOINTS: Final = b'"endpoints":['
 _AFTER_ENDPOINTS: Final = b'],"ports":'
 #: where more endpoints differ, the whole body is no more work
@@ -48,13 +89,15 @@ class Redactor:
 
     def __init__(self, salt: bytes) -> None:
         self._salt = salt
+        self._walk = TemplateWalk(self.token, self.annotations)
         #: annotation -> whether its value is kept.  Bounded: it begins anew when there are too many
         self._kept: dict[str, bool] = {}
 
     def token(self, value: str) -> str:
-        if value.startswith(TOKEN):
+        if value.startswith(TOKEN) and len(value) == _TOKEN_CHARACTERS:
             return value
-        return TOKEN + hashlib.blake2b(value.encode(), key=self._salt, digest_size=6).hexdigest()
+        digest = hashlib.blake2b(value.encode(), key=self._salt, digest_size=_DIGEST_BYTES)
+        return TOKEN + digest.hexdigest()
 
     def annotations(self, annotations: dict[str, str] | None) -> dict[str, str] | None:
         if not annotations:
@@ -68,36 +111,41 @@ class Redactor:
         kept = self._kept.get(name)
         if kept is None:
             domain = name.partition("/")[0]
-            ours = any(domain == known or domain.endswith(f".{known}") for known in _OURS)
             if len(self._kept) > 4096:
                 self._kept.clear()
-            kept = self._kept[name] = ours and domain not in _THEIRS
+            own = domain == _OWN_DOMAIN or domain.endswith(f".{_OWN_DOMAIN}")
+            kept = self._kept[name] = own or name in KEPT_ANNOTATIONS
         return kept
 
     def template(self, template: Mapping[str, Any]) -> dict[str, Any]:
-        """A pod template, or a whole document of a Pod or of a workload."""
-        redacted: dict[str, Any] = self._walk(template)
-        return redacted
+        """A Pod template, or the metadata and spec of a Pod."""
+        return self._walk.template(template)
 
-    def _walk(self, value: Any) -> Any:
-        if isinstance(value, list):
-            return [self._walk(item) for item in value]
-        if not isinstance(value, dict):
-            return value
-        made: dict[str, Any] = {}
-        for name, member in value.items():
-            if name == "annotations" and isinstance(member, dict):
-                made[name] = self.annotations(member)
-            elif name == "env" and isinstance(member, list):
-                made[name] = [self._variable(variable) for variable in member]
-            else:
-                made[name] = self._walk(member)
-        return made
+    def revision(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The data of a ControllerRevision."""
+        return self._walk.revision(data)
 
-    def _variable(self, variable: Any) -> Any:
-        if isinstance(variable, dict) and isinstance(variable.get("value"), str):
-            return {**variable, "value": self.token(variable["value"])}
-        return variable
+    def _hides(self, write: Write) -> bool:
+        """Returns True if the body has a template of which something is hidden, or cannot be read as one."""
+        resource, body = write.resource, write.body
+        if resource is not ControllerRevisions and resource.key not in _TEMPLATED:
+            return False
+        if not any(member in body for member in _HOLD_TEMPLATES):
+            return False
+        try:
+            document = msgspec.json.decode(body)
+        except msgspec.DecodeError:
+            return True
+        if not isinstance(document, dict):  # a JSON patch
+            return True
+        if resource is ControllerRevisions:
+            data = document.get("data")
+            return data is not None and _has_token(self.revision(data) if isinstance(data, dict) else self.token(""))
+        if resource is Pods:
+            return _has_token(self.template({"spec": document.get("spec")}))
+        spec = document if resource is PodTemplates else document.get("spec")
+        template = spec.get("template") if isinstance(spec, dict) else None
+        return isinstance(template, dict) and _has_token(self.template(template))
 
     def digest(self, write: Write, moved: Sequence[int] | None = None) -> int:
         """Equal writes have equal digests, in a replay too.
@@ -121,7 +169,7 @@ class Redactor:
         elif resource is EndpointSlices:
             body = self._plain(body, once=True)
         elif body:
-            if _ENVIRONMENT in body:
+            if self._hides(write):
                 return crc32(named.encode())
             body = self._plain(body)
         kind = write.patch_type if write.verb == "patch" else ""
@@ -169,6 +217,14 @@ def moved_parts(old: Collection[bytes], new: Collection[bytes]) -> list[int] | N
         return None
     olds, news = list(old), list(new)
     return [at for at in suspects if olds[at] != news[at]]
+
+
+def _has_token(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_token, value)) or any(map(_has_token, value.values()))
+    if isinstance(value, list):
+        return any(map(_has_token, value))
+    return isinstance(value, str) and value.startswith(TOKEN)
 
 
 def _without_data(body: bytes) -> bytes:

@@ -44,7 +44,7 @@ from sliceplane.recorder.redact import TOKEN, Redactor, moved_parts
 #: name of a controller -> how one is made; those of one call may share what they tell each other
 Makers = Mapping[str, Callable[[], Controller]]
 _UNKNOWN: Final = "it is no controller that this version can make"
-_BLIND: Final = "values of environment variables are not recorded, and it makes names of a hash of them"
+_BLIND: Final = "not all texts of Pod templates are recorded, and it makes names of a hash of them"
 _EVERYTHING: Final = 1 << 20
 
 

@@ -11,8 +11,11 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from sliceplane.findings.wording import count
 from sliceplane.kit.columns import table
+from sliceplane.kit.terminal_text import printable
 from sliceplane.kit.times import format_micro_time
 from sliceplane.recorder.timeline import POD_WORDS, Line, Membership, TimelineEffect, TimelineSent
 
@@ -25,10 +28,17 @@ _WIDTH_MIN: Final = 40
 
 def line_text(line: Line, *, opened: bool = False, width: int | None = None) -> str:
     """*opened*: with what is in it.  *width*: of the screen; ``None``: all of it in one row."""
+    line = _harmless(line)
     rows = list(_block(line, width)) if width is not None else [_row(line)]
     if opened and len(line.opened) > 1:
         rows += _opened(line, width)
     return "\n".join(rows)
+
+
+def _harmless(line: Line) -> Line:
+    """*line* with names and values as parts of a row: none of them may begin a row of its own."""
+    opened = tuple(sub._replace(who=printable(sub.who), what=printable(sub.what)) for sub in line.opened)
+    return replace(line, who=printable(line.who), what=printable(line.what), pods=printable(line.pods), opened=opened)
 
 
 def line_document(line: Line) -> dict[str, Any]:

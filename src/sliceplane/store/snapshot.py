@@ -27,6 +27,8 @@ FORMAT = "sliceplane-snapshot"
 #: where a server hands it out
 PATH = "/sliceplane/snapshot"
 VERSION = 1
+#: of a line: an object of 3 MiB, with its labels
+LINE_BYTES_MAX = 16 << 20
 #: bytes that are handed on at a time, about
 CHUNK_BYTES = 256 * 1024
 #: revisions are 64-bit integers in SQLite, and in clients that compute with them
@@ -159,7 +161,7 @@ class SnapshotReader:
 def _decoded(line: bytes, shape: type[Any], where: str) -> Any:
     try:
         return msgspec.json.decode(line, type=shape)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise BadSnapshot(f"{where}: {error}") from error
 
 

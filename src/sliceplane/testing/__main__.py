@@ -53,13 +53,11 @@ def main(*, nodes: int, zones: str, controllers: bool, secure_port: int, files: 
 
 def _apply(plane: Plane, file: Path) -> None:
     """Raises ``ValueError`` that names the file."""
-    import yaml
-
     from sliceplane.api.errors import StatusError
 
     try:
         plane.apply(file)
-    except (StatusError, ValueError, OSError, yaml.YAMLError) as error:
+    except (StatusError, ValueError, OSError) as error:
         raise ValueError(f"{file}: {error}") from error
 
 

@@ -23,6 +23,8 @@ from sliceplane.controllers.emulation.pod_status import readiness, ready_status
 from sliceplane.informer.cache import Change
 from sliceplane.kit.ip import parse_strict
 from sliceplane.proxy.usable import Locality
+from sliceplane.shell.process.files import MANIFEST_BYTES_MAX, read_text
+from sliceplane.shell.process.manifests import manifest_documents
 from sliceplane.shell.server.plane import ServerPlane
 from sliceplane.store.hub import BOOKMARK_PERIOD_S
 
@@ -152,12 +154,10 @@ class Objects:
 def documents_of(source: Source) -> tuple[Document, ...]:
     """Raises ``ValueError`` for what is no document of Kubernetes; lists of kind ``List`` are taken apart."""
     if isinstance(source, Path):
-        source = source.read_text(encoding="utf-8")
+        source = read_text(source, MANIFEST_BYTES_MAX)
     loaded: Iterable[Any]
     if isinstance(source, str):
-        import yaml
-
-        loaded = yaml.safe_load_all(source)
+        loaded = manifest_documents(source.encode())
     else:
         loaded = (source,) if isinstance(source, Mapping) else source
     documents: list[Document] = []

@@ -11,13 +11,15 @@ do three things that a server cannot have:
 
 Keys become text, since JSON has no others.  Repeated keys are reported together, with their lines, as Go's strict
 decoder does: ``yaml: unmarshal errors:\\n  line 5: key "addressType" already set in map``; the last one wins.
-Only the first document of a stream is read.  Merge keys (``<<``) are merged.  What an alias stands for is **shared**
-in the result: a caller that changes parts of it copies it first.
+``parse_yaml`` reads the first document of a stream, ``parse_yaml_stream`` all of them within the same bounds.  Merge
+keys (``<<``) are merged.  What an alias stands for is **shared** in the result: a caller that changes parts of it
+copies it first.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
@@ -26,6 +28,8 @@ import msgspec
 
 #: parse events in a document: a bound for the time that a body of 3 MiB can take (about half a second)
 EVENTS_MAX: Final = 250_000
+#: documents of a stream
+DOCUMENTS_MAX: Final = 10_000
 #: repeated keys that are reported
 REPEATED_MAX: Final = 100
 #: values that aliases may bring in, counted each time they are expanded; a long text counts as several
@@ -51,7 +55,18 @@ _TAG: Final = "tag:yaml.org,2002:"
 
 
 class YamlError(Exception):
-    """The stream is no YAML that a document can be made of; the text is worded like Go's."""
+    """The stream is no YAML that a document can be made of; the text is worded like Go's.  ``line`` is where, 0 where
+    the text says it or no line is to blame."""
+
+    def __init__(self, text: str, line: int = 0) -> None:
+        super().__init__(text)
+        self.line = line
+
+    @property
+    def placed(self) -> str:
+        """The text with the line in it."""
+        text = str(self)
+        return text.replace("yaml: ", f"yaml: line {self.line}: ", 1) if self.line else text
 
 
 class ParsedYaml(msgspec.Struct, frozen=True):
@@ -92,16 +107,31 @@ def _weight(text: str) -> int:
 
 def parse_yaml(raw: bytes, *, depth_max: int) -> ParsedYaml:
     """The first document of *raw*.  Raises ``YamlError``."""
+    return next(_parsed(raw, _Builder(depth_max, EVENTS_MAX)), ParsedYaml(None, ()))
+
+
+def parse_yaml_stream(
+    raw: bytes, *, depth_max: int, events_max: int = EVENTS_MAX, documents_max: int = DOCUMENTS_MAX
+) -> tuple[ParsedYaml, ...]:
+    """All documents of *raw*; they share the bounds of events and of what aliases bring in.  Raises ``YamlError``."""
+    documents: list[ParsedYaml] = []
+    for parsed in _parsed(raw, _Builder(depth_max, events_max), whole=True):
+        if len(documents) == documents_max:
+            raise YamlError(f"yaml: more than {documents_max} documents")
+        documents.append(parsed)
+    return tuple(documents)
+
+
+def _parsed(raw: bytes, builder: _Builder, *, whole: bool = False) -> Iterator[ParsedYaml]:
     import yaml  # 15 ms of start-up that only YAML bodies should cost
 
-    builder = _Builder(depth_max)
     try:
         text = raw.decode("utf-8")
-        _check_directives(text)
+        _check_directives(text, whole=whole)
         # The pure Python parser has the same events, for platforms whose PyYAML comes without libyaml.
         for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
             if builder.on_event(event):
-                break
+                yield builder.take_document()
     except UnicodeDecodeError:
         raise YamlError("yaml: invalid UTF-8") from None
     except yaml.MarkedYAMLError as error:
@@ -110,25 +140,23 @@ def parse_yaml(raw: bytes, *, depth_max: int) -> ParsedYaml:
         raise YamlError(f"yaml: {line}{error.problem or error.context}") from None
     except yaml.YAMLError as error:  # a character that YAML does not allow
         raise YamlError(f"yaml: {getattr(error, 'reason', None) or 'control characters are not allowed'}") from None
-    repeated = builder.repeated
-    problems = ("yaml: unmarshal errors:\n" + "\n".join(repeated),) if repeated else ()
-    return ParsedYaml(builder.root, problems)
 
 
-def _check_directives(text: str) -> None:
-    start = _DOCUMENT_START.search(text)
+def _check_directives(text: str, *, whole: bool) -> None:
+    start = None if whole else _DOCUMENT_START.search(text)
     end = len(text) if start is None else start.start()
     if next(islice(_DIRECTIVE.finditer(text, 0, end), DIRECTIVES_MAX, None), None) is not None:
         raise YamlError("yaml: document has too many directives")
 
 
 class _Builder:
-    """Events in, one value out.  Owned by one ``parse_yaml`` call."""
+    """Events in, one value a document out.  Owned by one call."""
 
-    def __init__(self, depth_max: int) -> None:
+    def __init__(self, depth_max: int, events_max: int) -> None:
         self.root: Any = None
         self.repeated: list[str] = []
         self._depth_max = depth_max
+        self._events_max = events_max
         self._open: list[_Open] = []
         #: how many open collections each anchor is of
         self._opening: dict[str, int] = {}
@@ -137,11 +165,21 @@ class _Builder:
         self._aliased = 0
         self._events = 0
 
+    def take_document(self) -> ParsedYaml:
+        """The document that has ended; what follows is another, whose anchors are its own."""
+        problems = ("yaml: unmarshal errors:\n" + "\n".join(self.repeated),) if self.repeated else ()
+        taken = ParsedYaml(self.root, problems)
+        self.root = None
+        self.repeated = []
+        self._anchors.clear()
+        self._measures.clear()
+        return taken
+
     def on_event(self, event: Any) -> bool:
         """True when the document has ended."""
         self._events += 1
-        if self._events > EVENTS_MAX:
-            raise YamlError("yaml: document contains too many values")
+        if self._events > self._events_max:
+            raise YamlError("yaml: document contains too many values", event.start_mark.line + 1)
         match type(event).__name__:
             case "ScalarEvent":
                 self._scalar(event)
@@ -221,7 +259,7 @@ class _Builder:
             raise YamlError(f"yaml: line {line}: exceeded max depth")
         self._aliased += measure.nodes
         if self._aliased > ALIASED_NODES_MAX:
-            raise YamlError("yaml: document contains excessive aliasing")
+            raise YamlError("yaml: document contains excessive aliasing", line)
         parent = self._open[-1] if self._open else None
         if parent is not None and isinstance(parent.value, dict) and parent.key is None:
             if isinstance(value, dict | list):

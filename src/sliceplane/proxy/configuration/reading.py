@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required
-from sliceplane.documents.schema.yaml_documents import YamlError, parse_yaml
+from sliceplane.documents.schema.yaml_documents import ParsedYaml, YamlError, parse_yaml_stream
 from sliceplane.kit.times import parse_duration
 from sliceplane.proxy.configuration.fields import API_VERSION, BY_PATH, KIND, SECTIONS, ConfigField, Value
 
@@ -50,10 +50,11 @@ class Read(msgspec.Struct, frozen=True):
 def read(raw: bytes) -> Read:
     """Never raises."""
     try:
-        parsed = parse_yaml(raw, depth_max=DEPTH_MAX)
+        documents = parse_yaml_stream(raw, depth_max=DEPTH_MAX)
+        parsed = documents[0] if documents else ParsedYaml(None, ())
         lines, more_at = _places(raw)
     except YamlError as error:
-        return Read({}, {}, (_placed(str(error)),))
+        return Read({}, {}, (_placed(error.placed),))
     problems = [_placed(text) for problem in parsed.problems for text in problem.splitlines()[1:]]
     if more_at:
         problems.append(Problem(more_at, "a second document: the file may hold one"))

@@ -16,6 +16,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from sliceplane.external.registration import family_of
+from sliceplane.shell.process.files import read_text
 from sliceplane.shell.process.interfaces import addresses
 
 _MACHINE_ID: Final = Path("/etc/machine-id")
@@ -58,7 +59,7 @@ def host_id(folder: Path) -> str:
     """
     file = folder / _HOST_FILE
     with suppress(OSError):
-        written = file.read_text(encoding="utf-8").strip()
+        written = read_text(file).strip()
         if written:
             return written
     try:

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from sliceplane.api.errors import StatusError
 from sliceplane.external.registration import FIELD_MANAGER
 from sliceplane.external.rights import account_name
+from sliceplane.shell.process.files import CREDENTIAL_BYTES_MAX, read_text
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.accounts import request_token
 from sliceplane.shell.transport.base import Client, Unreachable
@@ -58,7 +59,7 @@ class OwnToken:
         #: tried next when that one is refused
         self._spare = given
         with suppress(OSError):
-            stored = file.read_text(encoding="utf-8").strip()
+            stored = read_text(file, CREDENTIAL_BYTES_MAX).strip()
             known = _claims_of(stored)
             if known is not None and known[:2] == claims[:2] and known.ends > claims.ends:
                 self._token = stored

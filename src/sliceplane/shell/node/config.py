@@ -16,6 +16,7 @@ from sliceplane.api.gates import NEWEST, Release
 from sliceplane.proxy.configuration.reading import read
 from sliceplane.proxy.configuration.settings import Given, ProxySettings, document_of, settings_of
 from sliceplane.proxy.configuration.validation import MODES, errors_of, notes_on
+from sliceplane.shell.process.files import read_bytes
 from sliceplane.shell.process.log import get_logger
 
 #: how often the file is looked at
@@ -57,13 +58,9 @@ def _placed(path: Path, line: int, text: str) -> str:
 
 def _bytes_of(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            raw = file.read(FILE_BYTES_MAX + 1)
+        return read_bytes(path, FILE_BYTES_MAX)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
-    if len(raw) > FILE_BYTES_MAX:
-        raise ConfigError(f"{path}: is larger than {FILE_BYTES_MAX} bytes")
-    return raw
 
 
 def _meaning(config: ConfigFile) -> ProxySettings:

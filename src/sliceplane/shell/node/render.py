@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import reprlib
 from collections.abc import Iterable
 from typing import Any, Final, Literal
 
@@ -19,6 +20,7 @@ from sliceplane.proxy.configuration.fields import DEFAULT_MODE, Mode
 from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.proxy.selections import common_selector
 from sliceplane.proxy.snapshot import NodeObjects, feed, snapshot
+from sliceplane.shell.process.manifests import BadDocument, manifest_documents
 from sliceplane.shell.transport.base import Client
 
 RenderMode = Mode | Literal["ipvs", "kernelspace"]
@@ -65,14 +67,14 @@ def render(mode: RenderMode, family: Family, config: NodePlaneConfig, objects: N
     return str(transaction.render())
 
 
-def objects_of(texts: Iterable[tuple[str, str]], node_name: str) -> NodeObjects:
-    """From the contents of files (name, text): YAML or JSON, several documents, Lists.  Other kinds are passed over
+def objects_of(files: Iterable[tuple[str, bytes]], node_name: str) -> NodeObjects:
+    """From the contents of files (name, bytes): YAML or JSON, several documents, Lists.  Other kinds are passed over
     (a manifest has Deployments, too), but not one that is misspelt, nor files without anything for a proxy.
     Of two objects with one name the later counts.  Raises ``RenderError``."""
     by_key: dict[tuple[str, str], Any] = {}
     passed: dict[str, str] = {}
-    for name, text in texts:
-        for document in _documents(name, text):
+    for name, raw in files:
+        for document in _documents(name, raw):
             kind = document.get("kind")
             if kind not in _KINDS:
                 passed[_spelt(name, kind)] = name
@@ -127,32 +129,26 @@ def _objects(objects: list[Any], node_name: str) -> NodeObjects:
     )
 
 
-def _documents(name: str, text: str) -> Iterable[dict[str, Any]]:
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """Times stay text."""
-
-    Loader.yaml_implicit_resolvers = {
-        letter: [pair for pair in pairs if pair[0] != "tag:yaml.org,2002:timestamp"]
-        for letter, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+def _documents(name: str, raw: bytes) -> Iterable[dict[str, Any]]:
     try:
-        documents = [document for document in yaml.load_all(text, Loader=Loader) if document is not None]
-    except yaml.YAMLError as error:
-        raise RenderError(f"{name} is neither YAML nor JSON: {' '.join(str(error).split())}") from error
-    except RecursionError as error:
-        raise RenderError(f"{name} is nested too deeply") from error
+        documents = manifest_documents(raw)
+    except BadDocument as error:
+        raise RenderError(f"{name} is neither YAML nor JSON: {error}") from error
     if not documents:
         raise RenderError(f"{name} is empty")
     for document in documents:
         if not isinstance(document, dict):
-            raise RenderError(f"{name} has something that is no object: {str(document)[:40]}")
+            raise RenderError(f"{name} has something that is no object: {_excerpt(document)}")
         items = document.get("items")
         if isinstance(items, list):
             kind = str(document.get("kind", "")).removesuffix("List")
             yield from ({"kind": kind, **item} if kind else item for item in items if isinstance(item, dict))
         else:
             if not document.get("kind"):
-                raise RenderError(f"{name} has something without a kind: {str(document)[:40]}")
+                raise RenderError(f"{name} has something without a kind: {_excerpt(document)}")
             yield document
+
+
+def _excerpt(document: Any) -> str:
+    """Its beginning, without writing all of it out."""
+    return (document if isinstance(document, str) else reprlib.repr(document))[:40]

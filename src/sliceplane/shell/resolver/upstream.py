@@ -30,6 +30,7 @@ from sliceplane.dns.forwarding.message import WholeRecord
 from sliceplane.dns.forwarding.upstreams import SocketAddress
 from sliceplane.dns.wire import CNAME, ROOT, DnsQuestion
 from sliceplane.shell.process.descriptors import tell
+from sliceplane.shell.process.files import read_bytes
 from sliceplane.shell.process.log import get_logger
 
 #: how often files are looked at
@@ -253,5 +254,4 @@ class Upstreams:
 
 
 def _read(name: str) -> str:
-    with Path(name).open("rb") as file:
-        return file.read(_FILE_BYTES_MAX).decode(errors="replace")
+    return read_bytes(Path(name), _FILE_BYTES_MAX).decode(errors="replace")

@@ -50,6 +50,8 @@ LOOKS_MAX: Final = 16
 PAGE_TIMEOUT_S: Final = 2.0
 RULES_TIMEOUT_S: Final = 60.0
 ADMIN_TIMEOUT_S: Final = 30.0
+#: of one of its pages: 100,000 endpoints take 30 MB
+ADMIN_BYTES_MAX: Final = 128 << 20
 _KINDS: Final[dict[str, tuple[Resource, type[Object]]]] = {
     EndpointSlices.plural: (EndpointSlices, EndpointSlice),
     Services.plural: (Services, Service),
@@ -131,9 +133,12 @@ def _admin_page(url: str) -> dict[str, Any]:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=ADMIN_TIMEOUT_S) as answer:
-            document: dict[str, Any] = codec.decode_document(answer.read())
+            body = answer.read(ADMIN_BYTES_MAX + 1)
+            if len(body) > ADMIN_BYTES_MAX:
+                raise NoAdminPages(f"{url}: the answer is larger than {ADMIN_BYTES_MAX:,} bytes")
+            document: dict[str, Any] = codec.decode_document(body)
             return document
-    except (OSError, ValueError, HTTPException) as error:
+    except (OSError, ValueError, RecursionError, HTTPException) as error:
         raise NoAdminPages(f"{url}: {error}") from error
 
 

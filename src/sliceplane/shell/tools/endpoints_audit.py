@@ -23,6 +23,7 @@ from sliceplane.endpoints_audit.audit import Auditor, confirmed
 from sliceplane.endpoints_audit.judge import FLEETING, key_of
 from sliceplane.endpoints_audit.usage import AuditLogUsage
 from sliceplane.endpoints_audit.verdict import Report, report
+from sliceplane.shell.process.files import opened_lines
 from sliceplane.shell.transport.base import Client, ListPage, Unreachable
 
 PAGE_OBJECTS: Final = 500
@@ -52,7 +53,7 @@ async def read_log(paths: Sequence[Path]) -> AuditLogUsage:
     """Raises ``OSError``."""
     log = AuditLogUsage()
     for path in paths:
-        with await asyncio.to_thread(path.open, "rb") as lines:
+        with opened_lines(path) as lines:
             for number, line in enumerate(lines):
                 log.on_line(line)
                 if number % LINES_PER_TURN == 0:

@@ -22,8 +22,9 @@ from sliceplane.api.scheme import (
     StatefulSets,
 )
 from sliceplane.recorder.elsewhere import NOTICE, lines_of
-from sliceplane.recorder.file import Recording, RecordingError, read_lines
+from sliceplane.recorder.file import FILE_BYTES_MAX, Recording, RecordingError, read_lines
 from sliceplane.recorder.index import Index
+from sliceplane.recorder.reader import UNREADABLE
 from sliceplane.recorder.timeline import Line, Timeline
 from sliceplane.shell.process.flight import PATH, write_file
 from sliceplane.shell.tools.lists import list_whole
@@ -35,8 +36,14 @@ _OBJECTS_MAX: Final = 200
 
 
 async def fetch(client: HttpClient) -> list[bytes]:
-    """The lines of a recording.  Raises what the client raises: ``StatusError``, ``Unreachable``."""
-    return b"".join([portion async for portion in client.download(PATH)]).splitlines(keepends=True)
+    """The lines of a recording.  Raises ``RecordingError`` for one that is too large, and what the client raises:
+    ``StatusError``, ``Unreachable``."""
+    received = bytearray()
+    async for portion in client.download(PATH):
+        received += portion
+        if len(received) > FILE_BYTES_MAX:
+            raise RecordingError(f"what the server sends is larger than {FILE_BYTES_MAX:,} bytes")
+    return bytes(received).splitlines(keepends=True)
 
 
 async def save(client: HttpClient, path: Path) -> Recording:
@@ -71,7 +78,7 @@ async def timeline_lines(client: HttpClient, namespace: str, name: str, since: f
     try:
         timeline = Timeline(Index(recording), namespace, name)
         lines = timeline.lines(since) if timeline.known else []
-    except (ValueError, IndexError, TypeError, AssertionError) as error:
+    except UNREADABLE as error:
         raise RecordingError(f"the recording cannot be read by this version: {error}") from error
     return lines, recording.problem
 

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sliceplane.shell.process.files import opened_lines
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.datadir import DataDir
 from sliceplane.store.backend import REVISIONS_BEYOND
-from sliceplane.store.snapshot import PATH, REVISION_MAX, BadSnapshot, SnapshotReader, restored
+from sliceplane.store.snapshot import LINE_BYTES_MAX, PATH, REVISION_MAX, BadSnapshot, SnapshotReader, restored
 
 if TYPE_CHECKING:
     from sliceplane.shell.transport.http import HttpClient
@@ -142,14 +143,14 @@ def _make_database(folder: DataDir, database: Path, reader: SnapshotReader, revi
 @contextlib.contextmanager
 def _opened(path: Path, name: str) -> Iterator[tuple[SnapshotReader, int]]:
     try:
-        file = path.open("rb")
+        with opened_lines(path, line_bytes_max=LINE_BYTES_MAX) as lines:
+            yield SnapshotReader(lines), lines.size_bytes
+    except BadSnapshot as error:
+        raise SnapshotError(f"{name}: {error}") from error
     except OSError as error:
+        if error.filename != str(path):
+            raise  # of the disk that is restored to
         raise SnapshotError(f"cannot read {name}: {_reason(error)}") from error
-    with file:
-        try:
-            yield SnapshotReader(file), os.fstat(file.fileno()).st_size
-        except BadSnapshot as error:
-            raise SnapshotError(f"{name}: {error}") from error
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from sliceplane.shell.process.files import CREDENTIAL_BYTES_MAX, read_bytes, read_text
 from sliceplane.shell.transport import proxies
 from sliceplane.shell.transport.credentials import API_VERSIONS, Credentials, Exec, Fixed, TokenFile, basic, bearer
 from sliceplane.shell.transport.kubeconfig_files import (
@@ -117,11 +118,11 @@ def in_cluster(folder: str = IN_CLUSTER_FOLDER) -> Connection:
     try:
         host = os.environ["KUBERNETES_SERVICE_HOST"]
         port = os.environ["KUBERNETES_SERVICE_PORT"]
-        (here / "token").read_bytes()
+        read_bytes(here / "token", CREDENTIAL_BYTES_MAX)
     except (KeyError, OSError) as error:
         raise KubeconfigError(f"this is not a pod with a service account: {error}") from error
     try:
-        namespace = (here / "namespace").read_text().strip()
+        namespace = read_text(here / "namespace", CREDENTIAL_BYTES_MAX).strip()
     except OSError:
         namespace = ""
     cluster = ClusterEntry(

@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from sliceplane.shell.process.manifests import BadDocument, config_document
+
 
 class KubeconfigError(Exception):
     """The configuration cannot be used.  The text is a sentence for a person and names the file."""
@@ -133,14 +135,12 @@ def _merged(documents: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     """One file, its lists as dictionaries by name, null members left out, its paths made good."""
-    import yaml
-
     try:
-        document = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        document = config_document(path)
     except OSError as error:
         raise KubeconfigError(f"kubeconfig {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise KubeconfigError(f"kubeconfig {path} is not YAML: {' '.join(str(error).split())}") from error
+    except BadDocument as error:
+        raise KubeconfigError(f"kubeconfig {path} is not YAML: {error}") from error
     if not isinstance(document, dict):
         raise KubeconfigError(f"kubeconfig {path} is incomplete: it holds no members")
     read: dict[str, Any] = {"current-context": document.get("current-context")}

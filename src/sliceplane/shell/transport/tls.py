@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from sliceplane.shell.process.files import CREDENTIAL_BYTES_MAX, read_bytes
 from sliceplane.shell.process.log import get_logger
 
 #: between two looks at the files
@@ -34,7 +35,7 @@ class Pem(msgspec.Struct, frozen=True):
 
     def read(self) -> bytes:
         """Raises ``OSError``."""
-        return self.data or (self.path.read_bytes() if self.path is not None else b"")
+        return self.data or (b"" if self.path is None else read_bytes(self.path, CREDENTIAL_BYTES_MAX))
 
 
 NO_PEM: Final = Pem()

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from sliceplane.shell.process.files import CREDENTIAL_BYTES_MAX, read_bytes
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.connections.newcomers import ConnectionTiming, Newcomers
@@ -140,7 +141,7 @@ def certificate_of(sock: Any) -> Certificate | None:
 def _text(path: Path) -> str:
     """Raises ``StartError``."""
     try:
-        return path.read_text(encoding="ascii", errors="replace")
+        return read_bytes(path, CREDENTIAL_BYTES_MAX).decode("ascii", errors="replace")
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise StartError(f"cannot use the certificate authority {path}: {why}") from error

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ import msgspec
 
 from sliceplane.api.errors import unauthorized
 from sliceplane.registry.types import ANONYMOUS_NAME, AUTHENTICATED, UNAUTHENTICATED, User
+from sliceplane.shell.process.files import read_text
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.start_error import StartError
 
@@ -45,19 +47,17 @@ class Tokens:
         """Raises ``StartError`` if the file cannot be read or a line has fewer than three columns."""
         users: dict[str, User] = {}
         try:
-            with path.open(newline="", encoding="utf-8") as file:
-                for number, row in enumerate(csv.reader(file), 1):
-                    if not row:
-                        continue
-                    if len(row) < 3:
-                        raise StartError(f"token file {path}, line {number}: expected token,user,uid[,groups]")
-                    if not row[0]:
-                        _log.warning("a line of the token file has no token", path=str(path), line=number)
-                        continue
-                    groups = tuple(group.strip() for group in row[3].split(",") if group.strip()) if row[3:] else ()
-                    users[row[0]] = User(name=row[1], uid=row[2], groups=(*groups, AUTHENTICATED))
-        except UnicodeDecodeError as error:
-            raise StartError(f"token file {path}: byte {error.start} is not UTF-8") from error
+            lines = io.StringIO(read_text(path), newline="")
+            for number, row in enumerate(csv.reader(lines), 1):
+                if not row:
+                    continue
+                if len(row) < 3:
+                    raise StartError(f"token file {path}, line {number}: expected token,user,uid[,groups]")
+                if not row[0]:
+                    _log.warning("a line of the token file has no token", path=str(path), line=number)
+                    continue
+                groups = tuple(group.strip() for group in row[3].split(",") if group.strip()) if row[3:] else ()
+                users[row[0]] = User(name=row[1], uid=row[2], groups=(*groups, AUTHENTICATED))
         except (OSError, csv.Error) as error:
             raise StartError(f"cannot read the token file {path}: {error}") from error
         return cls(users)

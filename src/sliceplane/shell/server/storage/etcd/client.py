@@ -21,6 +21,7 @@ import grpc
 import msgspec
 
 from sliceplane.kit.metrics import Family, Metrics
+from sliceplane.shell.process.files import CREDENTIAL_BYTES_MAX, read_bytes
 from sliceplane.shell.server.storage.etcd import wire
 
 #: upstream's buckets of etcd_request_duration_seconds
@@ -209,7 +210,7 @@ def error_of(call: Any, server: str) -> EtcdError:
 
 def _credentials(config: EtcdConfig) -> grpc.ChannelCredentials:
     files = (config.ca_file, config.key_file, config.cert_file)
-    authority, key, certificate = (None if file is None else file.read_bytes() for file in files)
+    authority, key, certificate = (None if file is None else read_bytes(file, CREDENTIAL_BYTES_MAX) for file in files)
     return grpc.ssl_channel_credentials(authority, key, certificate)
 
 

@@ -24,8 +24,8 @@ from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import ServiceAccounts
-from sliceplane.external.registration import FIELD_MANAGER
-from sliceplane.external.rights import account_name
+from sliceplane.external.registration import FIELD_MANAGER, account_name
+from sliceplane.shell.agent.own_files import read_own, write_own
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client, Unreachable
 from sliceplane.shell.transport.credentials import Fixed
@@ -36,6 +36,8 @@ from sliceplane.shell.transport.kubeconfig import Connection
 _RETRY_S: Final = 60.0
 #: servers give no shorter ones (kubernetes.io, "TokenRequest")
 _LIFE_MIN_S: Final = 600.0
+#: bytes; no server takes a longer one
+_TOKEN_MAX: Final = 16 * 1024
 _SUBJECT: Final = "system:serviceaccount:"
 
 _log = get_logger("agent")
@@ -79,7 +81,7 @@ class OwnToken:
         #: tried next when that one is refused
         self._spare = given
         with suppress(OSError):
-            stored = file.read_text(encoding="utf-8").strip()
+            stored = read_own(file, _TOKEN_MAX).strip()
             known = _claims_of(stored)
             if known is not None and known[:2] == claims[:2] and known.ends > claims.ends:
                 self._token = stored
@@ -112,11 +114,8 @@ class OwnToken:
 
     def _keep(self, token: str) -> None:
         self._token = token
-        temporary = self._file.with_suffix(".new")
         try:
-            temporary.touch(mode=0o600)
-            temporary.write_text(token + "\n", encoding="utf-8")
-            temporary.replace(self._file)
+            write_own(self._file, token + "\n")
         except OSError as error:
             _log.warning("the renewed token cannot be kept for the next start", problem=str(error))
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.command("grant", cls=Command, short_help="Print or apply a least-rights account for an agent.", examples=[
     ("see what it may do", "sliceplane agent grant vm-1 --service web --cidr 192.0.2.0/24"),
     ("make it, and a kubeconfig to copy to the machine",
-     "sliceplane agent grant vm-1 --service web --cidr 192.0.2.0/24 --apply --out vm-1.kubeconfig"),
+     "sliceplane agent grant vm-1 --service web --apply --out vm-1.kubeconfig"),
 ])  # fmt: skip
 @click.argument("name", metavar="AGENT")
 @click.option("--service", "services", multiple=True, required=True, metavar="NAME", help="It may serve; repeatable.")

@@ -96,6 +96,13 @@ class ExternalEndpointsController(KeyedController):
             lambda: len(self._judge.held),
         )
 
+        self._metrics.computed(
+            "gauge",
+            "sliceplane_agent_slices_misfit",
+            "Slices of agents that do not fit the grant of their account, and are emptied.",
+            lambda: self._refusals.misfits,
+        )
+
     def samples(self, now: float) -> tuple[Family, ...]:
         return (*super().samples(now), *self._metrics.families())
 

@@ -248,6 +248,10 @@ class AgentRefusals:
         return (self._made.get(self._slices[key].agent, ("", "")), key)
 
     @property
+    def misfits(self) -> int:
+        return sum(bool(known.misfit) for known in self._slices.values())
+
+    @property
     def agents(self) -> tuple[str, ...]:
         """Those that have slices."""
         return tuple(self._by_agent)

@@ -10,7 +10,7 @@ from tests.sim.stage import Stage
 from sliceplane.api.core import Lease
 from sliceplane.api.errors import StatusError, unreachable
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import EndpointSlices, Leases, ServiceAccounts, Services
+from sliceplane.api.scheme import EndpointSlices, Leases, Roles, Services
 from sliceplane.controllers.external_agent import AgentController
 from sliceplane.controllers.external_endpoints import ExternalEndpointsController
 from sliceplane.external.checks import CheckSpec
@@ -121,12 +121,12 @@ class Farm:
         return agent
 
     def grant(self, name: str, *services: str, cidrs: str | None = None, namespace: str = "default") -> None:
-        """The account of an agent, as ``sliceplane agent grant`` makes it."""
+        """The Role of an agent, as ``sliceplane agent grant`` makes it."""
         annotations = {ANNOTATION_SERVICES: ",".join(services or ("web",))}
         if cidrs is not None:
             annotations[ANNOTATION_CIDRS] = cidrs
         head = {"name": f"agent-{name}", "labels": {LABEL_AGENT: name}, "annotations": annotations}
-        self.stage.must("create", ServiceAccounts, namespace, {"metadata": head})
+        self.stage.must("create", Roles, namespace, {"metadata": head})
 
     def wait(self, seconds: float) -> None:
         """Every half second all cores check themselves."""

@@ -12,8 +12,8 @@ from tests.external.farm import Farm
 
 from sliceplane.api.discovery import EndpointPort, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import ObjectMeta
-from sliceplane.api.scheme import EndpointSlices, Leases, Namespaces, Nodes, ServiceAccounts
-from sliceplane.external.grants import AgentGrant, parse_networks, read_grant
+from sliceplane.api.scheme import EndpointSlices, Leases, Namespaces, Nodes, Roles
+from sliceplane.external.grants import AgentGrant, Marks, parse_networks, read_grant
 from sliceplane.external.judge import LeaseJudge
 from sliceplane.external.refusals import PROBES_MAX, AgentRefusals
 from sliceplane.external.registration import (
@@ -99,7 +99,7 @@ def test_an_honest_agent_whose_address_is_not_granted_says_so_and_does_not_alter
     assert 0 < len(writes) <= 4, "it is offered, and taken out, once a minute"
     assert farm.slices()[0]["endpoints"] == []
     annotations = {"agent.sliceplane.dev/cidrs": _CIDR}
-    farm.stage.must("patch", ServiceAccounts, "default", {"metadata": {"annotations": annotations}}, "agent-vm1")
+    farm.stage.must("patch", Roles, "default", {"metadata": {"annotations": annotations}}, "agent-vm1")
     farm.wait_until(lambda: farm.is_ready(_A), 70)
 
 
@@ -343,15 +343,32 @@ def test_a_slice_of_many_places_is_emptied_before_it_is_indexed(ports: int, addr
     assert farm.slices()[0]["endpoints"] == []
 
 
+def _marks(agent: str, **annotations: str) -> Marks:
+    return Marks({LABEL_AGENT: agent}, {f"agent.sliceplane.dev/{name}": value for name, value in annotations.items()})
+
+
 def test_a_grant_is_bounded_whatever_its_annotations_say() -> None:
     services = ",".join(f"s{number}" for number in range(10_000))
-    grant = read_grant(
-        "default",
-        "agent-vm1",
-        {LABEL_AGENT: "vm1"},
-        {"agent.sliceplane.dev/services": f"Bad Name,{'x' * 99},{services}"},
-    )
+    role = _marks("vm1", services=f"Bad Name,{'x' * 99},{services}", cidrs=",".join(["192.0.2.0/24"] * 1000))
+    grant = read_grant("default", "agent-vm1", role, None)
     assert grant is not None
     assert 60 <= len(grant.services or ()) <= 64
-    assert read_grant("default", "agent-vm1", {LABEL_AGENT: "vm2"}, {}) is None, "the account is not vm2's"
-    assert read_grant("default", "other", {LABEL_AGENT: "vm1"}, {}) is None
+    assert len(grant.networks or ()) <= 64
+
+
+def test_a_grant_is_the_role_which_an_editor_cannot_write() -> None:
+    role = _marks("vm1", services="web", cidrs="192.0.2.0/24")
+    wider = _marks("vm1", services="web,bank", cidrs="0.0.0.0/0")
+    grant = read_grant("default", "agent-vm1", role, None)
+    assert read_grant("default", "agent-vm1", role, wider) == grant
+    assert read_grant("default", "agent-vm1", role, Marks({}, {})) == grant, "an account that was made anew"
+    assert read_grant("default", "agent-vm1", _marks("vm1", services="web"), wider) == AgentGrant(
+        "default", "vm1", ("web",), None
+    )
+
+
+def test_a_grant_of_an_earlier_version_has_its_networks_on_the_account() -> None:
+    grant = read_grant("default", "agent-vm1", _marks("vm1"), _marks("vm1", cidrs="192.0.2.0/24"))
+    assert grant == AgentGrant("default", "vm1", None, parse_networks(["192.0.2.0/24"]))
+    for label, name in (("vm2", "agent-vm1"), ("vm1", "other"), ("", "agent-")):
+        assert read_grant("default", name, _marks(label, services="web"), _marks(label)) is None, "it is not its Role"

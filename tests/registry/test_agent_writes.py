@@ -16,6 +16,7 @@ from sliceplane.api.scheme import (
     Leases,
     Namespaces,
     Resource,
+    Roles,
     ServiceAccounts,
     by_kind,
 )
@@ -52,7 +53,7 @@ class Agent:
     def grant(self, **annotations: str) -> None:
         named = {f"agent.sliceplane.dev/{name}": value for name, value in annotations.items()}
         head = {"name": "agent-vm-1", "labels": {LABEL_AGENT: "vm-1"}, "annotations": named}
-        self.api.create(ServiceAccounts, {"metadata": head})
+        self.api.create(Roles, {"metadata": head})
 
     def write(self, verb: str, resource: Resource, name: str, document: Any, namespace: str = "default") -> Any:
         api = self.api
@@ -252,6 +253,32 @@ def test_a_grant_that_names_no_services_is_bound_by_names(api: Api) -> None:
     agent.write("apply", EndpointSlices, NAME, document(address="10.99.99.99"))
     said = agent.refusal("merge", EndpointSlices, NAME, {"metadata": {"labels": {SERVICE: "bank"}}})
     assert said == f"the name of a slice of agent default/vm-1 and its label {SERVICE} must stand for one Service"
+
+
+def test_an_editor_of_the_namespace_cannot_widen_a_grant(agent: Agent) -> None:
+    """Editors may write ServiceAccounts, and get tokens of them; a Role takes its rules in one's own hands."""
+    api = agent.api
+    rules = [
+        {
+            "apiGroups": ["discovery.k8s.io"],
+            "resources": ["endpointslices"],
+            "verbs": ["patch"],
+            "resourceNames": [NAME],
+        }
+    ]
+    api.patch(Roles, "agent-vm-1", {"rules": rules})
+    wider = {"metadata": {"annotations": {"agent.sliceplane.dev/cidrs": "0.0.0.0/0"}}}
+    account = {"metadata": {"name": "agent-vm-1", "labels": {LABEL_AGENT: "vm-1"}, **wider["metadata"]}}
+    api.create(ServiceAccounts, account)
+    assert "10.1.1.1 is not among" in agent.refusal("create", EndpointSlices, NAME, document(address="10.1.1.1"))
+    everything = [{"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles"], "verbs": ["patch", "get"]}]
+    api.create(ClusterRoles, {"metadata": {"name": "edits-roles"}, "rules": everything})
+    subject = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "eve"}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edits-roles"}
+    api.create(ClusterRoleBindings, {"metadata": {"name": "eve"}, "roleRef": reference, "subjects": [subject]})
+    agent.user = User(name="eve", groups=(AUTHENTICATED,))
+    with pytest.raises(StatusError, match="attempting to grant RBAC permissions not currently held"):
+        agent.write("merge", Roles, "agent-vm-1", wider)
 
 
 def test_other_accounts_write_as_before(agent: Agent) -> None:

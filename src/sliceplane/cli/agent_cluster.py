@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from sliceplane.cli.options import Command
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
-    from sliceplane.shell.agent.granting import Grant
+    from sliceplane.api.meta import Document
     from sliceplane.shell.agent.listing import ListedAgent
     from sliceplane.shell.transport.base import Client
 
@@ -31,10 +30,11 @@ if TYPE_CHECKING:
 @click.option("--cidr", "cidrs", multiple=True, metavar="CIDR", help="Its addresses must be of these networks.")
 @click.option("--see-nodes", is_flag=True, help="It may ask whether nodes have followed its drain.")
 @click.option(
-    "--policy/--no-policy",
-    "with_policies",
-    default=None,
-    help="With ValidatingAdmissionPolicies for its slices and its Lease.  [default: if the server has that kind]",
+    "--policy",
+    type=click.Choice(("auto", "always", "never")),
+    default="auto",
+    show_default=True,
+    help="With ValidatingAdmissionPolicies for its slices and its Lease; auto: if the server has that kind.",
 )
 @click.option("--apply", "applies", is_flag=True, help="Apply it, and print a kubeconfig instead.")
 @click.option(
@@ -64,24 +64,22 @@ def grant(*, name: str, kubeconfig: Path | None, context: str | None, out: Path 
     space = flags["namespace"] or connection.namespace
     wanted = Grant(name, space, flags["services"], flags["cidrs"], flags["see_nodes"])
     attempt(lambda: wanted.documents(with_policies=False), NoGrant, exit_code=64)
-    with_policies = flags["with_policies"]
-    if with_policies is None:
-
-        async def look(client: Client, _: str) -> bool:
-            return await serves_policies(client)
-
-        with_policies = ask(kubeconfig, context, look)
-        if not with_policies and flags["applies"]:
-            click.echo(f"Note: {NO_POLICY}", err=True)
+    with_policies = flags["policy"] == "always"
+    note = ""
+    if flags["policy"] == "auto":
+        with_policies = ask(kubeconfig, context, lambda client, _: serves_policies(client))
+        note = "" if with_policies else NO_POLICY
     if not flags["applies"]:
-        show(_printed(wanted, with_policies=with_policies), exit_code=NO_ANSWER)
+        show(_printed(wanted.documents(with_policies=with_policies), note), exit_code=NO_ANSWER)
         return
+    if note:
+        click.echo(f"Note: {note}", err=True)
 
     async def work(client: Client, _: str) -> str:
         return await apply_grant(client, connection, wanted, flags["duration_s"], with_policies=with_policies)
 
     if out is None:
-        problem = readers_of_output(sys.stdout.fileno())
+        problem = readers_of_output(1)
         if problem:
             click.echo(f"Warning: {problem}; write it with --out FILE, or run umask 077 first", err=True)
         show(ask(kubeconfig, context, work, NoGrant).rstrip(), exit_code=NO_ANSWER)
@@ -103,14 +101,11 @@ def _write(out: Path, make: Callable[[], str], *, overwrite: bool) -> None:
         fail(f"cannot write {out}: {error.strerror or error}")
 
 
-def _printed(wanted: Grant, *, with_policies: bool) -> str:
+def _printed(documents: tuple[Document, ...], note: str) -> str:
     import yaml
 
-    from sliceplane.shell.agent.granting import NO_POLICY
-
-    documents = wanted.documents(with_policies=with_policies)
     text: str = yaml.safe_dump_all(documents, sort_keys=False).rstrip()
-    return text if with_policies else f"# {NO_POLICY}\n{text}"
+    return f"# {note}\n{text}" if note else text
 
 
 @click.command("list", cls=Command, short_help="List agents and their endpoints, as the cluster knows them.")

@@ -31,14 +31,14 @@ from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Lease, Node, Pod, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object, is_newer
-from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, ServiceAccounts, ServiceCIDRs, Services
+from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Roles, ServiceAccounts, ServiceCIDRs, Services
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Selection, Write, condition_write
 from sliceplane.controllers.keyed import KeyedController
-from sliceplane.external.grants import agent_of_lease, lease_misfit, read_grant
+from sliceplane.external.grants import Marks, agent_of_account, agent_of_lease, lease_misfit, read_grant
 from sliceplane.external.judge import ABSENT, LeaseJudge
 from sliceplane.external.notices import HoldNotices
 from sliceplane.external.refusals import AgentRefusals
-from sliceplane.external.registration import LABEL_AGENT, account_name, lease_duration_s, lease_name
+from sliceplane.external.registration import LABEL_AGENT, lease_duration_s, lease_name
 from sliceplane.external.roster import AgentRoster
 from sliceplane.external.withdrawal import lease_end, refusal, shown_refusal, withdrawal
 from sliceplane.informer.cache import Change
@@ -69,6 +69,7 @@ class ExternalEndpointsController(KeyedController):
                     Selection(EndpointSlices),
                     Selection(Services),
                     Selection(Pods),
+                    Selection(Roles, label_selector=LABEL_AGENT),
                     Selection(ServiceAccounts, label_selector=LABEL_AGENT),
                     Selection(ServiceCIDRs),
                     Selection(Nodes),
@@ -83,6 +84,8 @@ class ExternalEndpointsController(KeyedController):
         #: those that fit their names
         self._leases: dict[str, Lease] = {}
         self._services: dict[str, Service] = {}
+        #: of Roles and ServiceAccounts of agents, by ``namespace/name`` and resource
+        self._marks: dict[str, dict[str, Marks]] = {}
         #: agents that are lost -> since when
         self._lost: dict[str, float] = {}
         self._notices = HoldNotices(self._judge, self._refusals.services_of)
@@ -132,8 +135,8 @@ class ExternalEndpointsController(KeyedController):
                 touched = self._refusals.on_range(f"the cluster IPs of ServiceCIDR {cidr.metadata.name}", cidrs)
             case Node() as node:
                 touched = self._on_node(node, is_there=change.new is not None)
-            case account:  # a ServiceAccount
-                touched = self._on_account(account, is_there=change.new is not None, now=now)
+            case granting:  # a Role or a ServiceAccount
+                touched = self._on_grant(change.resource, granting, is_there=change.new is not None, now=now)
         self._enqueue_agents(touched, now)
 
     def _enqueue_agents(self, slice_keys: Iterable[str], now: float) -> None:
@@ -199,15 +202,19 @@ class ExternalEndpointsController(KeyedController):
             self.enqueue(owner, now)
         return touched
 
-    def _on_account(self, account: Object, *, is_there: bool, now: float) -> list[str]:
-        meta = account.metadata
-        agent = (meta.labels or {}).get(LABEL_AGENT, "")
-        if meta.name != account_name(agent):
-            return []
-        key = f"{meta.namespace}/{agent}"
-        grant = read_grant(meta.namespace, meta.name, meta.labels, meta.annotations) if is_there else None
-        self._refusals.on_grant(key, grant)
-        slice_keys = dict.fromkeys((*self._refusals.slices_of(key), *self._roster.on_grant(key, grant)))
+    def _on_grant(self, resource: str, granting: Object, *, is_there: bool, now: float) -> list[str]:
+        meta = granting.metadata
+        key = f"{meta.namespace}/{meta.name}"
+        marks = self._marks.setdefault(key, {})
+        marks.pop(resource, None)
+        if is_there:
+            marks[resource] = Marks(meta.labels or {}, meta.annotations or {})
+        elif not marks:
+            del self._marks[key]
+        grant = read_grant(meta.namespace, meta.name, marks.get(Roles.key), marks.get(ServiceAccounts.key))
+        agent = f"{meta.namespace}/{agent_of_account(meta.name)}"
+        self._refusals.on_grant(agent, grant)
+        slice_keys = dict.fromkeys((*self._refusals.slices_of(agent), *self._roster.on_grant(agent, grant)))
         return [touched for slice_key in slice_keys for touched in self._attribute(slice_key, now)]
 
     def _on_node(self, node: Node, *, is_there: bool) -> tuple[str, ...]:

@@ -1,9 +1,13 @@
 """The grant of an agent's account, and the slices and Leases that fit it.
 
-An administrator writes the grant: a ServiceAccount ``agent-NAME`` with the label ``agent.sliceplane.dev/name: NAME``
-and two annotations, the Services and the networks of the agent.  RBAC binds the *names* of its slices and its Lease
-(``external.rights``).  A name stands for one Service, one agent and one family (``registration.slice_name``), so labels
-that say anything else are wrong, whoever reads them: an agent writes its labels itself.
+The grant is the Role ``agent-NAME`` with the label ``agent.sliceplane.dev/name: NAME``: its rules bind the *names* of
+slices and Lease (``external.rights``), two annotations record the Services and the networks.  It is not the
+ServiceAccount, which every editor of a namespace may write: who writes a Role must hold its rules (kubernetes.io,
+"Using RBAC Authorization", "Restrictions on role creation or update").  Grants of earlier versions have their networks
+on the ServiceAccount alone, and are read from there.
+
+A name of a slice stands for one Service, one agent and one family (``registration.slice_name``), so labels that say
+anything else are wrong, whoever reads them: an agent writes its labels itself.
 
 ``slice_misfit`` and ``lease_misfit`` are the same rules for the three places that apply them: admission of our own
 server, the controller of external endpoints, and (as CEL, ``external.policies``) a ValidatingAdmissionPolicy.
@@ -12,7 +16,7 @@ server, the controller of external endpoints, and (as CEL, ``external.policies``
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -86,25 +90,35 @@ class WrittenSlice(msgspec.Struct, frozen=True):
         return self.labels.get(LABEL_SERVICE_NAME, "")
 
 
-def read_grant(
-    namespace: str, name: str, labels: Mapping[str, str] | None, annotations: Mapping[str, str] | None
-) -> AgentGrant | None:
-    """The grant of a ServiceAccount; ``None`` if it is no agent's."""
-    agent = (labels or {}).get(LABEL_AGENT, "")
-    if not agent or name != account_name(agent):
+class Marks(NamedTuple):
+    """Labels and annotations of a Role or a ServiceAccount."""
+
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+
+def read_grant(namespace: str, name: str, role: Marks | None, account: Marks | None) -> AgentGrant | None:
+    """The grant of the ServiceAccount *name*; ``None`` if it is no agent's.  *role*: of the same name."""
+    role, account = (marks if _is_agents(marks, name) else None for marks in (role, account))
+    marks = role or account
+    if marks is None:
         return None
-    annotations = annotations or {}
-    services = _entries(annotations.get(ANNOTATION_SERVICES))
-    if services is not None:
+    services = None
+    if role is not None and ANNOTATION_SERVICES in role.annotations:
+        services = _entries(role.annotations[ANNOTATION_SERVICES])
         services = tuple(service for service in services if not check_dns_label(service))
-    cidrs = _entries(annotations.get(ANNOTATION_CIDRS))
-    networks = None if cidrs is None else parse_networks(cidrs)
-    return AgentGrant(namespace, agent, services, networks)
+        cidrs = role.annotations.get(ANNOTATION_CIDRS)
+    else:
+        cidrs = account.annotations.get(ANNOTATION_CIDRS) if account is not None else None
+    networks = None if cidrs is None else parse_networks(_entries(cidrs))
+    return AgentGrant(namespace, marks.labels[LABEL_AGENT], services, networks)
 
 
-def _entries(text: str | None) -> tuple[str, ...] | None:
-    if text is None:
-        return None
+def _is_agents(marks: Marks | None, name: str) -> bool:
+    return marks is not None and name == account_name(marks.labels.get(LABEL_AGENT, "") or "-")
+
+
+def _entries(text: str) -> tuple[str, ...]:
     return tuple(entry for part in text.split(",", GRANT_ENTRIES_MAX) if (entry := part.strip()))[:GRANT_ENTRIES_MAX]
 
 
@@ -152,6 +166,11 @@ def agent_of_labels(written: WrittenSlice) -> str:
         return ""
     names = (slice_name(written.service, agent, family) for family in FAMILIES)
     return agent if written.service and written.name in names else ""
+
+
+def agent_of_account(name: str) -> str:
+    """The agent whose ServiceAccount and Role have that name; "" for others."""
+    return agent_of_lease(name)  # the names are alike
 
 
 def agent_of_lease(name: str) -> str:

@@ -30,9 +30,9 @@ FIELD_MANAGER: Final = "sliceplane-agent"
 LABEL_AGENT: Final = "agent.sliceplane.dev/name"
 ANNOTATION_STATE: Final = "agent.sliceplane.dev/state"
 ANNOTATION_REFUSED: Final = "agent.sliceplane.dev/refused"
-#: of a ServiceAccount: the Services of its agent, with commas between them
+#: of a Role: the Services of its agent, with commas between them
 ANNOTATION_SERVICES: Final = "agent.sliceplane.dev/services"
-#: of a ServiceAccount: networks that its agent may use, with commas between them
+#: of a Role: networks that its agent may use, with commas between them
 ANNOTATION_CIDRS: Final = "agent.sliceplane.dev/cidrs"
 #: of a Service: what is held of it is given up; any new value asks for it once
 ANNOTATION_RELEASE: Final = "agent.sliceplane.dev/release"

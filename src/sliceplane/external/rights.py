@@ -6,7 +6,7 @@ selector ``metadata.name`` (kubernetes.io, "Using RBAC Authorization", "Referrin
 
 It may ask for tokens of its own: a short one that is copied to a machine is renewed there.
 
-Labels and addresses of slices are beyond RBAC.  Annotations of the account record which Services and networks belong to
+Labels and addresses of slices are beyond RBAC.  Annotations of the Role record which Services and networks belong to
 the agent; our server's admission and controllers read them (``external.grants``), and ValidatingAdmissionPolicies say
 the same to other API servers (``external.policies``).
 """
@@ -55,9 +55,11 @@ def grants(
         _rule("", "services", ["get", "list", "watch"], *services),
         _rule("", "serviceaccounts/token", ["create"], name),
     ]
+    granting = {**metadata, "annotations": annotations}
     documents: list[Document] = [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {**metadata, "annotations": annotations}},
-        {"apiVersion": _RBAC, "kind": "Role", "metadata": metadata, "rules": rules},
+        # The Role is what is read; controllers of earlier versions read the networks here.
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": granting},
+        {"apiVersion": _RBAC, "kind": "Role", "metadata": granting, "rules": rules},
         _binding("RoleBinding", metadata, "Role", name, namespace),
     ]
     if sees_nodes:

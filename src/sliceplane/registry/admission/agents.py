@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from sliceplane.api.errors import forbidden
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import EndpointSlices, Leases, ServiceAccounts
-from sliceplane.external.grants import AgentGrant, lease_misfit, read_grant, read_slice_document, slice_misfit
+from sliceplane.api.scheme import EndpointSlices, Leases, Roles, ServiceAccounts
+from sliceplane.external.grants import AgentGrant, Marks, lease_misfit, read_grant, read_slice_document, slice_misfit
 from sliceplane.external.registration import ANNOTATION_REFUSED, LABEL_AGENT, account_name
 from sliceplane.registry.authentication.bearer import USER_PREFIX
 from sliceplane.registry.documents import document_of
@@ -50,10 +50,15 @@ def _grant_of(store: Store, user: User) -> AgentGrant | None:
     namespace, _, name = user.name.removeprefix(USER_PREFIX).partition(":")
     if not name.startswith(_ACCOUNT_PREFIX):
         return None
-    record = store.latest(Key(ServiceAccounts.storage_key, namespace, name))
+    role, account = (_marks(store, Key(kind.storage_key, namespace, name)) for kind in (Roles, ServiceAccounts))
+    return read_grant(namespace, name, role, account)
+
+
+def _marks(store: Store, key: Key) -> Marks | None:
+    record = store.latest(key)
     if record is None or LABEL_AGENT not in record.labels:
         return None
-    return read_grant(namespace, name, record.labels, document_of(record)["metadata"].get("annotations"))
+    return Marks(record.labels, document_of(record)["metadata"].get("annotations") or {})
 
 
 def _slice_problem(grant: AgentGrant, new: Document, old: Document | None) -> str:

@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import resource
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from benchmarks.tools.process import PlaneProcess
+import yaml
+from benchmarks.tools.process import PlaneProcess, child_environment
 from tests.attack.harness import Attack, Figure, admin_context, alive, anonymous_context
 from tests.attack.rights import Client
 
@@ -40,6 +44,7 @@ WITHDRAWN_SECONDS_MAX = 9.0
 PATIENCE_SECONDS = 12.0
 STRANGERS, SCANNED_PORTS = 8, 20
 _POLL_S = 0.1
+_START_SECONDS_MAX = 4.0
 
 
 @dataclass(slots=True)
@@ -291,10 +296,88 @@ async def port_scan(folder: Path) -> Sequence[Figure]:
             )
 
 
+#: what somebody put into the state folder, or made of it
+_PLANTED: tuple[str, ...] = ("token-fifo", "token-huge", "identity-fifo", "lock-link", "new-token-link", "open-folder")
+
+
+def _plant(what: str, state: Path, victim: Path) -> None:
+    match what:
+        case "token-fifo":
+            os.mkfifo(state / "vm-1.token")
+        case "token-huge":
+            (state / "vm-1.token").touch()
+            os.truncate(state / "vm-1.token", 8 << 30)
+        case "identity-fifo":
+            os.mkfifo(state / "host-id")
+        case "lock-link":
+            (state / "vm-1.lock").symlink_to(victim)
+        case "new-token-link":
+            (state / "vm-1.new").symlink_to(victim)
+        case "open-folder":
+            state.chmod(0o777)
+
+
+def _limit_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+
+
+async def state_folder(folder: Path) -> Sequence[Figure]:
+    victim = folder / "victim"
+    hung = changed = crashed = 0
+    async with attacked(folder) as scene:
+        kubeconfig = yaml.safe_load(scene.plane.kubeconfig.read_text())
+        token = scene.agent.session.headers["authorization"].removeprefix("Bearer ")
+        kubeconfig["users"][0]["user"] = {"token": token}
+        (folder / "vm-1.kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+        for what in _PLANTED:
+            victim.write_text("precious")
+            state = folder / what
+            state.mkdir(mode=0o700)
+            _plant(what, state, victim)
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "sliceplane", "agent", "register", "web", "--name", "vm-1"),
+                *(
+                    "--address",
+                    NOBODY,
+                    "--port",
+                    "8080",
+                    "--kubeconfig",
+                    str(folder / "vm-1.kubeconfig"),
+                    "--drain",
+                    "0",
+                ),
+                env=child_environment() | {"STATE_DIRECTORY": str(state), "XDG_RUNTIME_DIR": str(state)},
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                preexec_fn=_limit_memory,
+            )
+            assert process.stdout is not None
+            try:  # a line of a running agent, or its end
+                async with asyncio.timeout(_START_SECONDS_MAX):
+                    await process.stdout.readline()
+            except TimeoutError:
+                hung += 1
+                process.kill()
+            else:
+                await asyncio.sleep(0.5)  # the token is renewed at the start
+                if process.returncode is None:
+                    process.terminate()
+            _, errors = await process.communicate()
+            crashed += b"Traceback" in errors
+            changed += victim.read_text() != "precious"
+        return (
+            Figure("agents that hang at their start", hung, f"of {len(_PLANTED)}", 0),
+            Figure("agents that end in a traceback", crashed, f"of {len(_PLANTED)}", 0),
+            Figure("files behind links that were changed", changed, "files", 0),
+            alive(scene.plane),
+        )
+
+
 ATTACKS = (
     Attack("agents-labels", "an agent's account writes other labels and addresses than its grant has", labels),
     Attack("agents-foreign-labels", "the same where the API server lets it in", foreign),
     Attack("agents-relabelled-lease", "an agent's Lease with the label of another agent", relabelled_lease),
     Attack("agents-mass-hold", "Leases of another namespace that fall silent together", mass_hold),
+    Attack("agents-state-folder", "links, FIFOs and gigabytes where an agent keeps its state", state_folder),
     Attack("agents-port-scan", "agents that are held, whose ports the control plane probes", port_scan),
 )

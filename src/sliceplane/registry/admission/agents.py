@@ -22,6 +22,7 @@ from sliceplane.store.mvcc import Store
 from sliceplane.store.types import Key
 
 _ACCOUNT_PREFIX = account_name("")
+_CHECKED = frozenset({EndpointSlices.storage_key, Leases.storage_key})
 
 
 def check_agent_write(store: Store, user: User, target: Target, new: Document, old: Document | None) -> None:
@@ -30,13 +31,13 @@ def check_agent_write(store: Store, user: User, target: Target, new: Document, o
     Other kinds and other users are passed over.  Raises the 403 ``StatusError``.
     """
     resource = target.resource
-    if resource not in (EndpointSlices, Leases):
+    if resource.storage_key not in _CHECKED:
         return
     grant = _grant_of(store, user)
     if grant is None:
         return
     head = new["metadata"]
-    if resource is Leases:
+    if resource.storage_key == Leases.storage_key:
         why = lease_misfit(grant.agent, head.get("name", ""), head.get("labels"))
     else:
         why = _slice_problem(grant, new, old)

@@ -10,11 +10,17 @@ from tests.sim.stage import Stage
 from sliceplane.api.core import Lease
 from sliceplane.api.errors import StatusError, unreachable
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import EndpointSlices, Leases, Services
+from sliceplane.api.scheme import EndpointSlices, Leases, Roles, Services
 from sliceplane.controllers.external_agent import AgentController
 from sliceplane.controllers.external_endpoints import ExternalEndpointsController
 from sliceplane.external.checks import CheckSpec
-from sliceplane.external.registration import AgentPort, Registration
+from sliceplane.external.registration import (
+    ANNOTATION_CIDRS,
+    ANNOTATION_SERVICES,
+    LABEL_AGENT,
+    AgentPort,
+    Registration,
+)
 from sliceplane.external.tenure import AgentConfig, LeaseTerms
 from sliceplane.kit.rng import Rng
 from sliceplane.sim.network import Answer, Network
@@ -114,6 +120,14 @@ class Farm:
         agent.start()
         return agent
 
+    def grant(self, name: str, *services: str, cidrs: str | None = None, namespace: str = "default") -> None:
+        """The Role of an agent, as ``sliceplane agent grant`` makes it."""
+        annotations = {ANNOTATION_SERVICES: ",".join(services or ("web",))}
+        if cidrs is not None:
+            annotations[ANNOTATION_CIDRS] = cidrs
+        head = {"name": f"agent-{name}", "labels": {LABEL_AGENT: name}, "annotations": annotations}
+        self.stage.must("create", Roles, namespace, {"metadata": head})
+
     def wait(self, seconds: float) -> None:
         """Every half second all cores check themselves."""
         end = self.sim.agenda.now + seconds
@@ -138,6 +152,11 @@ class Farm:
                 if address in endpoint["addresses"]:
                     return dict(endpoint["conditions"])
         return None
+
+    def conditions_of(self, name: str) -> Document:
+        """Of the one endpoint of the slice *name*."""
+        (stored,) = (stored for stored in self.slices() if stored["metadata"]["name"] == name)
+        return dict(stored["endpoints"][0]["conditions"])
 
     def is_ready(self, address: str) -> bool:
         conditions = self.conditions(address)

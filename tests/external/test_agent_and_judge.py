@@ -406,6 +406,7 @@ def test_of_a_thousand_agents_six_hundred_are_cut_off_and_return_and_then_do_not
 
 def test_of_those_that_are_held_one_whose_ports_refuse_goes_at_once() -> None:
     farm = Farm()
+    farm.grant("vm3", cidrs="192.0.2.0/24")
     agents = _many(farm, 10)
     farm.sim.server.refusing.add("192.0.2.3")
     for agent in agents[:6]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from sliceplane.external.agent_file import AgentFileError, read_agent_file
 from sliceplane.external.checks import CheckSpec
 from sliceplane.external.registration import AgentPort, Registration, conditions, slice_name
 from sliceplane.external.rights import grants
+from sliceplane.kit.ip import FAMILIES
 
 
 def _made(**more: object) -> Registration:
@@ -80,6 +83,12 @@ def test_conditions(state: str, publish: bool, expected: tuple[bool, bool, bool]
 def test_names_of_slices_are_told_apart() -> None:
     names = {slice_name(service, agent, "IPv4") for service, agent in (("a-b", "c"), ("a", "b-c"), ("a-b-c", "d"))}
     assert len(names) == 3
+    # the hash in a name could be the name of another agent
+    hashed = slice_name("a", "b-c", "IPv4").split("-")[3]
+    assert slice_name("a-b-c", hashed, "IPv4") != slice_name("a", "b-c", "IPv4")
+    words = [*"abc", *("-".join(pair) for pair in product("abc", repeat=2)), hashed]
+    every = [slice_name(service, agent, family) for service, agent, family in product(words, words, FAMILIES)]
+    assert len(set(every)) == len(every)
     assert len(slice_name("s" * 63, "a-" + "b" * 61, "IPv6")) <= 253
 
 
@@ -89,9 +98,28 @@ def test_rights_end_at_names() -> None:
     assert all(rule["resourceNames"] for rule in role["rules"])
     assert role["rules"][0]["resourceNames"] == ["agent-vm1"]
     assert role["rules"][1]["resourceNames"] == ["web-vm1-4", "web-vm1-6"]
-    assert documents[0]["metadata"]["annotations"] == {"agent.sliceplane.dev/cidrs": "192.0.2.0/24"}
-    (policy,) = (document for document in documents if document["kind"] == "ValidatingAdmissionPolicy")
-    assert "cidr('192.0.2.0/24').containsIP(ip(address))" in policy["spec"]["validations"][0]["expression"]
+    assert documents[0]["metadata"]["annotations"] == {
+        "agent.sliceplane.dev/services": "web",
+        "agent.sliceplane.dev/cidrs": "192.0.2.0/24",
+    }
+    slices, lease = (document for document in documents if document["kind"] == "ValidatingAdmissionPolicy")
+    assert "cidr('192.0.2.0/24').containsIP(ip(address))" in slices["spec"]["validations"][-1]["expression"]
+    assert "object.metadata.name == 'agent-vm1'" in lease["spec"]["validations"][0]["expression"]
+    unbound = grants("vm1", "shop", ("web",))
+    assert sum(document["kind"] == "ValidatingAdmissionPolicy" for document in unbound) == 2, "labels are checked, too"
+    assert not any("Policy" in document["kind"] for document in grants("vm1", "shop", ("web",), with_policies=False))
+
+
+def test_names_of_policies_are_told_apart() -> None:
+    """Policies have no namespace: two agents must never share one."""
+    agents = [("x", "y-agent-z"), ("x-agent-y", "z"), ("x", "agent-y"), ("x-agent", "y"), ("x", "y")]
+    names = [
+        document["metadata"]["name"]
+        for namespace, agent in agents
+        for document in grants(agent, namespace, ("web",))
+        if document["kind"] == "ValidatingAdmissionPolicy"
+    ]
+    assert len(set(names)) == 2 * len(agents)
 
 
 _FILE = b"""

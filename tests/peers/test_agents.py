@@ -107,11 +107,15 @@ def _grant(town: AgentTown, agent: str) -> Path:
 
 
 def _a_stolen_account_is_worth_little(town: AgentTown) -> None:
-    """kube-apiserver says no: to other names by RBAC, to other addresses by the policy."""
+    """kube-apiserver says no: to other names by RBAC, to other labels and addresses by the policies."""
     stolen = town.machines[0].kubeconfig
 
     def slice_of(name: str, address: str) -> dict[str, Any]:
-        labels = {"kubernetes.io/service-name": "web", "endpointslice.kubernetes.io/managed-by": "agent.sliceplane.dev"}
+        labels = {
+            "kubernetes.io/service-name": "web",
+            "endpointslice.kubernetes.io/managed-by": "agent.sliceplane.dev",
+            "agent.sliceplane.dev/name": "vm1",
+        }
         endpoint = {"addresses": [address], "conditions": {"ready": True}}
         return {
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": name, "labels": labels},
@@ -138,6 +142,16 @@ def _a_stolen_account_is_worth_little(town: AgentTown) -> None:
     elsewhere = slice_of("web-vm1-4", "10.66.0.1")
     until(lambda: refusal(elsewhere, "--dry-run=server"), lambda said: "may use addresses of" in said)
     assert "may use addresses of" in refusal(elsewhere)
+    for label, value in (
+        ("kubernetes.io/service-name", "bank"),
+        ("endpointslice.kubernetes.io/managed-by", "me"),
+        ("agent.sliceplane.dev/name", "vm2"),
+    ):
+        relabelled = slice_of("web-vm1-4", "10.79.1.1")
+        relabelled["metadata"]["labels"][label] = value
+        assert "ValidatingAdmissionPolicy" in refusal(relabelled), label
+    lease = {**lease, "metadata": {"name": "agent-vm1", "labels": {"agent.sliceplane.dev/name": "vm2"}}}
+    until(lambda: refusal(lease, "--dry-run=server"), lambda said: "writes the Lease agent-vm1" in said)
     assert town.slices() == {}
 
 

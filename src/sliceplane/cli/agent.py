@@ -32,7 +32,7 @@ _agent_options = with_options(
     click.option("--zone", default="", metavar="ZONE", help="Where it runs, for Services that prefer what is near."),
     click.option("--node-name", default="", metavar="NODE", help="Of the node proxy that runs on this machine."),
     click.option("--lease", "lease_s", type=DurationType(), default="15s", show_default=True,
-        help="An agent that is silent for so long is withdrawn."),
+        help="An agent that is silent for so long is withdrawn: 1s to 5m."),
     click.option("--drain", "drain_s", type=DurationType(), default="10s", show_default=True,
         help="At the end wait so long at most until no node sends to the process any more."),
     click.option("--stop-timeout", "stop_s", type=DurationType(), default="30s", show_default=True,
@@ -180,9 +180,13 @@ def _serve(flags: dict[str, Any], command: tuple[str, ...], read: Any, path: Pat
     from sliceplane.shell.agent.program import AgentOptions
     from sliceplane.shell.agent.start import serve
 
+    try:
+        terms = LeaseTerms(lease_s=flags["lease_s"], takeover=flags["takeover"])
+    except ValueError as error:
+        raise click.UsageError(f"--lease: {error}") from error
     options = AgentOptions(
         command=command,
-        terms=LeaseTerms(lease_s=flags["lease_s"], takeover=flags["takeover"]),
+        terms=terms,
         drain_s=flags["drain_s"],
         stop_s=flags["stop_s"],
         create_service=flags.get("create_service", False),

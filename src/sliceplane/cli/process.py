@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -126,6 +127,12 @@ def notify(state: str) -> None:
         try:
             manager.sendto(state.encode(), f"\0{address[1:]}" if address.startswith("@") else address)
         except OSError as error:
-            from sliceplane.shell.process.log import get_logger
+            _warn_of_manager(str(error))
 
-            get_logger("cli").warning("the service manager was not told", state=state, problem=str(error))
+
+@lru_cache(maxsize=16)
+def _warn_of_manager(problem: str) -> None:
+    """Once for each problem: a watchdog is told several times a second."""
+    from sliceplane.shell.process.log import get_logger
+
+    get_logger("cli").warning("the service manager was not notified", problem=problem)

@@ -45,6 +45,8 @@ from sliceplane.kit.rng import Rng
 
 #: while the API is away it is asked at least this often, so that the agent is the first to be heard when it is back
 BACKOFF: Final = Backoff(base_s=0.2, cap_s=5.0, jitter=0.2)
+#: an endpoint that the grant does not allow is offered again after this: the grant may have been changed
+REFUSED_RETRY_S: Final = 60.0
 Phase = Literal["serving", "draining", "stopping"]
 
 
@@ -92,6 +94,8 @@ class AgentController(KeyedController):
         #: what was applied last to a slice, and the version that came of it: where another writer's will differs from
         #: ours even so, it is not applied again before that writer's next change
         self._applied: dict[str, tuple[bytes, str]] = {}
+        #: slices that were emptied, as they do not fit the grant: when the same is tried again
+        self._retry_at: dict[str, float] = {}
         self._phase: Phase = "serving"
         self._health: dict[str, Health] = {}
         for registration in registrations:
@@ -149,6 +153,7 @@ class AgentController(KeyedController):
     def on_addresses(self, addresses: tuple[str, ...], now: float) -> None:
         """The machine has other addresses, of the families that it had: results for the old ones count no more."""
         self.registrations = tuple(replace(known, addresses=addresses) for known in self.registrations)
+        self._retry_at = dict.fromkeys(self._retry_at, now)
         self.on_resume(now)
 
     def on_drain(self, now: float, *, drain: bool = True) -> None:
@@ -171,9 +176,11 @@ class AgentController(KeyedController):
         )
 
     def drained_revisions(self) -> dict[str, int]:
-        """Of slices that are stored as draining: ``namespace/name`` to resource version."""
+        """Of slices that are stored as draining, or refused: ``namespace/name`` to resource version."""
         return {
-            key: stored.metadata.revision for key, stored in self._slices.items() if _state_of(stored) == "draining"
+            key: stored.metadata.revision
+            for key, stored in self._slices.items()
+            if _state_of(stored) == "draining" or _is_refused(stored)
         }
 
     def _enqueue_all(self, now: float) -> None:
@@ -237,6 +244,8 @@ class AgentController(KeyedController):
             for name, family, _ in registration.slices:
                 stored = self._slices.get(f"{namespace}/{name}")
                 kept.add(name)
+                if stored is not None and self._rests(namespace, stored, now):
+                    continue
                 document = registration.document(
                     family,
                     self._state(registration, stored, now),
@@ -267,12 +276,27 @@ class AgentController(KeyedController):
         )
         return (*writes, *unwanted)
 
+    def _rests(self, namespace: str, stored: EndpointSlice, now: float) -> bool:
+        """Returns True while a slice that the controller emptied is left as it is."""
+        key = stored.metadata.key
+        if not _is_refused(stored) or stored.endpoints:
+            if not _is_refused(stored):
+                self._retry_at.pop(key, None)
+            return False
+        is_own = key in self._applied
+        again = self._retry_at.setdefault(key, now + REFUSED_RETRY_S if is_own else now)
+        if now < again:
+            self.enqueue_after(namespace, again - now, now)
+            return True
+        self._retry_at[key] = now + REFUSED_RETRY_S
+        return False
+
     def _state(self, registration: Registration, stored: EndpointSlice | None, now: float) -> State:
+        if stored is not None and _is_refused(stored):
+            return "failing"  # a drain too has nothing to serve
         if self._phase == "draining":
             return "draining"
         well = self._health[registration.key].well(now)
-        if stored is not None and ANNOTATION_REFUSED in (stored.metadata.annotations or {}):
-            return "failing"
         if well is None:
             return self._left_state(registration, stored)
         return "passing" if well else "failing"
@@ -375,6 +399,10 @@ def _watches(agent: str, registrations: tuple[Registration, ...]) -> tuple[Selec
 
 def _state_of(stored: EndpointSlice) -> str:
     return (stored.metadata.annotations or {}).get(ANNOTATION_STATE, "")
+
+
+def _is_refused(stored: EndpointSlice) -> bool:
+    return ANNOTATION_REFUSED in (stored.metadata.annotations or {})
 
 
 def _is_stored(document: Document, stored: EndpointSlice) -> bool:

@@ -7,9 +7,14 @@ anew for all (``on_reachable``), and nothing is judged by a cache alone: the ser
 
 **Mass expiry**: a partition looks like the death of many agents, and the endpoints of those that live are worth more
 than a clean list.  If within one duration at least 3 agents and more than half of a Service's are silent, or at least
-5 and more than a third of all, those that are over are *held* for ``HOLD_S``, and then given up at a tenth each
-``STEP_S`` (``slices.guard.Hold``).  Agents that are overdue by two renewals count as silent, or the first victims
-would be gone before the third shows the pattern.  What an agent says of itself (failing checks, a drain) is never
+5 and more than a third of its namespace, those that are over are *held* for ``HOLD_S``, and then given up at a tenth
+each ``STEP_S`` (``slices.guard.Hold``), namespace by namespace.  A partition of the whole cluster may meet few agents
+in each namespace: if more than a third of their agents are silent in at least 3 namespaces, and these are more than
+half of all that have agents, their agents are held, too.  So one namespace cannot cause a hold in another.
+
+Agents that are overdue by two renewals count as silent, or the first victims would be gone before the third shows the
+pattern.  Only an agent with a Lease *and* an endpoint counts: a Lease can be written by any editor of a namespace, a
+slice by an account with a grant or with that right.  What an agent says of itself (failing checks, a drain) is never
 held: it lives.
 """
 
@@ -20,6 +25,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
+from sliceplane.external.registration import LEASE_S
 from sliceplane.slices.guard import Hold
 
 #: a Lease is doubtful after this part of its duration: two renewals are missing
@@ -30,14 +36,20 @@ HOLD_S: Final = 120.0
 STEP_S: Final = 10.0
 OF_SERVICE_MIN: Final = 3
 OF_SERVICE_SHARE: Final = 0.5
-OF_ALL_MIN: Final = 5
-OF_ALL_SHARE: Final = 1 / 3
+OF_NAMESPACE_MIN: Final = 5
+OF_NAMESPACE_SHARE: Final = 1 / 3
+NAMESPACES_MIN: Final = 3
+NAMESPACES_SHARE: Final = 0.5
+#: the version of a Lease that is not there
+ABSENT: Final = ""
 
 
 @dataclass(slots=True)
 class _Agent:
-    """``seen_at``: when its Lease was seen to change; ``confirmed``: it is over, and the server says so, too."""
+    """``seen_at``: when its Lease was seen to change; ``confirmed``: it is over, and the server says so, too.
+    ``released_at``: a hold of its namespace was ended by request."""
 
+    namespace: str
     version: str
     duration_s: float
     seen_at: float
@@ -45,6 +57,12 @@ class _Agent:
     asked_at: float = -inf
     confirmed: bool = False
     is_lost: bool = False
+    released_at: float = -inf
+
+    @property
+    def counts(self) -> bool:
+        """Returns True if its silence says something about a partition."""
+        return bool(self.services) and self.version != ABSENT
 
 
 class LeaseJudge:
@@ -57,10 +75,10 @@ class LeaseJudge:
         self._reachable = True
         #: those that are over and held, the first that fell silent first, and whether they were probed
         self._held: dict[str, bool] = {}
-        self.hold: Hold | None = None
+        #: by namespace
+        self._holds: dict[str, Hold] = {}
         #: how often who is held, or of which Services, has changed
         self.held_changes = 0
-        self._released_at = 0.0
 
     # -- what is seen -----------------------------------------------------------------------------------
 
@@ -68,7 +86,7 @@ class LeaseJudge:
         """Whether an agent came back that was lost or held."""
         agent = self._agents.get(key)
         if agent is None:
-            self._agents[key] = _Agent(version, duration_s, now)
+            self._agents[key] = _Agent(_namespace(key), version, duration_s, now)
             return False
         agent.duration_s = duration_s
         if agent.version == version:
@@ -79,6 +97,18 @@ class LeaseJudge:
         agent.confirmed = agent.is_lost = False
         self._let_go(key)
         return was_away
+
+    def on_absent(self, key: str, now: float) -> None:
+        """It has slices and no Lease: it is silent from now on, and as lost as it was."""
+        agent = self._agents.get(key)
+        if agent is None:
+            self._agents[key] = _Agent(_namespace(key), ABSENT, LEASE_S, now)
+        elif agent.version != ABSENT:
+            agent.version = ABSENT
+            agent.duration_s = LEASE_S
+            agent.seen_at = now
+            agent.confirmed = False
+            self._let_go(key)
 
     def on_services(self, key: str, services: Iterable[str]) -> None:
         """Which Services it has endpoints of."""
@@ -109,19 +139,25 @@ class LeaseJudge:
         if agent is None:
             return False  # its Lease went meanwhile
         if agent.version != version:
-            self.on_lease(key, version, agent.duration_s, now)
+            if version == ABSENT:
+                self.on_absent(key, now)
+            else:
+                self.on_lease(key, version, agent.duration_s, now)
             return False
         agent.asked_at = now
         agent.confirmed = self._over_at(agent) <= now
         return True
 
-    def release(self, now: float) -> None:
-        """What is held is given up: somebody asked for it."""
-        if self.hold is not None:
-            self._released_at = now
-            self.hold = None
-            self._held.clear()
-            self.held_changes += 1
+    def release(self, namespace: str, now: float) -> None:
+        """What is held in *namespace* is given up: somebody asked for it."""
+        if self._holds.pop(namespace, None) is None:
+            return
+        for key in self.held_in(namespace):
+            del self._held[key]
+        for agent in self._agents.values():
+            if agent.namespace == namespace:
+                agent.released_at = now
+        self.held_changes += 1
 
     def take_probe(self, key: str) -> bool:
         """Whether it is held and was not probed yet: from here its processes may be seen to be gone."""
@@ -159,28 +195,32 @@ class LeaseJudge:
         agent = self._agents.get(key)
         if agent is None or not agent.confirmed or self._over_at(agent) > now or agent.is_lost:
             return agent is not None and agent.is_lost
-        if (
-            key not in self._held
-            and self._released_at < agent.seen_at + agent.duration_s
-            and self._are_many(agent, now)
-        ):
+        is_new = key not in self._held and agent.counts and agent.released_at < agent.seen_at + agent.duration_s
+        if is_new and self._are_many(agent, now):
             self._held[key] = False
             self.held_changes += 1
-            self._grow(now)
+            self._grow(agent.namespace, now)
         if key not in self._held:
             agent.is_lost = True
         return agent.is_lost
 
     def take_released(self, now: float) -> tuple[str, ...]:
         """Of those that are held, the ones whose time is over by now: they are lost."""
-        if self.hold is None:
-            return ()
-        keeps = self.hold.keeps(now)
-        released = tuple(self._held)[: max(0, len(self._held) - keeps)]
+        released: list[str] = []
+        for namespace, hold in tuple(self._holds.items()):
+            held = self.held_in(namespace)
+            released += held[: max(0, len(held) - hold.keeps(now))]
         for key in released:
             self._agents[key].is_lost = True
             self._let_go(key)
-        return released
+        return tuple(released)
+
+    def hold_of(self, namespace: str) -> Hold | None:
+        return self._holds.get(namespace)
+
+    def held_in(self, namespace: str) -> tuple[str, ...]:
+        """The first that fell silent first."""
+        return tuple(key for key in self._held if self._agents[key].namespace == namespace)
 
     @property
     def held(self) -> tuple[str, ...]:
@@ -195,7 +235,7 @@ class LeaseJudge:
         if agent is None or agent.is_lost:
             return None
         if key in self._held:
-            return None if self.hold is None else self.hold.next_step(now)
+            return self._holds[agent.namespace].next_step(now)
         doubtful_at = self._doubtful_at(agent)
         return doubtful_at if now < doubtful_at else max(now, self._over_at(agent))
 
@@ -207,36 +247,64 @@ class LeaseJudge:
 
     def _are_many(self, agent: _Agent, now: float) -> bool:
         """O(agents), at each expiry alone."""
-        silent = {key for key, other in self._agents.items() if self._is_newly_silent(other, now)}
-        if len(silent) >= OF_ALL_MIN and len(silent) > OF_ALL_SHARE * len(self._agents):
+        counted = [other for other in self._agents.values() if other.counts]
+        silent = {id(other) for other in counted if self._is_newly_silent(other, now)}
+        own = [other for other in counted if other.namespace == agent.namespace]
+        if _is_share(own, silent, OF_NAMESPACE_MIN, OF_NAMESPACE_SHARE):
             return True
         for service in agent.services:
-            members = [key for key, other in self._agents.items() if service in other.services]
-            gone = sum(key in silent for key in members)
-            if gone >= OF_SERVICE_MIN and gone > OF_SERVICE_SHARE * len(members):
+            members = [other for other in own if service in other.services]
+            if _is_share(members, silent, OF_SERVICE_MIN, OF_SERVICE_SHARE):
                 return True
-        return False
+        by_namespace: dict[str, list[_Agent]] = {}
+        for other in counted:
+            by_namespace.setdefault(other.namespace, []).append(other)
+        cut_off = {
+            namespace
+            for namespace, members in by_namespace.items()
+            if _is_share(members, silent, 1, OF_NAMESPACE_SHARE)
+        }
+        return (
+            agent.namespace in cut_off
+            and len(cut_off) >= NAMESPACES_MIN
+            and len(cut_off) > NAMESPACES_SHARE * len(by_namespace)
+            and len(silent) >= OF_NAMESPACE_MIN
+        )
 
     def _is_newly_silent(self, agent: _Agent, now: float) -> bool:
         doubtful_at = self._doubtful_at(agent)
         return doubtful_at <= now < doubtful_at + 2 * agent.duration_s
 
-    def _grow(self, now: float) -> None:
-        count = len(self._held)
-        if self.hold is None:
-            self.hold = Hold(now, len(self._agents), count, HOLD_S, STEP_S)
-        elif count > self.hold.count and now < self.hold.until:
-            self.hold = Hold(self.hold.since, self.hold.peak, count, HOLD_S, STEP_S)
+    def _grow(self, namespace: str, now: float) -> None:
+        count = len(self.held_in(namespace))
+        hold = self._holds.get(namespace)
+        if hold is None:
+            peak = sum(agent.namespace == namespace for agent in self._agents.values())
+            self._holds[namespace] = Hold(now, peak, count, HOLD_S, STEP_S)
+        elif count > hold.count and now < hold.until:
+            self._holds[namespace] = Hold(hold.since, hold.peak, count, HOLD_S, STEP_S)
 
     def _let_go(self, key: str) -> None:
         if key in self._held:
             del self._held[key]
             self.held_changes += 1
-        if not self._held:
-            self.hold = None
+            namespace = _namespace(key)
+            if not any(_namespace(other) == namespace for other in self._held):
+                del self._holds[namespace]
 
     def check(self) -> None:
         assert self._held.keys() <= self._agents.keys(), "held agents that are gone"
-        assert bool(self._held) == (self.hold is not None), "a hold without agents, or agents without a hold"
+        held = {_namespace(key) for key in self._held}
+        assert held == self._holds.keys(), "a hold without agents, or agents without a hold"
         for key, agent in self._agents.items():
             assert not (agent.is_lost and key in self._held), f"{key} is lost and held"
+
+
+def _is_share(members: list[_Agent], silent: set[int], least: int, share: float) -> bool:
+    """Returns True if at least *least* and more than *share* of the members are silent.  *silent*: by ``id``."""
+    count = sum(id(member) in silent for member in members)
+    return count >= least and count > share * len(members)
+
+
+def _namespace(key: str) -> str:
+    return key.partition("/")[0]

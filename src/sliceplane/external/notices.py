@@ -2,7 +2,7 @@
 
 A Service with agents that are held has the condition ``AgentRemovalHeld``; when nothing of it is held any more the
 condition says ``False``, and a Service that never had it never gets it.  A new value of the annotation
-``agent.sliceplane.dev/release`` of such a Service asks once for the release of all that is held.
+``agent.sliceplane.dev/release`` of such a Service asks once for the release of all that is held in its namespace.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class HoldNotices:
         }
 
     def _wanted(self, key: str) -> tuple[str, str] | None:
-        hold = self._judge.hold
+        hold = self._judge.hold_of(key.partition("/")[0])
         held = self._judge.held_of(key)
         if hold is not None and held:
             text = (

@@ -1,26 +1,42 @@
 """Which slices of agents may not serve, and why.
 
-Who may write slices can send a Service's traffic to any address (CVE-2021-25740, kubernetes/kubernetes#103675), so an
-agent's account can say what is its own (``ANNOTATION_CIDRS``); an address of a Pod is refused to all, and the networks
-of Services and of Nodes' Pods to those whose account does not say.  Two agents that bring the same address and port to
-one Service are one endpoint for consumers; the Lease that was made last keeps it, since the older one is the one that
-was forgotten.
+Who may write slices can send a Service's traffic to any address (CVE-2021-25740, kubernetes/kubernetes#103675), so the
+grant of an agent's account bounds them (``external.grants``).  A slice that does not fit it is a *misfit*: nothing in
+it counts, and the controller empties it.  An address of a Pod is refused to all, and the networks of Services and of
+Pods to accounts without networks of their own; with a grant but no networks also the addresses of Nodes, of the API
+server and of a cloud's metadata service.  Two agents that bring the same address and port to one Service are one
+endpoint for consumers; the Lease that was made last keeps it, since the older one is the one that was forgotten.
+
+The control plane opens connections to the ports of agents that are held (``ports_of``).  That must not be a scanner for
+whoever writes them, so only addresses that a grant names are probed, and never one of the cluster's own hosts.
 """
 
 from __future__ import annotations
 
 import ipaddress
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
+from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.requests import PortProbe
-from sliceplane.external.registration import LABEL_AGENT
-from sliceplane.kit.ip import Network, parse_network_lenient, parse_strict
+from sliceplane.external.grants import (
+    AgentGrant,
+    contains,
+    parse_networks,
+    read_slice,
+    shape_misfit,
+    slice_misfit,
+)
+from sliceplane.external.registration import family_of
+from sliceplane.kit.ip import Network, parse_strict
 
+#: ports of one held agent that are probed; one that has more is not probed at all
+PROBES_MAX: Final = 8
+#: addresses at which clouds give out credentials, besides the link-local ones (which are no endpoints anyway)
+_METADATA: Final = ("100.100.100.200/32", "fd00:ec2::254/128", "fd20:ce::254/128")
 K = TypeVar("K")
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -73,10 +89,15 @@ class _Place(NamedTuple):
 
 
 class _Slice(msgspec.Struct, frozen=True):
+    """``misfit``: the sentence that says why it does not fit the grant; it has no addresses then.  ``probed``: all its
+    ports can be probed."""
+
     agent: str
     service: str
+    misfit: str
     addresses: tuple[str, ...]
     places: tuple[_Place, ...]
+    probed: bool
 
 
 class AgentRefusals:
@@ -94,16 +115,26 @@ class AgentRefusals:
         self._made: dict[str, tuple[str, str]] = {}
         #: address -> the Pod that came to it last: of all Pods, so an entry is as small as can be
         self._pods: dict[str, str] = {}
-        self._allowed: dict[str, tuple[Network, ...]] = {}
+        self._grants: dict[str, AgentGrant] = {}
         self._ranges = _Ranges()
+        #: addresses of machines of the cluster, and of those that it runs on
+        self._hosts = _Ranges()
+        self._hosts.put("the metadata service of a cloud", parse_networks(_METADATA))
 
-    def on_slice(self, key: str, new: EndpointSlice | None) -> tuple[str, ...]:
+    def on_grant(self, agent: str, grant: AgentGrant | None) -> None:
+        """The caller brings each slice of *agent* anew (``on_slice``)."""
+        self._grants.pop(agent, None)
+        if grant is not None:
+            self._grants[agent] = grant
+
+    def on_slice(self, key: str, agent: str, new: EndpointSlice | None) -> tuple[str, ...]:
+        """*agent*: the one that it belongs to."""
         old = self._slices.pop(key, None)
         touched: dict[str, None] = {}
         if old is not None:
             touched |= self._unlink(key, old)
         if new is not None:
-            known = self._slices[key] = _read(new)
+            known = self._slices[key] = _read(agent, new, self._grants.get(agent))
             self._by_agent[known.agent][key] = None
             for place in known.places:
                 self._by_place[place][key] = None
@@ -129,8 +160,13 @@ class AgentRefusals:
         self._made.pop(agent, None)
         if made is not None:
             self._made[agent] = made
-        places = [place for key in self._by_agent.get(agent, ()) for place in self._slices[key].places]
-        return tuple(dict.fromkeys(key for place in places for key in self._by_place[place]))
+        return self._rivals(self._by_agent.get(agent, ()))
+
+    def _rivals(self, keys: Iterable[str]) -> tuple[str, ...]:
+        """*keys*, and all slices that have an address and port of one of them."""
+        own = dict.fromkeys(keys)
+        places = [place for key in own for place in self._slices[key].places]
+        return tuple(own | dict.fromkeys(key for place in places for key in self._by_place[place]))
 
     def on_pod(self, pod: str, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[str, ...]:
         """Addresses that are a Pod's own, before and now."""
@@ -141,69 +177,122 @@ class AgentRefusals:
                 del self._pods[address]
         for address in new:
             self._pods[address] = pod
-        return tuple(dict.fromkeys(key for address in (*old, *new) for key in self._by_address.get(address, ())))
+        return self._rivals(key for address in (*old, *new) for key in self._by_address.get(address, ()))
 
-    def on_account(self, agent: str, cidrs: str | None) -> tuple[str, ...]:
-        """*cidrs*: with commas between them; ``None``: the account does not say.  What is no network allows nothing."""
-        self._allowed.pop(agent, None)
-        if cidrs is not None:
-            self._allowed[agent] = _networks(cidrs.split(","))
-        return tuple(self._by_agent.get(agent, ()))
+    def on_range(self, name: str, cidrs: tuple[str, ...]) -> tuple[str, ...]:
+        """Of the cluster's own addresses; *name* says of what, as a sentence goes on.  O(agents) where that changes."""
+        return self._within(self._ranges.put(name, parse_networks(cidrs)))
 
-    def on_range(self, name: str, cidrs: tuple[str, ...]) -> Iterator[str]:
-        """Of the cluster's own addresses; *name* says of what, as a sentence goes on.  O(agents) for who reads it."""
-        changed = self._ranges.put(name, _networks(cidrs))
-        return self._within(changed) if changed else iter(())
+    def on_host(self, name: str, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        """Addresses of a machine of the cluster; *name* as for ``on_range``."""
+        parsed = (parse_strict(address) for address in addresses)
+        networks = tuple(ipaddress.ip_network(address) for address in parsed if address is not None)
+        return self._within(self._hosts.put(name, networks))
 
-    def _within(self, networks: tuple[Network, ...]) -> Iterator[str]:
+    def _within(self, networks: tuple[Network, ...]) -> tuple[str, ...]:
+        if not networks:
+            return ()
+        touched: list[str] = []
         for address, keys in self._by_address.items():
             parsed = parse_strict(address)
-            if parsed is not None and any(_holds(network, parsed) for network in networks):
-                yield from keys
+            if parsed is not None and any(contains(network, parsed) for network in networks):
+                touched += keys
+        return self._rivals(touched)
+
+    def is_misfit(self, key: str) -> bool:
+        """Returns True if nothing in the slice may stay."""
+        known = self._slices.get(key)
+        return known is not None and bool(known.misfit)
 
     def why(self, key: str) -> str:
         """A sentence; "" for what may serve."""
         known = self._slices.get(key)
         if known is None:
             return ""
-        for address in known.addresses:
-            sentence = self._why_address(known, address)
-            if sentence:
-                return sentence
+        sentence = self._why_alone(known)
+        if sentence:
+            return sentence
         for place in known.places:
-            newest = max(self._by_place[place], key=self._age_of)
+            # A slice that is refused itself takes no address from another agent.
+            fitting = (rival for rival in self._by_place[place] if not self._why_alone(self._slices[rival]))
+            newest = max(fitting, key=self._age_of)
             if newest != key:
                 other = self._slices[newest].agent
                 return f"agent {other} brought {place.address} port {place.port} to Service {place.service} later"
         return ""
 
-    def _why_address(self, known: _Slice, address: str) -> str:
+    def _why_alone(self, known: _Slice) -> str:
+        """The sentence for the slice by itself, without rivals."""
+        if known.misfit:
+            return known.misfit
+        for address in known.addresses:
+            sentence = self._why_address(known.agent, address)
+            if sentence:
+                return sentence
+        return ""
+
+    def _why_address(self, agent: str, address: str) -> str:
         parsed = parse_strict(address)
-        allowed = self._allowed.get(known.agent)
         if parsed is None:
             return f"{address!r} is no IP address"
-        if allowed is not None and not any(_holds(network, parsed) for network in allowed):
-            names = ", ".join(str(network) for network in allowed) or "none"
-            return f"{address} is not among the addresses that the account of agent {known.agent} may use: {names}"
         if address in self._pods:
             return f"{address} is the address of Pod {self._pods[address]}"
-        # an account that names its networks was given them by an administrator
-        holder = self._ranges.holder(parsed) if allowed is None else ""
+        grant = self._grants.get(agent)
+        if grant is not None and grant.networks is not None:
+            return ""  # an administrator named its networks
+        # Who needs no grant may write any slice anyway, and may work on a machine of the cluster.
+        holder = self._ranges.holder(parsed) or (self._hosts.holder(parsed) if grant is not None else "")
         return f"{address} belongs to {holder}" if holder else ""
 
     def _age_of(self, key: str) -> tuple[tuple[str, str], str]:
         return (self._made.get(self._slices[key].agent, ("", "")), key)
 
+    @property
+    def misfits(self) -> int:
+        return sum(bool(known.misfit) for known in self._slices.values())
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Those that have slices."""
+        return tuple(self._by_agent)
+
     def slices_of(self, agent: str) -> tuple[str, ...]:
         return tuple(self._by_agent.get(agent, ()))
 
     def ports_of(self, agent: str) -> tuple[PortProbe, ...]:
-        """Where it says that its processes listen."""
-        places = [place for key in self._by_agent.get(agent, ()) for place in self._slices[key].places]
-        return tuple(dict.fromkeys(PortProbe(place.address, place.port) for place in places))
+        """Ports at which a connection shows whether its processes are gone; none unless all of them may be probed."""
+        grant = self._grants.get(agent)
+        if grant is None or grant.networks is None:
+            return ()
+        slices = [self._slices[key] for key in self._by_agent.get(agent, ())]
+        if not all(known.probed for known in slices) or any(self.why(key) for key in self._by_agent.get(agent, ())):
+            return ()
+        places = [place for known in slices for place in known.places]
+        if not all(self._may_be_probed(place.address) for place in places):
+            return ()
+        ports = tuple(dict.fromkeys(PortProbe(place.address, place.port) for place in places))
+        return ports if len(ports) <= PROBES_MAX else ()
+
+    def _may_be_probed(self, address: str) -> bool:
+        try:
+            family_of(address)  # raises for loopback, link-local and other special addresses
+        except ValueError:
+            return False
+        parsed = parse_strict(address)
+        assert parsed is not None, f"{address} has a family and is no address"
+        return not (self._hosts.holder(parsed) or self._ranges.holder(parsed))
 
     def services_of(self, agent: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self._slices[key].service for key in self._by_agent.get(agent, ())))
+        """Services that have an endpoint of it; a slice that does not fit the grant counts for none."""
+        slices = (self._slices[key] for key in self._by_agent.get(agent, ()))
+        return tuple(dict.fromkeys(known.service for known in slices if not known.misfit))
+
+    def granted_service_of(self, key: str) -> str:
+        """The Service that the slice *key* belongs to by its name, whatever its label says."""
+        known = self._slices[key]
+        grant = self._grants.get(known.agent)
+        by_name = grant.slices.get(key.partition("/")[2]) if grant is not None else None
+        return known.service if by_name is None else f"{known.agent.partition('/')[0]}/{by_name[0]}"
 
     def check(self) -> None:
         for index in (self._by_place, self._by_address, self._by_agent):
@@ -211,14 +300,17 @@ class AgentRefusals:
             assert {key for keys in index.values() for key in keys} <= self._slices.keys(), "an index of what is gone"
 
 
-def _read(new: EndpointSlice) -> _Slice:
-    meta = new.metadata
-    labels = meta.labels or {}
-    service = f"{meta.namespace}/{labels.get(LABEL_SERVICE_NAME, '')}"
-    addresses = tuple(dict.fromkeys(address for endpoint in new.endpoints or () for address in endpoint.addresses))
+def _read(agent: str, new: EndpointSlice, grant: AgentGrant | None) -> _Slice:
+    written = read_slice(new)
+    service = f"{written.namespace}/{written.service}"
+    misfit = slice_misfit(grant, written) if grant is not None else shape_misfit(written)
+    if misfit:
+        return _Slice(agent, service, misfit, (), (), probed=False)
+    addresses = tuple(dict.fromkeys(address for endpoint in written.addresses for address in endpoint))
     ports = [port.port for port in new.ports or () if port.port is not None]
     places = tuple(_Place(service, address, port) for address in addresses for port in ports)
-    return _Slice(f"{meta.namespace}/{labels.get(LABEL_AGENT, '')}", service, addresses, places)
+    probed = all(port.port is not None and port.protocol in (None, "TCP") for port in new.ports or ())
+    return _Slice(agent, service, "", addresses, places, probed)
 
 
 def _drop(index: defaultdict[K, dict[str, None]], at: K, key: str) -> dict[str, None]:
@@ -228,11 +320,3 @@ def _drop(index: defaultdict[K, dict[str, None]], at: K, key: str) -> dict[str, 
     if not keys:
         del index[at]
     return keys
-
-
-def _networks(texts: list[str] | tuple[str, ...]) -> tuple[Network, ...]:
-    return tuple(network for text in texts if (network := parse_network_lenient(text)) is not None)
-
-
-def _holds(network: Network, address: _Address) -> bool:
-    return network.version == address.version and address in network

@@ -13,6 +13,7 @@ as long as it stands the agent leaves its endpoint not ready.
 from __future__ import annotations
 
 import ipaddress
+import re
 from hashlib import sha256
 from typing import Final, Literal
 
@@ -29,7 +30,9 @@ FIELD_MANAGER: Final = "sliceplane-agent"
 LABEL_AGENT: Final = "agent.sliceplane.dev/name"
 ANNOTATION_STATE: Final = "agent.sliceplane.dev/state"
 ANNOTATION_REFUSED: Final = "agent.sliceplane.dev/refused"
-#: of a ServiceAccount: networks that its agent may use, with commas between them
+#: of a Role: the Services of its agent, with commas between them
+ANNOTATION_SERVICES: Final = "agent.sliceplane.dev/services"
+#: of a Role: networks that its agent may use, with commas between them
 ANNOTATION_CIDRS: Final = "agent.sliceplane.dev/cidrs"
 #: of a Service: what is held of it is given up; any new value asks for it once
 ANNOTATION_RELEASE: Final = "agent.sliceplane.dev/release"
@@ -38,7 +41,14 @@ CONDITION_HELD: Final = "AgentRemovalHeld"
 LEASE_PREFIX: Final = "agent-"
 #: what a Lease lasts; it is renewed three times meanwhile (``tenure``)
 LEASE_S: Final = 15.0
+#: an agent that asks for another duration gets the nearest of these: a silent one must not serve for hours, and one of
+#: milliseconds would be judged without end
+LEASE_MIN_S: Final = 1.0
+LEASE_MAX_S: Final = 300.0
+#: ports of one slice
+PORTS_MAX: Final = 64
 _HASH_LENGTH: Final = 10
+_LOOKS_LIKE_A_HASH: Final = re.compile(f"[0-9a-f]{{{_HASH_LENGTH}}}")
 
 #: ``unknown``: no check has said anything; ``lost``: the judge's word for an agent that fell silent
 State = Literal["unknown", "passing", "failing", "draining", "lost"]
@@ -80,6 +90,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
         names = [port.name for port in self.ports]
         if not names:
             raise ValueError("a port is needed: --port NAME=PORT, as http=8080, or --port 8080")
+        if len(names) > PORTS_MAX:
+            raise ValueError(f"{len(names)} ports are too many: an agent registers at most {PORTS_MAX}")
         if len(set(names)) < len(names):
             raise ValueError(f"two ports are called {next(name for name in names if names.count(name) > 1)!r}")
         for port in self.ports:
@@ -186,19 +198,29 @@ def family_of(address: str) -> Family:
     return family(parsed)
 
 
+def account_name(agent: str) -> str:
+    return f"{LEASE_PREFIX}{agent}"
+
+
 def lease_name(agent: str) -> str:
     return f"{LEASE_PREFIX}{agent}"
 
 
-def slice_name(service: str, agent: str, wanted: Family) -> str:
-    """``SERVICE-AGENT-4`` or ``-6``.
+def lease_duration_s(written: int | None, default_s: float = LEASE_S) -> float:
+    """The duration by which a Lease is judged, whatever *written* says."""
+    return min(max(float(written or default_s), LEASE_MIN_S), LEASE_MAX_S)
 
-    Names of Services and agents may hold dashes, so ``a-b`` of ``c`` and ``a`` of ``b-c`` would be alike; where the
-    agent's name has one, and where the whole is too long, a hash tells them apart.
+
+def slice_name(service: str, agent: str, wanted: Family) -> str:
+    """``SERVICE-AGENT-4`` or ``-6``; a name stands for one Service, one agent and one family.
+
+    Names of Services and agents may hold dashes, so ``a-b`` of ``c`` and ``a`` of ``b-c`` would be alike.  A hash tells
+    them apart where the agent's name has a dash, where it looks like such a hash itself, and where the whole is too
+    long.
     """
     suffix = wanted[-1]
     plain = f"{service}-{agent}-{suffix}"
-    if "-" not in agent and len(plain) <= SUBDOMAIN_MAX:
+    if "-" not in agent and not _LOOKS_LIKE_A_HASH.fullmatch(agent) and len(plain) <= SUBDOMAIN_MAX:
         return plain
     told_apart = sha256(f"{service}/{agent}".encode()).hexdigest()[:_HASH_LENGTH]
     return f"{service}-{agent}-{told_apart}-{suffix}"

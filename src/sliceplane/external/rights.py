@@ -6,8 +6,9 @@ selector ``metadata.name`` (kubernetes.io, "Using RBAC Authorization", "Referrin
 
 It may ask for tokens of its own: a short one that is copied to a machine is renewed there.
 
-Which addresses its slices may have is beyond RBAC: a ValidatingAdmissionPolicy says it, and an annotation of the
-account says the same to the plane's controllers, for servers without such policies.
+Labels and addresses of slices are beyond RBAC.  Annotations of the Role record which Services and networks belong to
+the agent; our server's admission and controllers read them (``external.grants``), and ValidatingAdmissionPolicies say
+the same to other API servers (``external.policies``).
 """
 
 from __future__ import annotations
@@ -15,27 +16,38 @@ from __future__ import annotations
 from typing import Final
 
 from sliceplane.api.meta import Document
-from sliceplane.external.registration import ANNOTATION_CIDRS, LABEL_AGENT, lease_name, slice_name
+from sliceplane.external.policies import policies
+from sliceplane.external.registration import (
+    ANNOTATION_CIDRS,
+    ANNOTATION_SERVICES,
+    LABEL_AGENT,
+    account_name,
+    lease_name,
+    slice_name,
+)
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.proxy.progress import LEASE_NAMESPACE
 
 _WRITES: Final = ["get", "list", "watch", "create", "update", "patch", "delete"]
 _RBAC: Final = "rbac.authorization.k8s.io/v1"
-_POLICY: Final = "admissionregistration.k8s.io/v1"
-
-
-def account_name(agent: str) -> str:
-    return f"agent-{agent}"
 
 
 def grants(
-    agent: str, namespace: str, services: tuple[str, ...], *, cidrs: tuple[str, ...] = (), sees_nodes: bool = False
+    agent: str,
+    namespace: str,
+    services: tuple[str, ...],
+    *,
+    cidrs: tuple[str, ...] = (),
+    sees_nodes: bool = False,
+    with_policies: bool = True,
 ) -> tuple[Document, ...]:
     """In the order in which they are to be applied.  *sees_nodes*: it may ask whether node proxies followed a drain."""
     name = account_name(agent)
     labels = {LABEL_AGENT: agent}
     metadata: Document = {"name": name, "namespace": namespace, "labels": labels}
-    annotations = {"annotations": {ANNOTATION_CIDRS: ",".join(cidrs)}} if cidrs else {}
+    annotations = {ANNOTATION_SERVICES: ",".join(services)}
+    if cidrs:
+        annotations[ANNOTATION_CIDRS] = ",".join(cidrs)
     slices = [slice_name(service, agent, family) for service in services for family in FAMILIES]
     rules = [
         _rule("coordination.k8s.io", "leases", _WRITES, lease_name(agent)),
@@ -43,15 +55,17 @@ def grants(
         _rule("", "services", ["get", "list", "watch"], *services),
         _rule("", "serviceaccounts/token", ["create"], name),
     ]
+    granting = {**metadata, "annotations": annotations}
     documents: list[Document] = [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {**metadata, **annotations}},
-        {"apiVersion": _RBAC, "kind": "Role", "metadata": metadata, "rules": rules},
+        # The Role is what is read; controllers of earlier versions read the networks here.
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": granting},
+        {"apiVersion": _RBAC, "kind": "Role", "metadata": granting, "rules": rules},
         _binding("RoleBinding", metadata, "Role", name, namespace),
     ]
     if sees_nodes:
         documents += _node_rights(agent, namespace, labels)
-    if cidrs:
-        documents += _policy(agent, namespace, cidrs)
+    if with_policies:
+        documents += policies(agent, namespace, services, cidrs)
     return tuple(documents)
 
 
@@ -85,36 +99,4 @@ def _node_rights(agent: str, namespace: str, labels: dict[str, str]) -> list[Doc
             "rules": [_rule("coordination.k8s.io", "leases", ["list", "watch"])],
         },
         _binding("RoleBinding", of_leases, "Role", name, namespace),
-    ]
-
-
-def _policy(agent: str, namespace: str, cidrs: tuple[str, ...]) -> list[Document]:
-    name = f"sliceplane-{namespace}-{account_name(agent)}"
-    user = f"system:serviceaccount:{namespace}:{account_name(agent)}"
-    inside = " || ".join(f"cidr('{cidr}').containsIP(ip(address))" for cidr in cidrs)
-    rule = {
-        "apiGroups": ["discovery.k8s.io"],
-        "apiVersions": ["v1"],
-        "operations": ["CREATE", "UPDATE"],
-        "resources": ["endpointslices"],
-    }
-    validation = {
-        "expression": f"object.endpoints.all(endpoint, endpoint.addresses.all(address, {inside}))",
-        "message": f"agent {agent} may use addresses of {', '.join(cidrs)} alone",
-    }
-    spec = {
-        "failurePolicy": "Fail",
-        "matchConstraints": {"resourceRules": [rule]},
-        "matchConditions": [{"name": "its-account", "expression": f"request.userInfo.username == '{user}'"}],
-        "validations": [validation],
-    }
-    binding = {"policyName": name, "validationActions": ["Deny"]}
-    return [
-        {"apiVersion": _POLICY, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": spec},
-        {
-            "apiVersion": _POLICY,
-            "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": {"name": name},
-            "spec": binding,
-        },
     ]

@@ -20,7 +20,14 @@ from sliceplane.api.core import Lease
 from sliceplane.api.meta import Document, is_newer
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Leases
-from sliceplane.external.registration import LABEL_AGENT, LEASE_S, lease_name
+from sliceplane.external.registration import (
+    LABEL_AGENT,
+    LEASE_MAX_S,
+    LEASE_MIN_S,
+    LEASE_S,
+    lease_duration_s,
+    lease_name,
+)
 from sliceplane.kit.times import format_micro_time
 
 #: renewals are spread by this part of their period
@@ -34,6 +41,11 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
 
     lease_s: float = LEASE_S
     takeover: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises ``ValueError``."""
+        if not LEASE_MIN_S <= self.lease_s <= LEASE_MAX_S:
+            raise ValueError(f"a Lease lasts {LEASE_MIN_S:g} s to {LEASE_MAX_S:g} s, not {self.lease_s:g} s")
 
     @property
     def renew_s(self) -> float:
@@ -132,7 +144,7 @@ class Tenure:
     def silent_at(self) -> float:
         """When a holder that does not renew until then is believed to be gone."""
         seconds = self.lease.spec.lease_duration_seconds if self.lease is not None else None
-        return self._seen_at + float(seconds or self._config.terms.lease_s)
+        return self._seen_at + lease_duration_s(seconds, self._config.terms.lease_s)
 
     def is_due(self, now: float) -> bool:
         return self.renew_at <= now

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Lease
-from sliceplane.api.discovery import EndpointConditions, EndpointSlice
+from sliceplane.api.discovery import EndpointConditions, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import Document
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EndpointSlices, Leases
@@ -29,9 +29,19 @@ def shown_refusal(found: EndpointSlice) -> str:
     return (found.metadata.annotations or {}).get(ANNOTATION_REFUSED, "")
 
 
-def refusal(found: EndpointSlice, why: str) -> Write | None:
-    """Of a slice that may not serve, for the reason *why*; "": it may.  ``None``: it is as it must be."""
+def refusal(found: EndpointSlice, why: str, *, empties: bool = False) -> Write | None:
+    """Of a slice that may not serve, for the reason *why*; "": it may.  ``None``: it is as it must be.
+
+    *empties*: it does not fit its agent's grant, so no endpoint stays.  It says why until its agent writes it anew: an
+    empty slice fits every grant.
+    """
+    if empties:
+        if why == shown_refusal(found) and not found.endpoints:
+            return None
+        return _patch(found, {ANNOTATION_REFUSED: why, ANNOTATION_STATE: "failing"}, endpoints=())
     if why == shown_refusal(found) and not (why and _serves(found)):
+        return None
+    if not why and not found.endpoints:
         return None
     return _patch(found, {ANNOTATION_REFUSED: why or None}, withdraws=bool(why))
 
@@ -58,12 +68,20 @@ def _serves(found: EndpointSlice) -> bool:
     )
 
 
-def _patch(found: EndpointSlice, annotations: dict[str, str | None], *, withdraws: bool) -> Write:
+def _patch(
+    found: EndpointSlice,
+    annotations: dict[str, str | None],
+    *,
+    withdraws: bool = False,
+    endpoints: tuple[SliceEndpoint, ...] | None = None,
+) -> Write:
     meta = found.metadata
     body: Document = {
         "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version, "annotations": annotations}
     }
-    if withdraws:
+    if endpoints is not None:
+        body["endpoints"] = endpoints
+    elif withdraws:
         gone = msgspec.convert(conditions("lost", publish_not_ready=False), EndpointConditions)
         body["endpoints"] = [replace(endpoint, conditions=gone) for endpoint in found.endpoints or ()]
     return Write(

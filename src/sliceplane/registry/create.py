@@ -11,6 +11,7 @@ from sliceplane.api.errors import StatusError, already_exists
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP, Resource
 from sliceplane.registry import answers, managed_fields, metadata
+from sliceplane.registry.admission.agents import check_agent_write
 from sliceplane.registry.answers import check
 from sliceplane.registry.authorization.escalation import check_write
 from sliceplane.registry.core import Core
@@ -59,6 +60,7 @@ def create_document(
     if status is not None:
         document["status"] = status
     check(core.config.gates, target, document, None)
+    check_agent_write(core.store, ctx.user, target, document, None)
     kind.admission.admit(core, document, None)
     if given_version:
         raise must_be_unset_on_create()

@@ -20,6 +20,7 @@ from sliceplane.api.scheme import RBAC_GROUP, Resource
 from sliceplane.documents import conversion, strict
 from sliceplane.documents import patch as patches
 from sliceplane.registry import answers, managed_fields, metadata
+from sliceplane.registry.admission.agents import check_agent_write
 from sliceplane.registry.answers import check
 from sliceplane.registry.authorization.escalation import check_write
 from sliceplane.registry.authorization.index import require
@@ -109,6 +110,7 @@ def replace(
     if resource.group == RBAC_GROUP:
         check_write(core.policy, ctx.user, target, new, old)
     check(core.config.gates, target, new, old)
+    check_agent_write(core.store, ctx.user, target, new, old)
     if part is not None:
         part.admit(core, new, old)
     elif not target.subresource:

@@ -207,6 +207,7 @@ def of_agents(case: ServiceCase) -> Iterable[Finding]:
         if labels.get(LABEL_MANAGED_BY) != MANAGED_BY or agent in told or not (refused or state in _STATES):
             continue
         told.add(agent)
+        addresses = [address for endpoint in endpoint_slice.endpoints or () for address in endpoint.addresses]
         annotation = ANNOTATION_REFUSED if refused else ANNOTATION_STATE
         why, remedy = (refused, _REFUSED) if refused else _STATES[state]
         yield Finding(
@@ -214,7 +215,7 @@ def of_agents(case: ServiceCase) -> Iterable[Finding]:
             subject=case.subject,
             sentence=f"agent {agent}: {why}",
             evidence=(seen(SLICES, endpoint_slice, f"metadata.annotations[{annotation}]", refused or state),),
-            effect=f"no node sends to {some([ip for part in endpoint_slice.endpoints or () for ip in part.addresses])}",
+            effect=f"no node sends to {some(addresses) if addresses else 'it'}",
             remedy=remedy.format(agent=agent, service=case.name),
         )
 

@@ -1,4 +1,4 @@
-"""An account for an agent in a cluster: its documents applied, a token asked for, a kubeconfig made of them."""
+"""An account for an agent in a cluster: its documents applied, a token requested, a kubeconfig made of them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,28 @@ from typing import Final, NamedTuple
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
-from sliceplane.api.requests import Write
+from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import ConfigMaps, Resource, by_kind
-from sliceplane.external.rights import account_name, grants
+from sliceplane.external.grants import GRANT_ENTRIES_MAX
+from sliceplane.external.policies import POLICY_GROUP, POLICY_KINDS
+from sliceplane.external.registration import account_name
+from sliceplane.external.rights import grants
 from sliceplane.kit.names import check_dns_label
 from sliceplane.shell.transport.accounts import request_token
-from sliceplane.shell.transport.base import Client
+from sliceplane.shell.transport.base import Client, Unreachable
 from sliceplane.shell.transport.kubeconfig import Connection
 
 #: every namespace has the server's authority there (KEP-1205, "kube-root-ca.crt")
 _ROOT_CA: Final = "kube-root-ca.crt"
-#: kinds that our own server does not have
 _POLICIES: Final = {
-    kind: Resource(kind=kind, group="admissionregistration.k8s.io", plural=plural, namespaced=False)
-    for kind, plural in (
-        ("ValidatingAdmissionPolicy", "validatingadmissionpolicies"),
-        ("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
-    )
+    kind: Resource(kind=kind, group=POLICY_GROUP, plural=plural, namespaced=False)
+    for kind, plural in POLICY_KINDS.items()
 }
+#: for a server that does not serve these kinds
+NO_POLICY: Final = (
+    "this server has no ValidatingAdmissionPolicy, so none is made: a Sliceplane server checks writes of agents by "
+    "itself, and elsewhere the external-endpoints-controller empties a slice that does not fit"
+)
 
 
 class NoGrant(Exception):
@@ -41,8 +45,11 @@ class Grant(NamedTuple):
     cidrs: tuple[str, ...]
     sees_nodes: bool
 
-    def documents(self) -> tuple[Document, ...]:
+    def documents(self, *, with_policies: bool) -> tuple[Document, ...]:
         """Raises ``NoGrant``."""
+        for what, entries in (("Services", self.services), ("networks", self.cidrs)):
+            if len(entries) > GRANT_ENTRIES_MAX:
+                raise NoGrant(f"{len(entries)} {what} are too many for one agent: at most {GRANT_ENTRIES_MAX}")
         for what, name in (("agent", self.agent), *(("Service", service) for service in self.services)):
             for problem in check_dns_label(name):
                 raise NoGrant(f"the name {name!r} of the {what} {problem}")
@@ -51,15 +58,32 @@ class Grant(NamedTuple):
                 ipaddress.ip_network(cidr)
             except ValueError as error:
                 raise NoGrant(f"--cidr: {error}") from error
-        return grants(self.agent, self.namespace, self.services, cidrs=self.cidrs, sees_nodes=self.sees_nodes)
+        return grants(
+            self.agent,
+            self.namespace,
+            self.services,
+            cidrs=self.cidrs,
+            sees_nodes=self.sees_nodes,
+            with_policies=with_policies,
+        )
+
+
+async def serves_policies(client: Client) -> bool:
+    """Returns False if the server says that it has no ValidatingAdmissionPolicies; one that does not say may have."""
+    try:
+        await client.list(Selection(_POLICIES["ValidatingAdmissionPolicy"]), limit=1)
+    except StatusError as error:
+        return error.code != 404
+    except Unreachable:
+        pass
+    return True
 
 
 async def apply_grant(
-    client: Client, connection: Connection, wanted: Grant, duration_s: float
-) -> tuple[str, tuple[str, ...]]:
-    """A kubeconfig, and notes for people.  Raises ``StatusError``, ``Unreachable``, ``NoGrant``."""
-    notes = []
-    for document in wanted.documents():
+    client: Client, connection: Connection, wanted: Grant, duration_s: float, *, with_policies: bool
+) -> str:
+    """Applies the documents and returns a kubeconfig.  Raises ``StatusError``, ``Unreachable``, ``NoGrant``."""
+    for document in wanted.documents(with_policies=with_policies):
         kind = document["kind"]
         resource = _POLICIES.get(kind) or by_kind(document["apiVersion"], kind)
         assert resource is not None, f"a grant of an unknown kind {kind}"
@@ -73,14 +97,9 @@ async def apply_grant(
             patch_type="apply",
             force=True,
         )
-        try:
-            await client.perform(write)
-        except StatusError as error:
-            if error.code != 404:
-                raise
-            notes.append(f"this server has no {kind}; the plane's controllers heed the account's annotation instead")
+        await client.perform(write)
     token = await request_token(client, wanted.namespace, account_name(wanted.agent), duration_s)
-    return _kubeconfig(connection, wanted, token, await _authority(client, wanted.namespace)), tuple(notes)
+    return _kubeconfig(connection, wanted, token, await _authority(client, wanted.namespace))
 
 
 async def _authority(client: Client, namespace: str) -> str:

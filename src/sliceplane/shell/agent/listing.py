@@ -9,6 +9,7 @@ from sliceplane.api.core import Lease
 from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Leases
+from sliceplane.external.grants import agent_of_lease
 from sliceplane.external.registration import ANNOTATION_REFUSED, ANNOTATION_STATE, LABEL_AGENT, MANAGED_BY
 from sliceplane.kit.times import format_duration, parse_time
 from sliceplane.shell.transport.base import Client
@@ -52,7 +53,9 @@ async def list_of(client: Client, namespace: str, now: float) -> tuple[ListedAge
     leases = {}
     for body in (await client.list(Selection(Leases, namespace, LABEL_AGENT))).items:
         lease = decode(body, Lease)
-        leases[lease.metadata.namespace, (lease.metadata.labels or {}).get(LABEL_AGENT, "")] = lease
+        agent = agent_of_lease(lease.metadata.name)
+        if agent:
+            leases[lease.metadata.namespace, agent] = lease
     rows = []
     for body in (await client.list(Selection(EndpointSlices, namespace, f"{LABEL_MANAGED_BY}={MANAGED_BY}"))).items:
         rows += _rows(decode(body, EndpointSlice), leases, now)
@@ -73,17 +76,18 @@ def _rows(stored: EndpointSlice, leases: dict[tuple[str, str], Lease], now: floa
     state = "refused" if refused else annotations.get(ANNOTATION_STATE, "")
     why = refused or ("its Lease is gone" if lease is None else _WHY.get(state, ""))
     ports = ",".join(str(port.port) for port in stored.ports or ())
+    addresses = [address for endpoint in stored.endpoints or () for address in endpoint.addresses]
+    places = [f"[{address}]:{ports}" if ":" in address else f"{address}:{ports}" for address in addresses]
     return [
         ListedAgent(
             f"{meta.namespace}/{name}",
             labels.get(LABEL_SERVICE_NAME, ""),
-            f"[{address}]:{ports}" if ":" in address else f"{address}:{ports}",
+            place,
             state,
             None if lease is None else _age(lease, now),
             why,
         )
-        for endpoint in stored.endpoints or ()
-        for address in endpoint.addresses
+        for place in places or ["-"]  # a slice that was emptied says why
     ]
 
 

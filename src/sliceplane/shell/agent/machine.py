@@ -16,11 +16,13 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from sliceplane.external.registration import family_of
-from sliceplane.shell.process.files import read_text
+from sliceplane.shell.agent.own_files import check_folder, check_regular, read_own, write_own
 from sliceplane.shell.process.interfaces import addresses
 
 _MACHINE_ID: Final = Path("/etc/machine-id")
 _HOST_FILE: Final = "host-id"
+#: bytes; it becomes a part of the Lease's holder
+_HOST_ID_MAX: Final = 256
 #: addresses for documentation (RFC 5737, RFC 3849): the way there is the way to everywhere
 _ELSEWHERE: Final = {4: "192.0.2.1", 6: "2001:db8::1"}
 #: clocks with and without sleep that part by more than this: the machine slept
@@ -38,6 +40,7 @@ def state_folder() -> Path:
         base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
         folder = Path(named) if named else Path(base) / "sliceplane-agent"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        check_folder(folder)
     except (RuntimeError, OSError) as error:
         raise MachineError(f"there is no folder for the agent's state: {error}; set XDG_STATE_HOME") from error
     return folder
@@ -58,18 +61,22 @@ def host_id(folder: Path) -> str:
     write another name into the file to tell them apart.
     """
     file = folder / _HOST_FILE
-    with suppress(OSError):
-        written = read_text(file).strip()
-        if written:
-            return written
+    try:
+        written = read_own(file, _HOST_ID_MAX).strip()
+    except FileNotFoundError:
+        written = ""
+    except OSError as error:
+        raise MachineError(f"cannot read this machine's identity: {error}") from error
+    if not written.isprintable():
+        raise MachineError(f"{file} is no identity: it has one line of printable characters")
+    if written:
+        return written
     try:
         secret = _MACHINE_ID.read_bytes().strip()
     except OSError:
         secret = os.urandom(16)
     made = f"{socket.gethostname()}-{sha256(b'sliceplane-agent' + secret).hexdigest()[:8]}"
-    temporary = file.with_suffix(f".{os.getpid()}")
-    temporary.write_text(made + "\n", encoding="utf-8")
-    temporary.replace(file)
+    write_own(file, made + "\n")
     return made
 
 
@@ -78,7 +85,12 @@ def lock_name(folder: Path, name: str) -> int:
 
     Raises ``MachineError`` if another process holds it.
     """
-    descriptor = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    file = folder / f"{name}.lock"
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        check_regular(descriptor, file)
+    except OSError as error:
+        raise MachineError(f"cannot lock the name {name!r}: {error}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -22,6 +22,7 @@ from sliceplane.external.agent_file import AgentFile, AgentFileError, ServiceEnt
 from sliceplane.external.checks import CheckSpec
 from sliceplane.external.registration import AgentPort, Registration
 from sliceplane.external.tenure import AgentConfig
+from sliceplane.kit.names import check_dns_label
 from sliceplane.shell.agent.machine import default_name, host_id, lock_name, own_addresses, state_folder
 from sliceplane.shell.agent.orphan import Custody
 from sliceplane.shell.agent.program import Agent, AgentOptions
@@ -54,6 +55,8 @@ async def serve(
     """
     wanted = read()
     name = wanted.name or default_name()
+    for problem in check_dns_label(name):  # it becomes a part of paths, too
+        raise ValueError(f"the name {name!r} of the agent {problem}")
     folder = state_folder()
     lock = lock_name(folder, name)
     options = replace(options, custody=Custody(folder / f"{name}.child", options.on_orphan, options.stop_s))

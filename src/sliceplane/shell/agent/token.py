@@ -21,9 +21,8 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from sliceplane.api.errors import StatusError
-from sliceplane.external.registration import FIELD_MANAGER
-from sliceplane.external.rights import account_name
-from sliceplane.shell.process.files import CREDENTIAL_BYTES_MAX, read_text
+from sliceplane.external.registration import FIELD_MANAGER, account_name
+from sliceplane.shell.agent.own_files import read_own, write_own
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.accounts import request_token
 from sliceplane.shell.transport.base import Client, Unreachable
@@ -35,6 +34,8 @@ from sliceplane.shell.transport.kubeconfig import Connection
 _RETRY_S: Final = 60.0
 #: servers give no shorter ones (kubernetes.io, "TokenRequest")
 _LIFE_MIN_S: Final = 600.0
+#: bytes; no server takes a longer one
+_TOKEN_MAX: Final = 16 * 1024
 _SUBJECT: Final = "system:serviceaccount:"
 
 _log = get_logger("agent")
@@ -59,7 +60,7 @@ class OwnToken:
         #: tried next when that one is refused
         self._spare = given
         with suppress(OSError):
-            stored = read_text(file, CREDENTIAL_BYTES_MAX).strip()
+            stored = read_own(file, _TOKEN_MAX).strip()
             known = _claims_of(stored)
             if known is not None and known[:2] == claims[:2] and known.ends > claims.ends:
                 self._token = stored
@@ -92,11 +93,8 @@ class OwnToken:
 
     def _keep(self, token: str) -> None:
         self._token = token
-        temporary = self._file.with_suffix(".new")
         try:
-            temporary.touch(mode=0o600)
-            temporary.write_text(token + "\n", encoding="utf-8")
-            temporary.replace(self._file)
+            write_own(self._file, token + "\n")
         except OSError as error:
             _log.warning("the renewed token cannot be kept for the next start", problem=str(error))
 

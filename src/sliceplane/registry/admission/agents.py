@@ -1,0 +1,75 @@
+"""Writes by the account of an agent: a slice or a Lease is checked as it will be, against the grant of that account.
+
+RBAC binds the account to names.  Labels decide which Service a slice serves and which agent a Lease is for, and an
+agent writes them itself, so they are compared with the name (``external.grants``); addresses are compared with the
+networks of the grant.  Other API servers do the same by a ValidatingAdmissionPolicy (``external.policies``).
+
+A sentence by which the control plane refused a slice stays until the control plane takes it away, and nothing in the
+slice serves meanwhile.  Otherwise an agent could put back at once what was withdrawn.
+"""
+
+from __future__ import annotations
+
+from sliceplane.api.errors import forbidden
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import EndpointSlices, Leases, Roles, ServiceAccounts
+from sliceplane.external.grants import AgentGrant, Marks, lease_misfit, read_grant, read_slice_document, slice_misfit
+from sliceplane.external.registration import ANNOTATION_REFUSED, LABEL_AGENT, account_name
+from sliceplane.registry.authentication.bearer import USER_PREFIX
+from sliceplane.registry.documents import document_of
+from sliceplane.registry.types import Target, User
+from sliceplane.store.mvcc import Store
+from sliceplane.store.types import Key
+
+_ACCOUNT_PREFIX = account_name("")
+_CHECKED = frozenset({EndpointSlices.storage_key, Leases.storage_key})
+
+
+def check_agent_write(store: Store, user: User, target: Target, new: Document, old: Document | None) -> None:
+    """*new*, which is valid, is about to be stored in place of *old* (``None``: create).
+
+    Other kinds and other users are passed over.  Raises the 403 ``StatusError``.
+    """
+    resource = target.resource
+    if resource.storage_key not in _CHECKED:
+        return
+    grant = _grant_of(store, user)
+    if grant is None:
+        return
+    head = new["metadata"]
+    if resource.storage_key == Leases.storage_key:
+        why = lease_misfit(grant.agent, head.get("name", ""), head.get("labels"))
+    else:
+        why = _slice_problem(grant, new, old)
+    if why:
+        raise forbidden(resource.plural, resource.group, head.get("name", ""), why)
+
+
+def _grant_of(store: Store, user: User) -> AgentGrant | None:
+    if not user.name.startswith(USER_PREFIX):
+        return None
+    namespace, _, name = user.name.removeprefix(USER_PREFIX).partition(":")
+    if not name.startswith(_ACCOUNT_PREFIX):
+        return None
+    role, account = (_marks(store, Key(kind.storage_key, namespace, name)) for kind in (Roles, ServiceAccounts))
+    return read_grant(namespace, name, role, account)
+
+
+def _marks(store: Store, key: Key) -> Marks | None:
+    record = store.latest(key)
+    if record is None or LABEL_AGENT not in record.labels:
+        return None
+    return Marks(record.labels, document_of(record)["metadata"].get("annotations") or {})
+
+
+def _slice_problem(grant: AgentGrant, new: Document, old: Document | None) -> str:
+    written = read_slice_document(new)
+    misfit = slice_misfit(grant, written)
+    if misfit:
+        return misfit
+    refused = read_slice_document(old).refused if old is not None else ""
+    if written.refused != refused:
+        return f"the annotation {ANNOTATION_REFUSED} is the control plane's"
+    if refused and written.serves:
+        return f"it is refused, so its endpoint is neither ready nor serving: {refused}"
+    return ""

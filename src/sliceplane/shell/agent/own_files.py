@@ -1,0 +1,93 @@
+"""Files of this user that others must not read, or must not choose: kubeconfigs, tokens, the state of an agent.
+
+Whoever can put a name into a folder can put a symbolic link, a FIFO or gigabytes there.  So nothing is followed, waited
+for, or read beyond its bound, and a new file has its mode from its birth.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, Final
+
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def check_folder(folder: Path) -> None:
+    """Raises ``PermissionError`` with a sentence if another user could choose what lies in *folder*.
+
+    Symbolic links are followed if they are root's or this user's: systemd makes one for a ``DynamicUser=``.
+    """
+    trusted = (os.getuid(), 0)
+    link = folder.lstat()
+    found = folder.stat()
+    if link.st_uid not in trusted or found.st_uid not in trusted:
+        raise PermissionError(f"{folder} belongs to another user")
+    if found.st_mode & 0o022:
+        raise PermissionError(f"others can write to {folder}: chmod go-w {folder}")
+
+
+def read_own(path: Path, size_max: int) -> str:
+    """Raises ``OSError`` for what is no regular file of this user or root, or larger than *size_max* bytes."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        check_regular(descriptor, path)
+        content = os.read(descriptor, size_max + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > size_max:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return content.decode(errors="replace")
+
+
+def check_regular(descriptor: int, path: Path) -> None:
+    """Raises ``OSError`` unless it is a regular file of this user or root."""
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid not in (os.getuid(), 0):
+        raise OSError(errno.EPERM, "not a regular file of this user", str(path))
+
+
+def write_own(path: Path, text: str) -> None:
+    """Replaces the file in one step.  Raises ``OSError``."""
+    with new_own(path, overwrite=True) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def new_own(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
+    """A file that this user alone can read, complete when the block ends, and gone if the block fails.
+
+    *overwrite*: it takes the place of one that is there, at the end.  Raises ``FileExistsError`` otherwise, and
+    ``OSError``.
+    """
+    target = path.with_name(f".{path.name}.{os.getpid()}") if overwrite else path
+    if overwrite:
+        with suppress(FileNotFoundError):
+            target.unlink()  # of a process of that number that was killed
+    descriptor = os.open(target, _NEW, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if overwrite:
+            target.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            target.unlink()
+        raise
+
+
+def readers_of_output(descriptor: int) -> str:
+    """Returns a sentence if *descriptor* is a regular file that other users can read, else ""."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return ""
+    if not stat.S_ISREG(found.st_mode) or not found.st_mode & 0o077:
+        return ""
+    return f"other users can read the file that this is written to (mode {stat.S_IMODE(found.st_mode):04o})"

@@ -467,12 +467,17 @@ class _TargetAddresses:
     def __iter__(self) -> Iterator[bytes]:
         for label in dict.fromkeys(self._records.labels()):
             owner = (label_of(label) if label else b"") + self._suffix
-            if label:
-                addresses: Iterable[bytes] = dict.fromkeys(host.packed for host in self._named.hosts.get(label, ()))
-            else:
-                addresses = [item for items in self._named.cluster_addresses().values() for item in items]
-            for packed in addresses:
+            before = b""
+            for packed in self._addresses(label):
+                if packed == before:  # hosts are in the order of their addresses
+                    continue
+                before = packed
                 yield encode_record(owner, A if len(packed) == 4 else AAAA, self._ttl_s, packed)
+
+    def _addresses(self, label: bytes) -> Iterable[bytes]:
+        if label:
+            return (host.packed for host in self._named.hosts.get(label, ()))
+        return (item for items in self._named.cluster_addresses().values() for item in items)
 
 
 def _can_be(above: tuple[bytes, ...]) -> bool:

@@ -179,7 +179,7 @@ def test_the_extended_error_of_an_upstream_is_passed_on() -> None:
 def test_too_many_at_once_are_refused_and_counted() -> None:
     world = World({UPSTREAM: silent}, max_concurrent=3).configure()
     world.run(10)  # the look for loops is over
-    tokens = [world.ask(f"n{number}.example.org.") for number in range(5)]
+    tokens = [world.ask(f"n{number}.example.org.", account=f"client {number}") for number in range(5)]
     refused = [token for token in tokens if token in world.answers]
     assert refused == tokens[3:]
     assert {world.answer(token).rcode() for token in refused} == {REFUSED}

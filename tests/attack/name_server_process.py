@@ -17,6 +17,7 @@ from typing import Any
 from tests.dns.world import endpoint, headless, namespace, service, slice_of
 
 from sliceplane.api.meta import Object
+from sliceplane.cli.entry import spare_collector
 from sliceplane.dns.clients import AnswerConfig
 from sliceplane.dns.view import ZoneConfig
 from sliceplane.informer.cache import Change
@@ -64,6 +65,7 @@ async def main(forward: str) -> None:
     resolver.server.apply([Change(type(item).__name__, None, item) for item in objects()], 1.0)
     resolver.server.on_synced()
     looking = asyncio.create_task(resolver._look())
+    spare_collector()  # as every command of ours
     steps = Steps()
     print(f"ready {port}", flush=True)
     while await loop.run_in_executor(None, sys.stdin.readline):

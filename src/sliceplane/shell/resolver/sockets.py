@@ -29,7 +29,9 @@ Send = Callable[[bytes], None]
 OnQuery = Callable[[bytes, str, bool], "bytes | Forward | None"]
 OnForward = Callable[[Forward, Send], None]
 
+#: and for no longer than this, looked at after every fourth
 BATCH: Final = 64
+BATCH_S: Final = 0.01
 #: of a query; a connection that announces a longer one is closed
 QUERY_BYTES_MAX: Final = 4096
 #: seconds in which a connection must bring a whole message, or take its answers
@@ -118,7 +120,7 @@ class Datagrams:
         count = 0
         asked: list[tuple[int, int, bytes]] = []
         try:
-            while count < BATCH:
+            while count < BATCH and (count & 3 or time.perf_counter() - began < BATCH_S):
                 if self._any:
                     packet, ancillary, _, source = own.recvmsg(QUERY_BYTES_MAX, _ANCILLARY_BYTES)
                     asked = [(level, kind, _answering(level, data)) for level, kind, data in ancillary]
@@ -278,7 +280,10 @@ class DnsConnection(asyncio.BufferedProtocol):
         answers: list[bytes] = []
         offset = count = size = 0
         end = _end_of_message(self._unread, 0)
+        began = time.perf_counter()
         while end and count < BATCH and size < UNREAD_BYTES_MAX and not self._waits():
+            if not count & 3 and time.perf_counter() - began > BATCH_S:
+                break
             answer = self._streams.on_query(self._unread[offset + 2 : end], self.client, True)
             if isinstance(answer, bytes):
                 answers.append(_with_length(answer))

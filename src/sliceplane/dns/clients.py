@@ -31,7 +31,7 @@ PRIVATE: Final[tuple[Network, ...]] = tuple(
     )
 )  # fmt: skip
 #: clients whose rights are kept
-_CLIENTS_MAX: Final = 10_000
+CLIENTS_MAX: Final = 10_000
 #: octets of an address that make a network: /24 and /56
 _NETWORK_OCTETS: Final = {4: 3, 16: 7}
 #: networks and names of the rate limit, each about 256 bytes
@@ -96,7 +96,7 @@ class DnsClients:
             any(address in network for network in config.shared_resolvers),
             address.packed[:8].hex(),
         )
-        if len(self.known) >= _CLIENTS_MAX:
+        if len(self.known) >= CLIENTS_MAX:
             self.known.clear()
         self.known[client] = rights
         return rights

@@ -88,7 +88,7 @@ def test_what_cannot_be_read_is_a_format_error(packet: bytes) -> None:
 
 
 def test_records_of_a_query_are_not_walked_beyond_what_a_query_has() -> None:
-    """An OPT, a TSIG and the SOA of an IXFR; before, thousands were read, each with a name of 126 pointers (issue 30)."""
+    """An OPT, a TSIG and the SOA of an IXFR; before, thousands were read, each with 126 pointers (issue 30)."""
     record = b"\xc0\x0c" + b"\0\x10\0\1\0\0\0\0\0\0"
     for count in range(7):
         packet = HEADER[:10] + count.to_bytes(2, "big") + QUESTION + record * count

@@ -1,9 +1,9 @@
-"""Who may ask what, and how often: rights by address, shares of the server's work, and a limit on answers.
+"""Rights of clients by address, their shares of the server's work, and a limit on answers.
 
-Questions of the usual shape for names that were asked before cost next to nothing.  All others, and large answers over
-TCP, are charged to the client's address, and in each second a client may use as much as it leaves for all others.
-Over UDP an address can be forged, so that shares of TCP are apart: a client that gets nothing but TC over UDP, since
-another uses its address, has its own share over TCP.
+A question of the usual shape at a name that ``dns.kept`` has is free.  Every other question, and a large answer over
+TCP, is charged to the client's address; in each second a client may use as much work as it leaves for all others.  An
+address can be forged over UDP, so UDP and TCP have separate shares: if a forger uses up a client's share of UDP, the
+client gets TC and asks again over TCP.
 
 The limit is for answers over UDP, where their receiver may not be who asked (response rate limiting, as BIND's manual
 describes it): so many a second to one network for one name; of the others every second is sent with TC alone, so that a
@@ -122,7 +122,7 @@ class WorkShares:
         return self._shares[transport].take(account, work)
 
     def verdict(self, transport: str) -> Literal["truncated", "dropped", "refused"]:
-        """What becomes of the question that was refused last."""
+        """The outcome for the question that was refused last."""
         if transport != "udp":
             return "refused"
         return "dropped" if self._shares[transport].refused % 2 else "truncated"

@@ -26,6 +26,8 @@ RESULTS_BYTES_MAX: Final = 32 << 20
 DENIALS_BYTES_MAX: Final = 4 << 20
 #: the objects of one result besides its name, records and reason, and its places in dictionaries
 _RESULT_BYTES: Final = 900
+#: one larger than this is not kept
+_SIZE_MAX: Final = 1 << 20
 _EXTRAS_MAX: Final = 256
 
 
@@ -58,9 +60,11 @@ class KeptResults:
         else:
             found = _built(found)
             size = _RESULT_BYTES + 2 * len(name) + len(found.why) + _records_bytes(found)
+            if size > _SIZE_MAX:
+                return found
             if self.result_bytes + size > RESULTS_BYTES_MAX:
                 self._drop_results()
-            named.asked[name] = named.asked.get(name, 0) + size
+            named.kept[name] = named.kept.get(name, 0) + size
             self._services.add(named)
             self.result_bytes += size
         self.by_name.setdefault(name, {})[kind.to_bytes(2, "big")] = found
@@ -69,10 +73,10 @@ class KeptResults:
     def drop(self, touched: Iterable[NamedService]) -> None:
         """These Services changed."""
         for named in touched:
-            for name, size in named.asked.items():
+            for name, size in named.kept.items():
                 self.by_name.pop(name, None)
                 self.result_bytes -= size
-            named.asked.clear()
+            named.kept.clear()
             self._services.discard(named)
 
     def drop_denials(self) -> None:
@@ -85,8 +89,8 @@ class KeptResults:
         self.drop(list(self._services))
 
     def check(self) -> None:
-        assert self.result_bytes == sum(sum(named.asked.values()) for named in self._services), "sizes do not add up"
-        names = {name for named in self._services for name in named.asked}
+        assert self.result_bytes == sum(sum(named.kept.values()) for named in self._services), "sizes do not add up"
+        names = {name for named in self._services for name in named.kept}
         assert names | self._denied == self.by_name.keys(), "a name is kept that nothing drops"
         assert self.result_bytes <= RESULTS_BYTES_MAX, self.result_bytes
         assert self.denial_bytes <= DENIALS_BYTES_MAX, self.denial_bytes

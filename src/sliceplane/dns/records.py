@@ -118,7 +118,7 @@ class SrvSet:
 
     @property
     def size(self) -> int:
-        """About so many octets."""
+        """Octets of all records, approximately."""
         return self._count * (_SRV_BYTES + len(self._suffix) + 16)
 
     @property
@@ -127,7 +127,7 @@ class SrvSet:
         return 256 + 128 * len(self._targets)
 
     def window(self, turn: int, room: int) -> tuple[int, bytes, bool]:
-        """As ``RecordSet.window``."""
+        """Does the same as ``RecordSet.window``."""
         taken: list[bytes] = []
         for record in self._from(turn):
             room -= len(record)
@@ -137,10 +137,11 @@ class SrvSet:
         return len(taken), b"".join(taken), True
 
     def records(self) -> Iterator[bytes]:
+        """Each of them whole, in order."""
         return self._from(0)
 
     def labels(self) -> Iterator[bytes]:
-        """Of all targets; one may come more than once."""
+        """Labels of all targets, some of them more than once."""
         return (label for labels, _ in self._targets for label in labels)
 
     def built(self) -> RecordSet | None:

@@ -216,12 +216,13 @@ class NameServer:
         verdict = self._work.verdict(transport)
         self.over_share.of(verdict).value += 1
         question = None if verdict == "dropped" else wire.read_query(packet)
-        if not isinstance(question, DnsQuestion):
-            return None
-        if verdict == "refused":
+        return self._sent_away(question, transport) if isinstance(question, DnsQuestion) else None
+
+    def _sent_away(self, question: DnsQuestion, transport: Transport) -> bytes:
+        if transport != "udp":
             return self._error(question, wire.REFUSED, text=_OVER_SHARE)
         opt = b"" if question.edns is None else self._opts[question.edns.do]
-        return self._short(packet[:2], question.flags, question.wire, opt)
+        return self._short(question.id.to_bytes(2, "big"), question.flags, question.wire, opt)
 
     def _place(self, client: str) -> Locality:
         own = self.view.config.place
@@ -340,8 +341,8 @@ class NameServer:
         target: bytes | None = None,
     ) -> bytes | Forward:
         if not self._work.take(transport, rights.account, FORWARD_WORK):
-            self.over_share.of("refused").value += 1
-            return self._error(question, wire.REFUSED, ra=True, text=_OVER_SHARE)
+            self.over_share.of("truncated" if transport == "udp" else "refused").value += 1
+            return self._sent_away(question, transport)
         ttl_s = self.view.config.ttl_s
         before = tuple((owner, ttl_s, alias) for owner, alias in aliases)
         return Forward(question, client, transport, rights.account, target, before)

@@ -92,7 +92,7 @@ class HostSubset:
         self._all_labels: frozenset[bytes] | None = None
 
     def add(self, label: bytes, host: Host) -> None:
-        """In the order of labels."""
+        """Adds a host; labels must come in order."""
         self.count += 1
         self.counts[host.ports] = self.counts.get(host.ports, 0) + 1
         labels = self.labels.setdefault(host.ports, [])
@@ -145,8 +145,8 @@ class NamedService:
         self._whole: HostSubset | None = None
         self._by_zone: dict[str, HostSubset] | None = None
         self._hints: _Hints | None = None
-        #: names under which ``dns.kept`` keeps results of it, with their sizes
-        self.asked: Final[dict[bytes, int]] = {}
+        #: names under which ``dns.kept`` keeps results of it, with their bytes of memory
+        self.kept: Final[dict[bytes, int]] = {}
 
     @property
     def kind(self) -> ServiceNamesKind:
@@ -320,8 +320,8 @@ class NamedService:
     def srv(
         self, port: str | None, protocol: str | None, label: bytes = b"", subset: HostSubset | None = None
     ) -> SrvTargets:
-        """For ``SrvSet``; without pairs if there is no such port.  *label*: of this host alone; *subset*: of these
-        hosts alone."""
+        """Resolves a port for ``SrvSet``; there are no pairs if no host has it.  *label*: of this host alone; *subset*:
+        of these hosts alone."""
         labels_of: dict[PortSet, Sequence[bytes]]
         if label:
             hosts = self.hosts.get(label, ())

@@ -64,7 +64,7 @@ class WireError(ValueError):
 
 
 class Edns(NamedTuple):
-    """What the query's OPT says (RFC 6891)."""
+    """Payload size and DO of a query's OPT (RFC 6891)."""
 
     payload: int
     do: bool

@@ -131,7 +131,7 @@ class _Names:
         self._bytes_left = NAMES_BYTES_MAX
 
     def at(self, offset: int) -> tuple[bytes, int]:
-        """As ``read_name``.  Raises ``WireError``, too, if the reply's names are too long together."""
+        """Reads like ``read_name``.  Raises ``WireError``, too, if the reply's names are too long together."""
         pointer = int.from_bytes(self._packet[offset : offset + 2], "big")
         name = self._read.get(pointer)
         if name is not None:

@@ -93,7 +93,7 @@ def test_records_of_a_query_are_not_walked_beyond_what_a_query_has() -> None:
     for count in range(7):
         packet = HEADER[:10] + count.to_bytes(2, "big") + QUESTION + record * count
         found = read_query(packet)
-        assert isinstance(found, DnsQuestion) == (count <= wire.QUERY_RECORDS_MAX), count
+        assert isinstance(found, DnsQuestion) == (count <= 3), count
     # What follows is not even looked at.
     assert malformed(HEADER[:10] + b"\xff\xff" + QUESTION).rcode == wire.FORMERR
 
@@ -106,11 +106,11 @@ def test_a_name_follows_so_many_pointers_and_no_more() -> None:
 
 
 def test_an_opt_has_so_many_options_and_no_more() -> None:
-    for count in (0, 1, wire.OPTIONS_MAX, wire.OPTIONS_MAX + 1, 300):
+    for count in (0, 1, 32, 33, 300):
         options = b"\0\x0a\0\1x" * count
         opt = wire.opt()[:-2] + len(options).to_bytes(2, "big") + options
         found = read_query(HEADER[:10] + b"\0\1" + QUESTION + opt)
-        assert isinstance(found, DnsQuestion) == (count <= wire.OPTIONS_MAX), count
+        assert isinstance(found, DnsQuestion) == (count <= 32), count
 
 
 def test_other_operations_are_not_implemented() -> None:

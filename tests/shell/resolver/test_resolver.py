@@ -206,13 +206,19 @@ async def test_a_network_of_clients_leaves_connections_for_others(monkeypatch: p
         await eventually(lambda: resolver._streams.open_count, lambda count: count == 0)
 
 
-async def test_a_connection_that_announces_a_long_query_is_closed() -> None:
+@pytest.mark.parametrize("long", [b"\xff\xff" + bytes(100), b"\x10\x01" + bytes(5000)])
+async def test_a_connection_that_announces_a_long_query_is_closed(long: bytes) -> None:
     async with resolving() as (resolver, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(len(asked()).to_bytes(2, "big") + asked() + b"\xff\xff" + bytes(100))
+        writer.write(len(asked()).to_bytes(2, "big") + asked() + long)
         assert (await _message(reader)).id == 1
         assert await _ended(reader)
         assert resolver._streams.refused == 1
+        # The longest one that is read is one.
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        whole = asked().ljust(sockets.QUERY_BYTES_MAX, b"\0")
+        writer.write(len(whole).to_bytes(2, "big") + whole)
+        assert (await _message(reader)).id == 1
         writer.close()
 
 

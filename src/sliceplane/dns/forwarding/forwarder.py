@@ -264,12 +264,13 @@ class Forwarder:
                 self._end_loop_probe(outcome)
                 continue
             key = outcome.key
-            self._flights.give(self._payers.pop(key))
+            account = self._payers.pop(key)
+            self._flights.give(account)
             content = outcome.content
             current = self._zones.get(outcome.zone.zone) is outcome.zone
             if content is not None:
                 if current:
-                    self._cache.put(key, content, now)
+                    self._cache.put(key, content, now, account)
                 self._answer_all(key, content)
                 continue
             if current:

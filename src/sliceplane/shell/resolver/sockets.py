@@ -299,7 +299,7 @@ class DnsConnection(asyncio.BufferedProtocol):
             self.progress_at = asyncio.get_running_loop().time()
         if answers:
             transport.write(b"".join(answers))
-        if int.from_bytes(self._unread[:2], "big") > QUERY_BYTES_MAX and len(self._unread) > 1:
+        if _is_too_long(self._unread, 0):
             self._streams.refused += 1
             transport.close()
             return
@@ -376,6 +376,10 @@ def _with_length(packet: bytes) -> bytes:
 
 
 def _end_of_message(unread: bytes, offset: int) -> int:
-    """Of the message whose length begins at *offset*; 0: it is not all there."""
+    """Of the message whose length begins at *offset*; 0: it is not all there, or too long."""
     end = offset + 2 + int.from_bytes(unread[offset : offset + 2], "big")
-    return end if offset + 2 <= len(unread) and end <= len(unread) else 0
+    return end if offset + 2 <= len(unread) and end <= len(unread) and not _is_too_long(unread, offset) else 0
+
+
+def _is_too_long(unread: bytes, offset: int) -> bool:
+    return offset + 2 <= len(unread) and int.from_bytes(unread[offset : offset + 2], "big") > QUERY_BYTES_MAX

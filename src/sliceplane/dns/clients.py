@@ -118,8 +118,9 @@ class WorkShares:
     def begin_second(self) -> None:
         self._shares = {"udp": Shares(UDP_WORK_PER_S), "tcp": Shares(TCP_WORK_PER_S)}
 
-    def take(self, transport: str, account: str, work: int) -> bool:
-        return self._shares[transport].take(account, work)
+    def take(self, transport: str, rights: ClientRights, work: int) -> bool:
+        """Shared resolvers ask for many clients, and may use all that is left."""
+        return self._shares[transport].take(rights.account, work, "exempt" if rights.shared else "ordinary")
 
     def verdict(self, transport: str) -> Literal["truncated", "dropped", "refused"]:
         """The outcome for the question that was refused last."""

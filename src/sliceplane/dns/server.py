@@ -170,7 +170,7 @@ class NameServer:
 
     def answer_slowly(self, packet: bytes, client: str, transport: Transport, now: float) -> bytes | Forward | None:
         rights = self._clients.of(client)
-        if not self._work.take(transport, rights.account, QUESTION_WORK + len(packet) // OCTETS_PER_UNIT):
+        if not self._work.take(transport, rights, QUESTION_WORK + len(packet) // OCTETS_PER_UNIT):
             return self._over_share(packet, transport)
         question = wire.read_query(packet)
         if not isinstance(question, DnsQuestion):
@@ -287,7 +287,7 @@ class NameServer:
         """Charges for an answer over TCP, before it is made; False: the client's share is used up."""
         if size <= SMALL_OCTETS:
             return True
-        is_paid = self._work.take("tcp", rights.account, min(size, room) // ANSWER_OCTETS_PER_UNIT)
+        is_paid = self._work.take("tcp", rights, min(size, room) // ANSWER_OCTETS_PER_UNIT)
         if not is_paid:
             self.over_share.of("refused").value += 1
             self.count_response(wire.REFUSED)
@@ -340,7 +340,7 @@ class NameServer:
         aliases: Iterable[tuple[bytes, bytes]] = (),
         target: bytes | None = None,
     ) -> bytes | Forward:
-        if not self._work.take(transport, rights.account, FORWARD_WORK):
+        if not self._work.take(transport, rights, FORWARD_WORK):
             self.over_share.of("truncated" if transport == "udp" else "refused").value += 1
             return self._sent_away(question, transport)
         ttl_s = self.view.config.ttl_s

@@ -87,6 +87,32 @@ def test_what_cannot_be_read_is_a_format_error(packet: bytes) -> None:
     assert malformed(packet).rcode == wire.FORMERR
 
 
+def test_records_of_a_query_are_not_walked_beyond_what_a_query_has() -> None:
+    """An OPT, a TSIG and the SOA of an IXFR; before, thousands were read, each with 126 pointers (issue 30)."""
+    record = b"\xc0\x0c" + b"\0\x10\0\1\0\0\0\0\0\0"
+    for count in range(7):
+        packet = HEADER[:10] + count.to_bytes(2, "big") + QUESTION + record * count
+        found = read_query(packet)
+        assert isinstance(found, DnsQuestion) == (count <= 3), count
+    # What follows is not even looked at.
+    assert malformed(HEADER[:10] + b"\xff\xff" + QUESTION).rcode == wire.FORMERR
+
+
+def test_a_name_follows_so_many_pointers_and_no_more() -> None:
+    packet = HEADER + b"\1a\0" + b"".join(b"\xc0" + bytes((12 if at == 0 else 15 + 2 * (at - 1),)) for at in range(12))
+    assert read_name(packet, 15 + 2 * (wire.POINTERS_MAX - 1))[0] == b"\1a\0"
+    with pytest.raises(WireError):
+        read_name(packet, 15 + 2 * wire.POINTERS_MAX)
+
+
+def test_an_opt_has_so_many_options_and_no_more() -> None:
+    for count in (0, 1, 32, 33, 300):
+        options = b"\0\x0a\0\1x" * count
+        opt = wire.opt()[:-2] + len(options).to_bytes(2, "big") + options
+        found = read_query(HEADER[:10] + b"\0\1" + QUESTION + opt)
+        assert isinstance(found, DnsQuestion) == (count <= 32), count
+
+
 def test_other_operations_are_not_implemented() -> None:
     for opcode in (1, 2, 4, 5, 15):
         packet = HEADER[:2] + (opcode << 11).to_bytes(2, "big") + HEADER[4:] + QUESTION

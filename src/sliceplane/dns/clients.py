@@ -1,4 +1,9 @@
-"""Who may ask what, and how often: rights by address, and a limit on answers.
+"""Rights of clients by address, their shares of the server's work, and a limit on answers.
+
+A question of the usual shape at a name that ``dns.kept`` has is free.  Every other question, and a large answer over
+TCP, is charged to the client's address; in each second a client may use as much work as it leaves for all others.  An
+address can be forged over UDP, so UDP and TCP have separate shares: if a forger uses up a client's share of UDP, the
+client gets TC and asks again over TCP.
 
 The limit is for answers over UDP, where their receiver may not be who asked (response rate limiting, as BIND's manual
 describes it): so many a second to one network for one name; of the others every second is sent with TC alone, so that a
@@ -15,6 +20,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from sliceplane.kit.ip import Network
+from sliceplane.kit.shares import Shares
 
 #: who may have names of others: this machine, private networks (RFC 1918, 4193, 6598), links
 PRIVATE: Final[tuple[Network, ...]] = tuple(
@@ -25,10 +31,24 @@ PRIVATE: Final[tuple[Network, ...]] = tuple(
     )
 )  # fmt: skip
 #: clients whose rights are kept
-_CLIENTS_MAX: Final = 10_000
+CLIENTS_MAX: Final = 10_000
 #: octets of an address that make a network: /24 and /56
 _NETWORK_OCTETS: Final = {4: 3, 16: 7}
-_BUCKETS_MAX: Final = 100_000
+#: networks and names of the rate limit, each about 256 bytes
+BUCKETS_MAX: Final = 20_000
+
+# Work is counted in units of about a microsecond.
+#: in each second, of all clients together; the rest of the time is for the usual questions
+UDP_WORK_PER_S: Final = 600_000
+TCP_WORK_PER_S: Final = 300_000
+#: a question that is read, looked up and answered anew, besides ``OCTETS_PER_UNIT`` of the query
+QUESTION_WORK: Final = 30
+#: a question for the forwarder, besides
+FORWARD_WORK: Final = 60
+OCTETS_PER_UNIT: Final = 4
+#: of an answer over TCP with more records than ``SMALL_OCTETS``; others cost next to nothing
+ANSWER_OCTETS_PER_UNIT: Final = 256
+SMALL_OCTETS: Final = 4096
 
 
 class AnswerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,10 +64,13 @@ class AnswerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientRights(NamedTuple):
+    """``account``: that shares are charged to, an address or the network of one host (IPv6, /64)."""
+
     packed: bytes
     allowed: bool
     recursion: bool
     shared: bool
+    account: str
 
 
 class DnsClients:
@@ -71,11 +94,39 @@ class DnsClients:
             address.is_loopback or not config.allow or any(address in network for network in config.allow),
             any(address in network for network in config.recursion) or self._is_in_cluster(address.packed),
             any(address in network for network in config.shared_resolvers),
+            address.packed[:8].hex(),
         )
-        if len(self.known) >= _CLIENTS_MAX:
+        if len(self.known) >= CLIENTS_MAX:
             self.known.clear()
         self.known[client] = rights
         return rights
+
+
+def source_network(client: str) -> str:
+    """The network of an address, as an account of shares: /24 or /56."""
+    packed = ipaddress.ip_address(client.partition("%")[0]).packed
+    return packed[: _NETWORK_OCTETS[len(packed)]].hex()
+
+
+class WorkShares:
+    """Shares of the work of this second, by account; see the module.  At most ``UDP_WORK_PER_S / QUESTION_WORK``
+    accounts have one, so that forged addresses fill nothing."""
+
+    def __init__(self) -> None:
+        self.begin_second()
+
+    def begin_second(self) -> None:
+        self._shares = {"udp": Shares(UDP_WORK_PER_S), "tcp": Shares(TCP_WORK_PER_S)}
+
+    def take(self, transport: str, rights: ClientRights, work: int) -> bool:
+        """Shared resolvers ask for many clients, and may use all that is left."""
+        return self._shares[transport].take(rights.account, work, "exempt" if rights.shared else "ordinary")
+
+    def verdict(self, transport: str) -> Literal["truncated", "dropped", "refused"]:
+        """The outcome for the question that was refused last."""
+        if transport != "udp":
+            return "refused"
+        return "dropped" if self._shares[transport].refused % 2 else "truncated"
 
 
 class RateLimit:
@@ -83,11 +134,12 @@ class RateLimit:
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
-        #: network and name: what is left, when that was, and how many were kept back; the longest unused first
-        self._buckets: OrderedDict[tuple[bytes, bytes], tuple[float, float, int]] = OrderedDict()
+        #: by the keyed hash of network and name, for a name is as long as its client likes: what is left, when that
+        #: was, and how many were kept back; the longest unused first
+        self._buckets: OrderedDict[int, tuple[float, float, int]] = OrderedDict()
 
     def verdict(self, packed: bytes, name: bytes, now: float) -> Literal["", "truncated", "dropped"]:
-        key = (packed[: _NETWORK_OCTETS[len(packed)]], name)
+        key = hash((packed[: _NETWORK_OCTETS[len(packed)]], name))
         left, since, kept_back = self._buckets.pop(key, (self._rate, now, 0))
         left = min(self._rate, left + (now - since) * self._rate)
         if left >= 1:
@@ -95,7 +147,7 @@ class RateLimit:
         else:
             kept_back += 1
             self._buckets[key] = (left, now, kept_back)
-        if len(self._buckets) > _BUCKETS_MAX:
+        if len(self._buckets) > BUCKETS_MAX:
             self._buckets.popitem(last=False)
         if left >= 1:
             return ""

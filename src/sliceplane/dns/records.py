@@ -2,16 +2,17 @@
 answer repeats the case in which it was asked.
 
 A set never repeats a record and has one TTL (RFC 2181 section 5).  What does not fit is left out, beginning with any
-record, so that a client without TCP gets some of them too.
+record, so that a client without TCP gets some of them too.  Records that do not fit are not built: an answer costs its
+own size, and not that of the set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from struct import Struct
 from typing import Final
 
-from sliceplane.dns.wire import HEADER_BYTES, IN, SOA, encode_record
+from sliceplane.dns.wire import HEADER_BYTES, IN, SOA, SRV, encode_record
 
 #: to the name of the question, the first of a message
 QUESTION_POINTER: Final = b"\xc0\x0c"
@@ -20,6 +21,14 @@ _TWICE_BYTES_MAX: Final = 4096
 _SOA_NAMES: Final = (b"\2ns\3dns", b"\x0ahostmaster")
 _soa_head: Final = Struct("!HHIH")
 _soa_tail: Final = Struct("!IIIII")
+_srv_head: Final = Struct("!HHHH")
+#: SRV records of a set that are built together when the set is kept
+BUILT_MAX: Final = 128
+#: octets of an SRV record without its target
+_SRV_BYTES: Final = 12 + 6
+#: of SRV records of endpoints: those that hints name for the client, and the others
+PRIORITY_NEAR: Final = 0
+PRIORITY_FAR: Final = 10
 #: refresh, retry and expire, as CoreDNS has them; no server transfers this zone
 _SOA_TIMES: Final = (7200, 1800, 86400)
 
@@ -42,20 +51,31 @@ class RecordSet:
     def __len__(self) -> int:
         return len(self.data)
 
-    def window(self, turn: int, room: int) -> tuple[int, bytes]:
-        """How many records fit in *room* bytes, and they, beginning with another one each *turn*."""
+    @property
+    def size(self) -> int:
+        """Octets of all records."""
+        return self._total
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory of the set, with its data."""
+        return 2 * self._total + 48 * len(self.data)
+
+    def window(self, turn: int, room: int) -> tuple[int, bytes, bool]:
+        """How many records fit in *room* bytes, these records, beginning with another one each *turn*, and True if
+        they are all."""
         data = self.data
         count = len(data)
         start = turn % count
         if self._total <= room:
             if self._size and self._twice:
                 start *= self._size
-                return count, self._twice[start : start + self._total]
-            return count, self._prefix.join((b"", *data[start:], *data[:start]))
+                return count, self._twice[start : start + self._total], True
+            return count, self._prefix.join((b"", *data[start:], *data[:start])), True
         if self._size:
             count = room // self._size
             chosen = (*data[start : start + count], *data[: max(0, start + count - len(data))])
-            return count, self._prefix.join((b"", *chosen))
+            return count, self._prefix.join((b"", *chosen)), False
         taken: list[bytes] = []
         for place in range(count):
             record = data[(start + place) % count]
@@ -63,11 +83,103 @@ class RecordSet:
                 break
             room -= len(record)
             taken.append(record)
-        return len(taken), b"".join(taken)
+        return len(taken), b"".join(taken), False
 
-    def records(self) -> list[bytes]:
+    def records(self) -> Iterator[bytes]:
         """Each of them whole, in order."""
-        return [self._prefix + data for data in self.data]
+        return (self._prefix + data for data in self.data)
+
+
+class SrvSet:
+    """SRV records, each built when it is sent: the endpoints of a Service are thousands, and an answer has few.
+
+    *targets*: pairs of labels and port numbers; every label of a pair has a record for every number of it.  *suffix*:
+    the name that follows a label; the label b"" stands for *suffix* itself.  *near*: labels with the better priority,
+    ``None`` for all.  *totals*: numbers of ports that share the weight 100, by priority.
+    """
+
+    kind: Final = SRV
+
+    def __init__(
+        self,
+        targets: Sequence[tuple[Sequence[bytes], Sequence[int]]],
+        suffix: bytes,
+        ttl: int,
+        *,
+        near: Collection[bytes] | None = None,
+        totals: tuple[int, int],
+    ) -> None:
+        self._targets = targets
+        self._suffix = suffix
+        self._near = near
+        self._prefix = encode_record(QUESTION_POINTER, SRV, ttl, b"")[:-2]
+        self._count = sum(len(labels) * len(numbers) for labels, numbers in targets)
+        self._weights = [max(1, 100 // max(1, total)) for total in totals]
+
+    @property
+    def size(self) -> int:
+        """Octets of all records, approximately."""
+        return self._count * (_SRV_BYTES + len(self._suffix) + 16)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Labels and numbers are the Service's own."""
+        return 256 + 128 * len(self._targets)
+
+    def window(self, turn: int, room: int) -> tuple[int, bytes, bool]:
+        """Does the same as ``RecordSet.window``."""
+        taken: list[bytes] = []
+        for record in self._from(turn):
+            room -= len(record)
+            if room < 0:
+                return len(taken), b"".join(taken), False
+            taken.append(record)
+        return len(taken), b"".join(taken), True
+
+    def records(self) -> Iterator[bytes]:
+        """Each of them whole, in order."""
+        return self._from(0)
+
+    def labels(self) -> Iterator[bytes]:
+        """Labels of all targets, some of them more than once."""
+        return (label for labels, _ in self._targets for label in labels)
+
+    def built(self) -> RecordSet | None:
+        """The same set, for many questions; ``None``: it is too large for that."""
+        if self._count > BUILT_MAX:
+            return None
+        return RecordSet(SRV, 0, list(self._from(0)))
+
+    def _from(self, turn: int) -> Iterator[bytes]:
+        """All records, once round, beginning with another one each *turn*."""
+        prefix, suffix, near = self._prefix, self._suffix, self._near
+        bare = 6 + len(suffix)
+        # A label may stand in several pairs: its ports differ between slices.
+        seen: set[tuple[bytes, int]] | None = set() if len(self._targets) > 1 else None
+        for label, number in self._round(turn % self._count):
+            if seen is not None:
+                if (label, number) in seen:
+                    continue
+                seen.add((label, number))
+            is_far = near is not None and label not in near
+            size = len(label)
+            head = _srv_head.pack(
+                bare + 1 + size if size else bare,
+                PRIORITY_FAR if is_far else PRIORITY_NEAR,
+                self._weights[is_far],
+                number,
+            )
+            yield b"%b%b%c%b%b" % (prefix, head, size, label, suffix) if size else prefix + head + suffix
+
+    def _round(self, start: int) -> Iterator[tuple[bytes, int]]:
+        for is_before in (False, True):
+            left = start
+            for labels, numbers in self._targets:
+                whole = len(labels) * len(numbers)
+                here = min(left, whole)
+                left -= here
+                for at in range(here) if is_before else range(here, whole):
+                    yield labels[at // len(numbers)], numbers[at % len(numbers)]
 
 
 def encoded(kind: int, ttl: int, data: Sequence[bytes]) -> RecordSet:

@@ -28,9 +28,12 @@ class Reverse:
         self._services: dict[bytes, tuple[NamedService, ...]] = {}
         #: nearly always one
         self._hosts: dict[bytes, tuple[_Entry, ...]] = {}
+        #: of addresses with more than ``NAMES_MAX`` entries: the result of ``names``, until a Service or host changes
+        self._best: dict[bytes, list[bytes]] = {}
 
     def on_cluster_addresses(self, named: NamedService, *, present: bool) -> None:
         """Those of the Service as it is now come, or go."""
+        self._best.clear()
         for packed in [item for items in named.cluster_addresses().values() for item in items]:
             others = tuple(other for other in self._services.get(packed, ()) if other is not named)
             left = (*others, named) if present else others
@@ -40,6 +43,7 @@ class Reverse:
                 self._services.pop(packed, None)
 
     def on_hosts(self, named: NamedService, changes: Iterable[HostChange]) -> None:
+        self._best.clear()
         for change in changes:
             packed = change.host.packed
             known = self._hosts.get(packed, ())
@@ -58,8 +62,17 @@ class Reverse:
         services = sorted(named.relative for named in self._services.get(packed, ()))
         if services:
             return services[:NAMES_MAX]
+        entries = self._hosts.get(packed, ())
+        if len(entries) <= NAMES_MAX:
+            return self._best_of(entries)
+        if packed not in self._best:
+            self._best[packed] = self._best_of(entries)
+        return self._best[packed]
+
+    @staticmethod
+    def _best_of(entries: tuple[_Entry, ...]) -> list[bytes]:
         classes: dict[int, set[bytes]] = {}
-        for named, change in self._hosts.get(packed, ()):
+        for named, change in entries:
             if named.kind in ("headless", "cluster"):
                 rank = 2 if named.kind == "cluster" else 0 if change.host.endpoint.hostname else 1
                 classes.setdefault(rank, set()).add(label_of(change.label) + named.relative)

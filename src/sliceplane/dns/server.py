@@ -1,8 +1,9 @@
 """Queries in, answers out: what a name server says to whom, over the zone that ``dns.view`` holds.
 
 A question of the usual shape (one question, RD or not, an OPT without options or none) for a name that was asked before
-is answered from the bytes made then; ``apply`` drops those of the Services that it touched in the same step, so that no
-answer is older than the view.  Every other question takes the slow way, which gives the same bytes.
+is answered from the bytes made then (``dns.kept``); ``apply`` drops those of the Services that it touched in the same
+step, so that no answer is older than the view.  Every other question takes the slow way, which gives the same bytes and
+is charged to its client (``clients.WorkShares``): no client takes the time of all others.
 
 Before the first lists are complete every name of ours is SERVFAIL, never NXDOMAIN: clients would remember that.  While
 the API server is away answers go on, and say that they may be old (RFC 8914, 3).
@@ -14,11 +15,24 @@ to everyone is a weapon (RFC 5358).  Owned by one shell.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Final, Literal, NamedTuple
 
 from sliceplane.api.meta import Object
 from sliceplane.dns import wire
-from sliceplane.dns.clients import AnswerConfig, ClientRights, DnsClients, RateLimit
+from sliceplane.dns.clients import (
+    ANSWER_OCTETS_PER_UNIT,
+    FORWARD_WORK,
+    OCTETS_PER_UNIT,
+    QUESTION_WORK,
+    SMALL_OCTETS,
+    AnswerConfig,
+    ClientRights,
+    DnsClients,
+    RateLimit,
+    WorkShares,
+)
+from sliceplane.dns.kept import KeptResults
 from sliceplane.dns.places import NOWHERE
 from sliceplane.dns.records import pointer_to, soa
 from sliceplane.dns.view import DnsView, FoundName, ZoneConfig
@@ -30,8 +44,6 @@ from sliceplane.proxy.usable import Locality
 Transport = Literal["udp", "tcp"]
 #: names of ours that lead to each other, one after the other (CoreDNS: 10)
 ALIASES_MAX: Final = 8
-#: names that there are not, between two changes: more are looked up each time
-_MISSING_MAX: Final = 4096
 #: octets 2 to 12 of a query of the usual shape: its flags, and whether an OPT is the last of it
 _SHAPES: Final = {
     wire.header(0, flags, 1, more=with_opt)[2:]: (flags, bool(with_opt))
@@ -42,15 +54,17 @@ _OPT_HEAD: Final = b"\0\0\x29"
 #: what follows the payload of an OPT without options: version 0, with DO or without
 _OPT_TAILS: Final = {b"\0\0\0\0\0\0": False, b"\0\0\x80\0\0\0": True}
 _CLASS_IN: Final = b"\0\1"
+_OVER_SHARE: Final = "this client has used its share of the server's time; ask again in a second"
 
 
 class Forward(NamedTuple):
-    """A question for the forwarder.  ``target``: the name to ask for, if it is not the question's; ``before``: owner,
-    TTL and target of each CNAME that leads to it and stands before its records."""
+    """A question for the forwarder.  ``account``: that it is charged to.  ``target``: the name to ask for, if it is not
+    the question's; ``before``: owner, TTL and target of each CNAME that leads to it and stands before its records."""
 
     question: DnsQuestion
     client: str
     transport: Transport
+    account: str = ""
     target: bytes | None = None
     before: tuple[tuple[bytes, int, bytes], ...] = ()
 
@@ -61,11 +75,11 @@ class NameServer:
     def __init__(self, zone: ZoneConfig, config: AnswerConfig) -> None:
         self.view: Final = DnsView(zone)
         self._config = config
-        #: by lower-cased name, then by the octets of the type: what was found there, and where the zone begins
-        self._made: dict[bytes, dict[bytes, FoundName]] = {}
+        self._kept = KeptResults()
+        self._made: Final = self._kept.by_name
         self._clients = DnsClients(config, self.view.places.is_in_cluster)
         self._limit = RateLimit(config.rate) if config.rate else None
-        self._missing: set[bytes] = set()
+        self._work = WorkShares()
         self._turn = 0
         self.synced = False
         self._stale = False
@@ -86,18 +100,25 @@ class NameServer:
         self.limited = self.metrics.counters(
             "sliceplane_dns_limited_total", "Answers that the rate limit kept back, or sent as truncated.", "outcome"
         )
+        self.over_share = self.metrics.counters(
+            "sliceplane_dns_over_share_total", "Queries of clients that had used their share of work.", "outcome"
+        )
+        for what, read in (
+            ("results", lambda: float(self._kept.result_bytes)),
+            ("denials", lambda: float(self._kept.denial_bytes)),
+        ):
+            self.metrics.computed("gauge", f"sliceplane_dns_kept_{what}_bytes", f"Memory of {what} kept by name.", read)
 
     # -- changes -----------------------------------------------------------------------------------------
 
     def apply(self, changes: Iterable[Change[Object]], now: float) -> None:
-        for named in self.view.apply(changes, now):
-            for name in named.asked:
-                self._made.pop(name, None)
-            named.asked.clear()
-        for name in self._missing:
-            self._made.pop(name, None)
-        self._missing.clear()
+        self._kept.drop(self.view.apply(changes, now))
+        self._kept.drop_denials()
         self._clients.known.clear()
+
+    def on_second(self) -> None:
+        """A second is over: clients have their shares of work anew."""
+        self._work.begin_second()
 
     def on_synced(self) -> None:
         """Every list is complete."""
@@ -148,14 +169,18 @@ class NameServer:
         return self._composed(packet[:2], flags, packet[12 : end + 4], found, limit=limit, opt=opt, rights=rights)
 
     def answer_slowly(self, packet: bytes, client: str, transport: Transport, now: float) -> bytes | Forward | None:
+        rights = self._clients.of(client)
+        if not self._work.take(transport, rights, QUESTION_WORK + len(packet) // OCTETS_PER_UNIT):
+            return self._over_share(packet, transport)
         question = wire.read_query(packet)
         if not isinstance(question, DnsQuestion):
             if question is not None:
                 self.count_response(question.rcode)
             return question.answer if isinstance(question, Malformed) else None
-        rights = self._clients.of(client)
         do = question.edns is not None and question.edns.do
-        self._count(transport, rights, question.type.to_bytes(2, "big"), do=do)
+        kind = question.type.to_bytes(2, "big")
+        # Clients make up types: the others are counted together.
+        self._count(transport, rights, kind if question.type in wire.TYPE_NAMES else b"", do=do)
         ra = self._config.forwards and rights.recursion
         if not rights.allowed:
             return self._error(question, wire.REFUSED, ede=wire.EDE_PROHIBITED)
@@ -165,8 +190,10 @@ class NameServer:
         labels = wire.labels_of(key)
         if not self.synced and (self.view.zone_of(labels) is not None or labels[-1:] == (b"arpa",)):
             return self._error(question, wire.SERVFAIL, ra=ra, ede=wire.EDE_NOT_READY, text="no list of Services yet")
-        place = NOWHERE if rights.shared else self._place(client)
-        found = self.view.find(labels, question.type, place)
+        kept = self._made.get(key, {}).get(kind)
+        found = kept
+        if found is None:
+            found = self.view.find(labels, question.type, NOWHERE if rights.shared else self._place(client))
         if found is None:
             return self._not_ours(question, client, transport, rights)
         if self._limit is not None and transport == "udp":
@@ -177,26 +204,25 @@ class NameServer:
                 return self._short(number, question.flags, question.wire, opt) if verdict == "truncated" else None
         if found.alias and question.type not in (wire.CNAME, wire.ANY):
             return self._followed(question, found, client, transport, rights)
-        self._keep(key, question.type, found)
+        if kept is None:
+            is_narrowed = found.service is not None and self.view.is_narrowed(found.service)
+            found = self._kept.keep(key, question.type, found, is_narrowed=is_narrowed)
         opt = b"" if question.edns is None else self._opts[do]
         number = question.id.to_bytes(2, "big")
         limit = question.payload_of(transport)
         return self._composed(number, question.flags, question.wire, found, limit=limit, opt=opt, rights=rights)
 
-    def _keep(self, name: bytes, kind: int, found: FoundName) -> None:
-        """For the quick way: what a Service has until it changes, what there is not until anything changes."""
-        named = found.service
-        if kind not in wire.TYPE_NAMES or b"\5_zone" in name:  # a client could make up any number of them
-            return
-        if found.rcode == wire.NXDOMAIN:
-            if len(self._missing) >= _MISSING_MAX:
-                return
-            self._missing.add(name)
-        elif named is None or self.view.is_narrowed(named):
-            return
-        else:
-            named.asked.add(name)
-        self._made.setdefault(name, {})[kind.to_bytes(2, "big")] = found
+    def _over_share(self, packet: bytes, transport: Transport) -> bytes | None:
+        verdict = self._work.verdict(transport)
+        self.over_share.of(verdict).value += 1
+        question = None if verdict == "dropped" else wire.read_query(packet)
+        return self._sent_away(question, transport) if isinstance(question, DnsQuestion) else None
+
+    def _sent_away(self, question: DnsQuestion, transport: Transport) -> bytes:
+        if transport != "udp":
+            return self._error(question, wire.REFUSED, text=_OVER_SHARE)
+        opt = b"" if question.edns is None else self._opts[question.edns.do]
+        return self._short(question.id.to_bytes(2, "big"), question.flags, question.wire, opt)
 
     def _place(self, client: str) -> Locality:
         own = self.view.config.place
@@ -235,10 +261,13 @@ class NameServer:
             body = self._soa(zone, found)
             counts = (1, 1, 0) if found.is_soa else (1, 0, 1)
         else:
+            if room > SMALL_OCTETS and not self._is_paid(records.size, room, rights):
+                flags = flags & (wire.RD | wire.CD | wire.RA) | wire.QR | wire.REFUSED
+                return number + wire.header(0, flags, 1, more=more)[2:] + question + opt
             self._turn += 1
-            count, body = records.window(self._turn, room)
+            count, body, is_whole = records.window(self._turn, room)
             counts = (1, count, 0)
-            if count < len(records):
+            if not is_whole:
                 flags |= wire.TC
             elif found.extras:
                 parts = [body]
@@ -253,6 +282,16 @@ class NameServer:
         self.count_response(found.rcode)
         head = (flags << 64 | counts[0] << 48 | counts[1] << 32 | counts[2] << 16 | more).to_bytes(10, "big")
         return b"".join((number, head, question, body, opt))
+
+    def _is_paid(self, size: int, room: int, rights: ClientRights) -> bool:
+        """Charges for an answer over TCP, before it is made; False: the client's share is used up."""
+        if size <= SMALL_OCTETS:
+            return True
+        is_paid = self._work.take("tcp", rights, min(size, room) // ANSWER_OCTETS_PER_UNIT)
+        if not is_paid:
+            self.over_share.of("refused").value += 1
+            self.count_response(wire.REFUSED)
+        return is_paid
 
     def _soa(self, zone: bytes, found: FoundName) -> bytes:
         ttl_s = self.view.config.ttl_s
@@ -289,7 +328,24 @@ class NameServer:
             return self._error(question, wire.REFUSED, ede=wire.EDE_PROHIBITED, text="names of others are not for you")
         if not question.flags & wire.RD:
             return self._error(question, wire.REFUSED, ra=True, ede=wire.EDE_NOT_AUTHORITATIVE)
-        return Forward(question, client, transport)
+        return self._forward(question, client, transport, rights)
+
+    def _forward(
+        self,
+        question: DnsQuestion,
+        client: str,
+        transport: Transport,
+        rights: ClientRights,
+        *,
+        aliases: Iterable[tuple[bytes, bytes]] = (),
+        target: bytes | None = None,
+    ) -> bytes | Forward:
+        if not self._work.take(transport, rights, FORWARD_WORK):
+            self.over_share.of("truncated" if transport == "udp" else "refused").value += 1
+            return self._sent_away(question, transport)
+        ttl_s = self.view.config.ttl_s
+        before = tuple((owner, ttl_s, alias) for owner, alias in aliases)
+        return Forward(question, client, transport, rights.account, target, before)
 
     # -- aliases -----------------------------------------------------------------------------------------
 
@@ -308,9 +364,7 @@ class NameServer:
             owner = last.alias
             last = self.view.find(wire.labels_of(owner.lower()), question.type, place)
         if last is None and self._config.forwards and rights.recursion and question.flags & wire.RD:
-            ttl_s = self.view.config.ttl_s
-            before = tuple((name, ttl_s, target) for name, target in aliases)
-            return Forward(question, client, transport, owner, before)
+            return self._forward(question, client, transport, rights, aliases=aliases, target=owner)
         return self._chain(question, tuple(aliases), last, rights, question.payload_of(transport))
 
     def _chain(
@@ -325,9 +379,10 @@ class NameServer:
         records = [wire.encode_record(owner, wire.CNAME, ttl_s, target) for owner, target in aliases]
         records[0] = pointer_to(0) + records[0][len(question.name) :]
         authority: list[bytes] = []
+        target: Iterable[bytes] = ()
         if last is not None and last.records is not None:
             end = aliases[-1][1]
-            records += [end + record[2:] for record in last.records.records()]
+            target = (end + record[2:] for record in last.records.records())
         elif last is not None:
             authority = [self._soa(last.zone, last)]
         rcode = wire.NOERROR if last is None else last.rcode
@@ -335,7 +390,7 @@ class NameServer:
         if self._config.forwards and rights.recursion:
             flags |= wire.RA
         self.count_response(rcode)
-        return _assembled(question, flags, records, authority, limit=limit, opts=self._opts)
+        return _assembled(question, flags, chain(records, target), authority, limit=limit, opts=self._opts)
 
     # -- figures -----------------------------------------------------------------------------------------
 
@@ -377,7 +432,7 @@ class NameServer:
 def _assembled(
     question: DnsQuestion,
     flags: int,
-    records: list[bytes],
+    records: Iterable[bytes],
     authority: list[bytes],
     *,
     limit: int,

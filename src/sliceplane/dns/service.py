@@ -5,16 +5,17 @@ one merge for each family and set of ports, since an endpoint may be offered wit
 names (Kubernetes DNS specification 1.1.0, sections 2.3 and 2.4); terminating ones leave at once, also where a proxy
 would still use them.
 
-A changed slice costs O(that slice); the sets of records are made when they are asked for, and dropped by the next
-change.  Owned by ``dns.view``.
+A changed slice costs O(that slice).  Indexes of hosts by port, zone and hint are built by the first question that
+needs one and dropped by the next change; a question looks up what is there and keeps nothing of its own.  Owned by
+``dns.view``.
 """
 
 from __future__ import annotations
 
 import ipaddress
 from bisect import bisect_left, insort
-from collections.abc import Hashable, Iterable
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Literal, NamedTuple
 
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointPort, EndpointSlice
@@ -23,24 +24,44 @@ from sliceplane.balancing.merge import EndpointMerge, PortChoice
 from sliceplane.balancing.model import Endpoint
 from sliceplane.dns.wire import LABEL_MAX, WireError, name_of
 from sliceplane.kit.ip import FAMILIES, Family, parse_lenient
-from sliceplane.proxy.usable import Choice, Locality, choose
+from sliceplane.proxy.usable import Locality
 
 ServiceNamesKind = Literal["cluster", "headless", "external", "absent"]
-#: a question for addresses from another place makes another set; of so many places sets are kept
-_PLACES_MAX: Final = 256
-#: and so many of those sets, with what is below ``_zone``
-FOUND_MAX: Final = 1024
 _ANY_PORT: Final = PortChoice(0)
-#: of SRV records of endpoints: those that hints name for the client, and the others
-PRIORITY_NEAR: Final = 0
-PRIORITY_FAR: Final = 10
+#: of a Service's hints for a place: what became of them, as the metric has it
+NearOutcome = Literal["node", "zone", "all"]
+
+
+class PortSet:
+    """The ports that slices of a Service offer together; one object for all slices with the same."""
+
+    def __init__(self, offers: Iterable[tuple[str, str, int]]) -> None:
+        """*offers*: name, protocol in lower case, and number."""
+        numbers: dict[tuple[str, str], dict[int, None]] = {}
+        every: dict[int, None] = {}
+        for name, protocol, number in offers:
+            numbers.setdefault((name, protocol), {})[number] = None
+            every[number] = None
+        self._numbers = {key: tuple(found) for key, found in numbers.items()}
+        self._every = tuple(every)
+        #: with an SRV record below each
+        self.protocols = frozenset(protocol for name, protocol in numbers if name)
+
+    def __repr__(self) -> str:
+        return f"PortSet({self._numbers})"
+
+    def numbers(self, port: str | None, protocol: str | None) -> tuple[int, ...]:
+        """*port* ``None``: all of them, as CoreDNS answers where labels for a port lack."""
+        if port is None or protocol is None:
+            return self._every
+        return self._numbers.get((port, protocol), ())
 
 
 class Host(NamedTuple):
     """A ready endpoint and the ports that its slice offers."""
 
     packed: bytes
-    ports: tuple[EndpointPort, ...]
+    ports: PortSet
     endpoint: Endpoint
 
 
@@ -50,13 +71,54 @@ class HostChange(NamedTuple):
     present: bool
 
 
-class SrvTarget(NamedTuple):
-    """``label`` "": the Service itself."""
+class SrvTargets(NamedTuple):
+    """``pairs`` of labels of hosts, in order, and the numbers of their ports; ``total``: how many ports all their
+    endpoints have together."""
 
-    priority: int
-    weight: int
-    port: int
-    label: bytes
+    pairs: Sequence[tuple[Sequence[bytes], Sequence[int]]]
+    total: int
+
+
+class HostSubset:
+    """Hosts of a Service that have something in common: labels by the ports that they offer, and addresses, all of
+    these in order."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.labels: Final[dict[PortSet, list[bytes]]] = {}
+        self.counts: Final[dict[PortSet, int]] = {}
+        self._packed: set[bytes] = set()
+        self._addresses: dict[Family, list[bytes]] | None = None
+        self._all_labels: frozenset[bytes] | None = None
+
+    def add(self, label: bytes, host: Host) -> None:
+        """Adds a host; labels must come in order."""
+        self.count += 1
+        self.counts[host.ports] = self.counts.get(host.ports, 0) + 1
+        labels = self.labels.setdefault(host.ports, [])
+        if not labels or labels[-1] != label:
+            labels.append(label)
+        self._packed.add(host.packed)
+
+    def all_labels(self) -> frozenset[bytes]:
+        if self._all_labels is None:
+            self._all_labels = frozenset(label for labels in self.labels.values() for label in labels)
+        return self._all_labels
+
+    def addresses(self, family: Family) -> list[bytes]:
+        if self._addresses is None:
+            octets = {"IPv4": 4, "IPv6": 16}
+            self._addresses = {
+                kind: sorted(packed for packed in self._packed if len(packed) == octets[kind]) for kind in FAMILIES
+            }
+        return self._addresses[family]
+
+
+class _Hints(NamedTuple):
+    """Hosts by the places that their hints name; empty where a ready endpoint has no hint of the kind."""
+
+    by_node: dict[str, HostSubset]
+    by_zone: dict[str, HostSubset]
 
 
 class NamedService:
@@ -69,20 +131,22 @@ class NamedService:
         self.relative: Final = label_of(name.encode()) + label_of(namespace.encode()) + b"\3svc"
         self.service: Service | None = None
         self._merges: dict[tuple[Family, tuple[EndpointPort, ...]], EndpointMerge] = {}
+        self._port_sets: dict[tuple[EndpointPort, ...], PortSet] = {}
         self._merge_of: dict[str, tuple[Family, tuple[EndpointPort, ...]]] = {}
         #: by lower-cased first label
         self.hosts: dict[bytes, tuple[Host, ...]] = {}
         #: of ready endpoints, each once, in order
         self.addresses: Final[dict[Family, list[bytes]]] = {family: [] for family in FAMILIES}
         self._entries: dict[bytes, int] = {}
-        #: ready endpoints with hints, and all endpoints
+        self._host_count = 0
+        #: ready endpoints with hints
         self._hinted = 0
-        self._chosen: dict[Locality, Choice[Endpoint]] = {}
-        self._by_zone: dict[str, list[Endpoint]] | None = None
-        #: what ``dns.view`` found for a place, by what was asked; it is gone with the next change
-        self.found: Final[dict[Hashable, Any]] = {}
-        #: names under which answers of it are kept
-        self.asked: set[bytes] = set()
+        self._own_ports: PortSet | None = None
+        self._whole: HostSubset | None = None
+        self._by_zone: dict[str, HostSubset] | None = None
+        self._hints: _Hints | None = None
+        #: names under which ``dns.kept`` keeps results of it, with their bytes of memory
+        self.kept: Final[dict[bytes, int]] = {}
 
     @property
     def kind(self) -> ServiceNamesKind:
@@ -122,9 +186,10 @@ class NamedService:
         self._forget()
 
     def _forget(self) -> None:
-        self._chosen.clear()
+        self._own_ports = None
+        self._whole = None
         self._by_zone = None
-        self.found.clear()
+        self._hints = None
 
     def on_slice(self, key: str, new: EndpointSlice | None) -> list[HostChange]:
         """The slice *key* is now *new* (``None``: gone, or another Service's)."""
@@ -137,6 +202,8 @@ class NamedService:
             changes += self._merged(before, key, None)
             if before not in self._merge_of.values():
                 del self._merges[before]
+                if not any(ports == before[1] for _, ports in self._merges):
+                    del self._port_sets[before[1]]
         if group is not None:
             self._merge_of[key] = group
             changes += self._merged(group, key, new)
@@ -151,6 +218,9 @@ class NamedService:
         merge = self._merges.get(group)
         if merge is None:
             merge = self._merges[group] = EndpointMerge(_ANY_PORT, family)
+        port_set = self._port_sets.get(ports)
+        if port_set is None:
+            port_set = self._port_sets[ports] = PortSet(_offered(ports))
         merge.on_slice(key, new)
         changes = []
         for identity, before in merge.take_touched().items():
@@ -158,7 +228,7 @@ class NamedService:
             for endpoint, present in ((before, False), (after, True)):
                 if endpoint is not None and endpoint.ready:
                     packed = ipaddress.ip_address(endpoint.address).packed
-                    changes.append(HostChange(host_label(endpoint), Host(packed, ports, endpoint), present))
+                    changes.append(HostChange(host_label(endpoint), Host(packed, port_set, endpoint), present))
         if changes:
             # A new list: sets of records that were made share the old one.
             addresses = self.addresses[family] = self.addresses[family].copy()
@@ -170,9 +240,13 @@ class NamedService:
         packed = change.host.packed
         hosts = self.hosts.get(change.label, ())
         count = self._entries.get(packed, 0) + (1 if change.present else -1)
+        self._host_count += 1 if change.present else -1
         hinted = bool(change.host.endpoint.zone_hints or change.host.endpoint.node_hints)
         if change.present:
-            self.hosts[change.label] = tuple(sorted((*hosts, change.host), key=_order)) if hosts else (change.host,)
+            several = [*hosts] if hosts else [change.host]
+            if hosts:
+                insort(several, change.host, key=_order)
+            self.hosts[change.label] = tuple(several)
             self._hinted += hinted
         else:
             left = list(hosts)
@@ -200,60 +274,82 @@ class NamedService:
             return False
         return not self.service.spec.publish_not_ready_addresses
 
-    def near(self, place: Locality) -> Choice[Endpoint]:
-        """What ``proxy.usable`` leaves of the ready endpoints for clients at *place*."""
-        choice = self._chosen.get(place)
-        if choice is None:
-            if len(self._chosen) >= _PLACES_MAX:
-                self._chosen.clear()
-            choice = self._chosen[place] = choose(self.endpoints(), place)
-        return choice
+    def near(self, place: Locality) -> tuple[NearOutcome, HostSubset | None]:
+        """The hosts that hints name for clients at *place*; ``None``: all of them.
 
-    def endpoints(self) -> list[Endpoint]:
-        """The ready ones, by the name of their host."""
-        return [host.endpoint for label in sorted(self.hosts) for host in self.hosts[label]]
+        The rule is that of ``proxy.usable.choose``, over an index by place: clients are at thousands of places, and one
+        that forges its address chooses among them.
+        """
+        if self._hints is None:
+            ready = [host.endpoint for hosts in self.hosts.values() for host in hosts]
+            self._hints = _Hints(
+                self._subsets(lambda endpoint: endpoint.node_hints) if all(of.node_hints for of in ready) else {},
+                self._subsets(lambda endpoint: endpoint.zone_hints) if all(of.zone_hints for of in ready) else {},
+            )
+        outcome: NearOutcome = "node"
+        subset = self._hints.by_node.get(place.node) if place.node else None
+        if subset is None:
+            outcome = "zone"
+            subset = self._hints.by_zone.get(place.zone) if place.zone else None
+        if subset is None or subset.count == self._host_count:
+            return "all", None
+        return outcome, subset
 
-    def in_zone(self, zone: str) -> list[Endpoint]:
+    def in_zone(self, zone: str) -> HostSubset | None:
         """By where they are, whatever hints say."""
         if self._by_zone is None:
-            self._by_zone = {}
-            for endpoint in self.endpoints():
-                self._by_zone.setdefault(endpoint.zone.lower(), []).append(endpoint)
-        return self._by_zone.get(zone, [])
+            self._by_zone = self._subsets(lambda endpoint: (endpoint.zone.lower(),))
+        return self._by_zone.get(zone)
 
-    def protocols(self) -> set[str]:
-        """Of named ports: lower-cased, with an SRV record below each."""
-        return {protocol for name, protocol, _ in self._offers() if name}
+    def _subsets(self, keys_of: Callable[[Endpoint], Iterable[str]]) -> dict[str, HostSubset]:
+        subsets: dict[str, HostSubset] = {}
+        for label in sorted(self.hosts):
+            for host in self.hosts[label]:
+                for key in keys_of(host.endpoint):
+                    subset = subsets.get(key)
+                    if subset is None:
+                        subset = subsets[key] = HostSubset()
+                    subset.add(label, host)
+        return subsets
+
+    def has_protocol(self, protocol: str) -> bool:
+        """A named port has this protocol, in lower case."""
+        sets = [self._ports_of_service()] if self.kind == "cluster" else self._port_sets.values()
+        return any(protocol in ports.protocols for ports in sets)
 
     def srv(
-        self, port: str | None, protocol: str | None, label: bytes = b"", near: Iterable[Endpoint] | None = None
-    ) -> list[SrvTarget]:
-        """*port* ``None``: all of them, as CoreDNS answers where labels for a port lack.  *label*: of this host alone.
-        *near*: these come first."""
-        if self.kind == "cluster" and not label and self.service is not None:
+        self, port: str | None, protocol: str | None, label: bytes = b"", subset: HostSubset | None = None
+    ) -> SrvTargets:
+        """Resolves a port for ``SrvSet``; there are no pairs if no host has it.  *label*: of this host alone; *subset*:
+        of these hosts alone."""
+        labels_of: dict[PortSet, Sequence[bytes]]
+        if label:
+            hosts = self.hosts.get(label, ())
+            labels_of = {host.ports: (label,) for host in hosts}
+            counts = {ports: sum(host.ports is ports for host in hosts) for ports in labels_of}
+        elif self.kind == "cluster":
             addresses = sum(map(len, self.cluster_addresses().values()))
-            numbers = [item for name, of, item in self._offers() if _is_asked(name, of, port, protocol)]
-            entries = [(PRIORITY_NEAR, number, b"") for number in numbers for _ in range(addresses)]
+            counts = {self._ports_of_service(): addresses}
+            labels_of = {ports: (b"",) for ports in counts if addresses}
         else:
-            first = None if near is None else set(near)
-            labels = [label] if label else sorted(self.hosts)
-            entries = [
-                (PRIORITY_NEAR if first is None or host.endpoint in first else PRIORITY_FAR, number, name)
-                for name in labels
-                for host in self.hosts.get(name, ())
-                for offered, of, number in _offered(host.ports)
-                if _is_asked(offered, of, port, protocol)
-            ]
-        weights = {
-            of: max(1, 100 // sum(entry[0] == of for entry in entries)) for of in {entry[0] for entry in entries}
-        }
-        unique = dict.fromkeys(entries)
-        return [SrvTarget(priority, weights[priority], number, name) for priority, number, name in unique]
+            if not any(ports.numbers(port, protocol) for ports in self._port_sets.values()):
+                return SrvTargets((), 0)
+            chosen = self._whole_subset() if subset is None else subset
+            labels_of, counts = {**chosen.labels}, chosen.counts
+        found = [(ports, numbers) for ports in labels_of if (numbers := ports.numbers(port, protocol))]
+        count = sum(counts[ports] * len(numbers) for ports, numbers in found)
+        return SrvTargets([(labels_of[ports], numbers) for ports, numbers in found], count)
 
-    def _offers(self) -> list[tuple[str, str, int]]:
-        if self.kind == "cluster" and self.service is not None:
-            return [(port.name, port.protocol.lower(), port.port) for port in self.service.spec.ports or ()]
-        return [offer for _, ports in sorted(self._merges, key=repr) for offer in _offered(ports)]
+    def _whole_subset(self) -> HostSubset:
+        if self._whole is None:
+            self._whole = self._subsets(lambda _: ("",)).get("") or HostSubset()
+        return self._whole
+
+    def _ports_of_service(self) -> PortSet:
+        if self._own_ports is None:
+            of_service = () if self.service is None else self.service.spec.ports or ()
+            self._own_ports = PortSet((port.name, port.protocol.lower(), port.port) for port in of_service)
+        return self._own_ports
 
     def check(self) -> None:
         """Everything kept is what the merges show.  O(endpoints)."""
@@ -305,7 +401,3 @@ def _by_family(packed: bytes) -> tuple[int, bytes]:
 def _offered(ports: Iterable[EndpointPort]) -> list[tuple[str, str, int]]:
     """Name, protocol and number; a port without a number has no SRV record."""
     return [(port.name or "", (port.protocol or PROTOCOL_DEFAULT).lower(), port.port) for port in ports if port.port]
-
-
-def _is_asked(name: str, of: str, port: str | None, protocol: str | None) -> bool:
-    return port is None or (name == port and of == protocol)

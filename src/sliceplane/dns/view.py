@@ -12,8 +12,7 @@ Owned by one ``dns.server``.  Never: forwards, or looks at how a question was se
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from ipaddress import ip_address
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,12 +20,11 @@ import msgspec
 from sliceplane.api.core import Namespace, Node, Pod, Service
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
-from sliceplane.balancing.model import Endpoint
 from sliceplane.dns.places import NOWHERE, Places
 from sliceplane.dns.pods import PodNames, PodsByAddress, dashed_address
-from sliceplane.dns.records import RecordSet, encoded
+from sliceplane.dns.records import RecordSet, SrvSet, encoded
 from sliceplane.dns.reverse import Reverse, reversed_address
-from sliceplane.dns.service import FOUND_MAX, NamedService, SrvTarget, alias_of, label_of
+from sliceplane.dns.service import HostSubset, NamedService, alias_of, label_of
 from sliceplane.dns.wire import (
     AAAA,
     ANY,
@@ -41,6 +39,7 @@ from sliceplane.dns.wire import (
     SRV,
     TXT,
     A,
+    encode_record,
     labels_of,
     name_of,
 )
@@ -86,8 +85,8 @@ class FoundName(NamedTuple):
 
     zone: bytes
     rcode: int = NOERROR
-    records: RecordSet | None = None
-    extras: tuple[bytes, ...] = ()
+    records: RecordSet | SrvSet | None = None
+    extras: Iterable[bytes] = ()
     keep_s: int = NEGATIVE_TTL_S
     is_soa: bool = False
     alias: bytes = b""
@@ -295,25 +294,10 @@ class DnsView:
             return FoundName(zone, NXDOMAIN, service=named, why=f"{missing} does not exist")
         if not named.exists:
             return FoundName(zone, NXDOMAIN, service=named, why=f"{of} is headless and has no endpoint that is ready")
-        found = self._kept(zone, named, above, kind, place=place, of=of)
+        found = self._of_service(zone, named, above, kind, place=place, of=of)
         if found.narrowed:
             self.narrowed.of(found.narrowed).value += 1
-        return found
-
-    def _kept(
-        self, zone: bytes, named: NamedService, above: tuple[bytes, ...], kind: int, *, place: Locality, of: str
-    ) -> FoundName:
-        """What is there; made once for each place, until the Service changes: of thousands of endpoints it costs much.
-        What does not depend on the place is kept by the name (``dns.server``)."""
-        asked = (zone, above, kind, place)
-        found: FoundName | None = named.found.get(asked)
-        if found is None:
-            found = self._of_service(zone, named, above, kind, place=place, of=of)._replace(service=named)
-            if found.records is not None and (self.is_narrowed(named) or above[-1:] == (b"_zone",)):
-                if len(named.found) >= FOUND_MAX:
-                    named.found.clear()
-                named.found[asked] = found
-        return found
+        return found._replace(service=named)
 
     def _of_service(
         self, zone: bytes, named: NamedService, above: tuple[bytes, ...], kind: int, *, place: Locality, of: str
@@ -331,7 +315,7 @@ class DnsView:
         match above:
             case ():
                 return self._at_service(zone, named, kind, place, of)
-            case (label,) if label.startswith(b"_") and label[1:].decode("ascii", "replace") in named.protocols():
+            case (label,) if label.startswith(b"_") and named.has_protocol(label[1:].decode("ascii", "replace")):
                 return self._data(zone, kind, {}, "names of ports are below it")
             case (b"_zone",) if named.kind == "headless":
                 return self._data(zone, kind, {}, "names of zones are below it")
@@ -339,17 +323,16 @@ class DnsView:
                 return self._host(zone, named, label, kind, of)
             case (port, protocol) if port.startswith(b"_") and protocol.startswith(b"_") and protocol != b"_zone":
                 wanted = (port[1:].decode("ascii", "replace"), protocol[1:].decode("ascii", "replace"))
-                targets = named.srv(*wanted, near=self._near(named, place)) if all(wanted) else []
-                if not targets:
+                if not all(wanted) or not named.srv(*wanted).pairs:
                     return FoundName(zone, NXDOMAIN, why=f"{of} has no {wanted[1]} port {wanted[0]}")
-                return self._srv(zone, named, targets, kind, of)
+                return self._srv(zone, named, wanted, kind, of=of, place=place)
             case (*words, b"_zone") if named.kind == "headless":
                 return self._of_zone(zone, named, tuple(words), kind, of)
         return FoundName(zone, NXDOMAIN, why=f"{of} exists, and has no such host or port")
 
     def _at_service(self, zone: bytes, named: NamedService, kind: int, place: Locality, of: str) -> FoundName:
         if kind == SRV:
-            return self._srv(zone, named, named.srv(None, None, near=self._near(named, place)), kind, of)
+            return self._srv(zone, named, (None, None), kind, of=of, place=place)
         if kind not in _FAMILY_OF:
             return self._data(zone, kind, {}, of)
         family = _FAMILY_OF[kind]
@@ -357,11 +340,8 @@ class DnsView:
             return self._data(zone, kind, {kind: named.cluster_addresses()[family]}, f"{of}: its cluster IPs")
         if not self.is_narrowed(named) or place == NOWHERE:
             return self._data(zone, kind, {kind: named.addresses[family]}, f"{of}: its ready endpoints")
-        choice = named.near(place)
-        outcome = "all"
-        if choice.hints is not None and choice.narrowed:
-            outcome = "node" if choice.hints.node == "honoured" else "zone"
-        near = _packed(choice.endpoints, kind)
+        outcome, subset = named.near(place)
+        near = named.addresses[family] if subset is None else subset.addresses(family)
         why = f"{of}: its ready endpoints for a client in {place.zone or '?'} ({outcome})"
         return self._data(zone, kind, {kind: near}, why)._replace(narrowed=outcome)
 
@@ -369,54 +349,48 @@ class DnsView:
         """Whether what is found there depends on the client's place."""
         return self.config.zone_answers and named.is_narrowed
 
-    def _near(self, named: NamedService, place: Locality) -> tuple[Endpoint, ...] | None:
-        if not self.is_narrowed(named) or place == NOWHERE:
-            return None
-        choice = named.near(place)
-        return choice.endpoints if choice.narrowed else None
-
     def _host(self, zone: bytes, named: NamedService, label: bytes, kind: int, of: str) -> FoundName:
         hosts = named.hosts.get(label)
         if not hosts:
             return FoundName(zone, NXDOMAIN, why=f"{of} has no ready endpoint of this name")
         if kind == SRV:
-            return self._srv(zone, named, named.srv(None, None, label), kind, of)
+            return self._srv(zone, named, (None, None), kind, of=of, label=label)
         data = {
-            of_kind: sorted({host.packed for host in hosts if len(host.packed) == size})
+            of_kind: list(dict.fromkeys(host.packed for host in hosts if len(host.packed) == size))
             for of_kind, size in _SIZE_OF.items()
         }
         return self._data(zone, kind, data, f"{of}: this endpoint")
 
-    def _srv(self, zone: bytes, named: NamedService, targets: list[SrvTarget], kind: int, of: str) -> FoundName:
-        """RFC 2782: the target's name is not compressed; its addresses come along."""
-        if kind != SRV or not targets:
+    def _srv(
+        self,
+        zone: bytes,
+        named: NamedService,
+        port: tuple[str | None, str | None],
+        kind: int,
+        *,
+        of: str,
+        place: Locality = NOWHERE,
+        label: bytes = b"",
+        subset: HostSubset | None = None,
+    ) -> FoundName:
+        """*port*: its name and protocol.  *place*: of a client, whose near endpoints have the better priority.  The
+        target's name is not compressed (RFC 2782); its addresses come along."""
+        targets = named.srv(*port, label, subset) if kind == SRV else None
+        if targets is None or not targets.pairs:
             return self._data(zone, kind, {}, f"{of}: a port")
-        suffix = named.relative + zone
-        data = []
-        names: dict[bytes, None] = {}
-        for target in targets:
-            name = (label_of(target.label) if target.label else b"") + suffix
-            names[target.label] = None
-            data.append(
-                target.priority.to_bytes(2, "big")
-                + target.weight.to_bytes(2, "big")
-                + target.port.to_bytes(2, "big")
-                + name
-            )
-        extras: list[bytes] = []
-        for label in names:
-            owner = (label_of(label) if label else b"") + suffix
-            packed = (
-                sorted({host.packed for host in named.hosts.get(label, ())}, key=lambda item: (len(item), item))
-                if label
-                else [item for items in named.cluster_addresses().values() for item in items]
-            )
-            for address in packed:
-                of_kind = A if len(address) == 4 else AAAA
-                extras.append(owner + RecordSet(of_kind, self.config.ttl_s, [address], len(address)).records()[0][2:])
-        return FoundName(
-            zone, records=encoded(SRV, self.config.ttl_s, data), extras=tuple(extras), why=f"{of}: its ports"
+        is_narrowed = self.is_narrowed(named) and place != NOWHERE
+        near = named.near(place)[1] if is_narrowed else None
+        near_total = targets.total if near is None else named.srv(*port, subset=near).total
+        ttl_s = self.config.ttl_s
+        records = SrvSet(
+            targets.pairs,
+            named.relative + zone,
+            ttl_s,
+            near=None if near is None else near.all_labels(),
+            totals=(near_total, targets.total - near_total),
         )
+        extras = _TargetAddresses(named, zone, records, ttl_s)
+        return FoundName(zone, records=records, extras=extras, why=f"{of}: its ports")
 
     def _of_zone(self, zone: bytes, named: NamedService, words: tuple[bytes, ...], kind: int, of: str) -> FoundName:
         """``ZONE.pin._zone.SERVICE``: the endpoints of a zone, by where they are; ``prefer``: all, if it has none
@@ -426,17 +400,12 @@ class DnsView:
         wanted = b".".join(words[:-1]).decode("ascii", "replace")
         if not wanted:
             return self._data(zone, kind, {}, "names of zones are below it")
-        endpoints = named.in_zone(wanted)
-        if not endpoints and words[-1] == b"prefer":
-            return self._kept(zone, named, (), kind, place=NOWHERE, of=of)
+        subset = named.in_zone(wanted)
+        if subset is None and words[-1] == b"prefer":
+            return self._at_service(zone, named, kind, NOWHERE, of)
         if kind == SRV:
-            chosen = set(endpoints)
-            inside = (
-                [target for target in named.srv(None, None, near=endpoints) if target.priority == 0] if chosen else []
-            )
-            weight = max(1, 100 // max(1, len(inside)))
-            return self._srv(zone, named, [target._replace(weight=weight) for target in inside], kind, of)
-        data = {of_kind: _packed(endpoints, of_kind) for of_kind in _SIZE_OF}
+            return self._srv(zone, named, (None, None), kind, of=of, subset=subset or HostSubset())
+        data = {} if subset is None else {of_kind: subset.addresses(family) for of_kind, family in _FAMILY_OF.items()}
         return self._data(zone, kind, data, f"{of}: its ready endpoints in the zone {wanted}")
 
     # -- the rest ----------------------------------------------------------------------------------------
@@ -470,6 +439,14 @@ class DnsView:
             )
         return self.unknown_address(labels) if self.reverse.is_ours(packed) else None
 
+    def is_own(self, name: bytes) -> bool:
+        """The cluster, and no other server, says what is at this lower-cased name."""
+        labels = labels_of(name)
+        if self.zone_of(labels) is not None:
+            return True
+        packed = reversed_address(labels) if labels[-1:] == (b"arpa",) and len(labels) > 2 else None
+        return packed is not None and (self.reverse.is_ours(packed) or bool(self.reverse.names(packed)))
+
     def unknown_address(self, labels: tuple[bytes, ...]) -> FoundName | None:
         """What is said of a reversed name that leads nowhere; ``None``: these labels are none."""
         if len(labels) < 2 or labels[-1] != b"arpa" or labels[-2] not in _REVERSE_ZONES:
@@ -478,9 +455,29 @@ class DnsView:
         return FoundName(zone, NXDOMAIN, why="no Service and no ready endpoint has this address")
 
 
-def _packed(endpoints: Iterable[Endpoint], kind: int) -> list[bytes]:
-    packed = {ip_address(endpoint.address).packed for endpoint in endpoints}
-    return sorted(item for item in packed if len(item) == _SIZE_OF[kind])
+class _TargetAddresses:
+    """The addresses of the targets of SRV records, as whole records; each is built when it is read."""
+
+    def __init__(self, named: NamedService, zone: bytes, records: SrvSet, ttl_s: int) -> None:
+        self._named = named
+        self._suffix = named.relative + zone
+        self._records = records
+        self._ttl_s = ttl_s
+
+    def __iter__(self) -> Iterator[bytes]:
+        for label in dict.fromkeys(self._records.labels()):
+            owner = (label_of(label) if label else b"") + self._suffix
+            before = b""
+            for packed in self._addresses(label):
+                if packed == before:  # hosts are in the order of their addresses
+                    continue
+                before = packed
+                yield encode_record(owner, A if len(packed) == 4 else AAAA, self._ttl_s, packed)
+
+    def _addresses(self, label: bytes) -> Iterable[bytes]:
+        if label:
+            return (host.packed for host in self._named.hosts.get(label, ()))
+        return (item for items in self._named.cluster_addresses().values() for item in items)
 
 
 def _can_be(above: tuple[bytes, ...]) -> bool:

@@ -10,6 +10,7 @@ Names are uncompressed wire form including the root (RFC 1035 section 3.1), with
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from ipaddress import ip_address
 from struct import Struct
 from typing import Final, NamedTuple
@@ -22,8 +23,12 @@ LABEL_MAX: Final = 63
 PLAIN_BYTES: Final = 512
 PAYLOAD_BYTES: Final = 1232
 TCP_BYTES: Final = 65535
-#: a name has fewer labels than this, so that a chain of pointers has no more
-_POINTERS_MAX: Final = 127
+#: pointers that one name may follow, of a client or of an upstream
+POINTERS_MAX: Final = 10
+#: records of a query: an OPT, a TSIG or SIG(0), and the SOA of an IXFR (RFC 1995); more is a format error, unread
+QUERY_RECORDS_MAX: Final = 3
+#: options of an OPT that are read; more is a format error
+OPTIONS_MAX: Final = 32
 ROOT: Final = b"\0"
 
 IN: Final = 1
@@ -47,7 +52,6 @@ DO: Final = 0x8000
 EDE_STALE, EDE_NOT_READY, EDE_BLOCKED, EDE_PROHIBITED, EDE_NOT_AUTHORITATIVE = 3, 14, 15, 18, 20
 EDE_NO_REACHABLE_AUTHORITY, EDE_NETWORK_ERROR = 22, 23
 _OPTION_EDE: Final = 15
-_OPTION_ECS: Final = 8
 
 _header: Final = Struct("!HHHHHH")
 _fields: Final = Struct("!HHIH")
@@ -60,11 +64,10 @@ class WireError(ValueError):
 
 
 class Edns(NamedTuple):
-    """What the query's OPT says (RFC 6891).  ``ecs``: the data of its client subnet option (RFC 7871)."""
+    """Payload size and DO of a query's OPT (RFC 6891)."""
 
     payload: int
     do: bool
-    ecs: bytes = b""
 
 
 class DnsQuestion(NamedTuple):
@@ -122,7 +125,8 @@ def read_query(packet: bytes) -> DnsQuestion | Malformed | None:
         return None
     if flags & _OPCODE:
         return _malformed(number, flags, NOTIMP)
-    if questions != 1:  # RFC 9619
+    records = answers + authorities + additionals
+    if questions != 1 or records > QUERY_RECORDS_MAX:  # RFC 9619
         return _malformed(number, flags, FORMERR)
     edns: Edns | None = None
     try:
@@ -131,7 +135,7 @@ def read_query(packet: bytes) -> DnsQuestion | Malformed | None:
             raise WireError("the question ends early")
         kind, cls = _two.unpack_from(packet, offset)
         offset += 4
-        for place in range(answers + authorities + additionals):
+        for place in range(records):
             record = read_record(packet, offset)
             offset = record.end
             if record.type != OPT:
@@ -142,26 +146,24 @@ def read_query(packet: bytes) -> DnsQuestion | Malformed | None:
                 section = packet[HEADER_BYTES : HEADER_BYTES + len(name) + 4]
                 answer = header(number, reply_flags(flags), 1, more=1) + section + opt(BADVERS)
                 return Malformed(answer, BADVERS)
-            edns = Edns(record.cls, bool(record.ttl & DO), _client_subnet(packet, record))
+            _check_options(packet, record)
+            edns = Edns(record.cls, bool(record.ttl & DO))
     except WireError:
         return _malformed(number, flags, FORMERR)
     return DnsQuestion(number, flags, name, kind, cls, edns)
 
 
-def _client_subnet(packet: bytes, record: DnsRecord) -> bytes:
-    """Raises ``WireError`` where the options are none."""
+def _check_options(packet: bytes, record: DnsRecord) -> None:
+    """Raises ``WireError`` if the data of an OPT are not a list of at most ``OPTIONS_MAX`` options."""
     offset = record.data
-    subnet = b""
-    while offset < record.end:
+    for _ in range(OPTIONS_MAX):
+        if offset == record.end:
+            return
         if offset + 4 > record.end:
-            raise WireError("an option ends early")
-        code, size = _two.unpack_from(packet, offset)
-        offset += 4 + size
-        if offset > record.end:
-            raise WireError("an option ends early")
-        if code == _OPTION_ECS:
-            subnet = packet[offset - size : offset]
-    return subnet
+            break
+        offset += 4 + int.from_bytes(packet[offset + 2 : offset + 4], "big")
+    if offset != record.end:
+        raise WireError("an option ends early, or there are too many")
 
 
 def _malformed(number: int, flags: int, rcode: int) -> Malformed:
@@ -205,8 +207,8 @@ def encode_record(owner: bytes, kind: int, ttl: int, data: bytes) -> bytes:
 
 
 def read_name(packet: bytes, offset: int, *, compressed: bool = True) -> tuple[bytes, int]:
-    """The name at *offset*, and where what follows it begins.  Pointers lead backwards only, so that reading ends
-    (RFC 1035 section 4.1.4); the label types 01 and 10 are refused (RFC 6891 section 5)."""
+    """The name at *offset*, and where what follows it begins.  Pointers lead backwards only (RFC 1035 section 4.1.4),
+    at most ``POINTERS_MAX`` of them; the label types 01 and 10 are refused (RFC 6891 section 5)."""
     labels: list[bytes] = []
     size = 1
     end = 0
@@ -225,7 +227,7 @@ def read_name(packet: bytes, offset: int, *, compressed: bool = True) -> tuple[b
             target = (length & 0x3F) << 8 | packet[offset + 1]
             end = end or offset + 2
             pointers += 1
-            if target >= barrier or target < HEADER_BYTES or pointers > _POINTERS_MAX:
+            if target >= barrier or target < HEADER_BYTES or pointers > POINTERS_MAX:
                 raise WireError("a pointer that does not lead backwards")
             barrier = offset = target
             continue
@@ -239,8 +241,9 @@ def read_name(packet: bytes, offset: int, *, compressed: bool = True) -> tuple[b
         offset += 1 + length
 
 
-def read_record(packet: bytes, offset: int) -> DnsRecord:
-    name, offset = read_name(packet, offset)
+def read_record(packet: bytes, offset: int, name_at: Callable[[int], tuple[bytes, int]] | None = None) -> DnsRecord:
+    """*name_at* reads its owner in the place of ``read_name``."""
+    name, offset = read_name(packet, offset) if name_at is None else name_at(offset)
     if offset + _fields.size > len(packet):
         raise WireError("a record ends early")
     kind, cls, ttl, size = _fields.unpack_from(packet, offset)

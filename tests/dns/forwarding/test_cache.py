@@ -134,6 +134,26 @@ def test_a_flood_of_names_that_are_not_there_takes_no_answer_away() -> None:
     cache.check()
 
 
+@pytest.mark.parametrize("make", [an_answer, a_denial])
+@pytest.mark.parametrize("bounds", [{"entries_max": 40}, {"bytes_max": 30_000}])
+def test_a_client_that_asks_for_thousands_of_names_leaves_others_half_of_the_cache(
+    make: object, bounds: dict[str, int]
+) -> None:
+    cache = AnswerCache(ForwardCounts("test"), **bounds)  # type: ignore[arg-type]
+    for key in KEYS:
+        cache.put(key, make(1, 60), 0.0, "modest")  # type: ignore[operator]
+    for number in range(2000):
+        key = CacheKey(name_of(f"x{number}."), A, do=False, cd=False)
+        cache.put(key, make(1, 60), 1.0, "greedy")  # type: ignore[operator]
+        assert cache.get(key, 1.0) is not None
+        cache.check()
+    assert all(cache.get(key, 2.0) is not None for key in KEYS)
+    for number in range(10):
+        cache.put(CacheKey(name_of(f"y{number}."), A, do=False, cd=False), make(1, 60), 3.0, "later")  # type: ignore[operator]
+        cache.check()
+    assert cache.get(CacheKey(name_of("y0."), A, do=False, cd=False), 4.0) is not None
+
+
 def test_what_is_larger_than_the_cache_is_not_kept() -> None:
     cache = AnswerCache(ForwardCounts("test"), bytes_max=1000)
     cache.put(KEYS[0], an_answer(1, 60), 0.0)

@@ -9,6 +9,7 @@ import dns.rcode
 import pytest
 from tests.dns.forwarding.world import OTHER, SOA, UPSTREAM, Coming, World, answering, lines, reply_to, silent, zones
 
+from sliceplane.dns.forwarding import forwarder
 from sliceplane.dns.forwarding.asking import SendQuery
 from sliceplane.dns.forwarding.forwarder import LOOP_AGAIN_S, STALE_AFTER_S
 from sliceplane.dns.forwarding.local import parse_hosts
@@ -179,7 +180,7 @@ def test_the_extended_error_of_an_upstream_is_passed_on() -> None:
 def test_too_many_at_once_are_refused_and_counted() -> None:
     world = World({UPSTREAM: silent}, max_concurrent=3).configure()
     world.run(10)  # the look for loops is over
-    tokens = [world.ask(f"n{number}.example.org.") for number in range(5)]
+    tokens = [world.ask(f"n{number}.example.org.", account=f"client {number}") for number in range(5)]
     refused = [token for token in tokens if token in world.answers]
     assert refused == tokens[3:]
     assert {world.answer(token).rcode() for token in refused} == {REFUSED}
@@ -187,6 +188,86 @@ def test_too_many_at_once_are_refused_and_counted() -> None:
     assert figure(world, "coredns_forward_max_concurrent_rejects_total") == 2
     world.run(10)
     assert {world.answer(token).rcode() for token in tokens[:3]} == {SERVFAIL}
+
+
+def test_clients_share_what_is_under_way() -> None:
+    """One alone has half of it; before, one client had everything (issue 30)."""
+    world = World({UPSTREAM: silent}, max_concurrent=100).configure()
+    for number in range(300):
+        world.ask(f"n{number}.example.org.", account="greedy")
+    before = len(world.answers)
+    assert 200 < before < 300
+    tokens = [world.ask(f"m{number}.example.org.", account="modest") for number in range(10)]
+    assert not [token for token in tokens if token in world.answers]
+    world.run(10)
+    assert len(world.answers) == 310
+    world.behaviours[UPSTREAM] = answering(WWW)
+    world.run(10)
+    assert lines(world.resolve(account="greedy").answer) == [WWW], "what ended is given back"
+
+
+def test_clients_share_the_memory_of_questions_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarder, "WAITING_BYTES_MAX", 200_000)
+    world = World({UPSTREAM: silent}).configure()
+    for _ in range(500):
+        world.ask(account="greedy")  # all wait for one reply
+    refused = len(world.answers)
+    assert 300 < refused < 500
+    assert world.ask(account="modest") not in world.answers
+    world.run(10)
+    assert len(world.answers) == 501
+
+
+def test_thousands_that_wait_for_one_reply_are_answered_in_steps() -> None:
+    world = World({UPSTREAM: answering(WWW)}).configure()
+    world.run(1)
+    for _ in range(1000):
+        world.ask()
+    answered = []
+    for _ in range(100):
+        before = len(world.answers)
+        if not world.step(world.now + 1):
+            break
+        answered.append(len(world.answers) - before)
+    assert sum(answered) == 1000
+    assert max(answered) <= 64
+
+
+OWN = "demo.default.svc.cluster.local."
+OWN_RECORD = f"{OWN} 60 IN A 192.0.2.66"
+
+
+def own(name: bytes) -> bool:
+    return name.endswith(name_of("cluster.local")) or name == name_of("1.0.1.10.in-addr.arpa")
+
+
+@pytest.mark.parametrize("kind", ["A", "AAAA"])
+@pytest.mark.parametrize("rcode", [0, 3])
+def test_an_upstream_says_nothing_about_names_of_the_cluster(kind: str, rcode: int) -> None:
+    """Neither records nor that there is none; from the upstream and then from the cache (issue 30)."""
+    alias = "www.example.org. 60 IN CNAME middle.example.net.", f"middle.example.net. 60 IN CNAME {OWN}"
+    soa = "cluster.local. 60 IN SOA ns.example.org. admin.example.org. 1 2 3 4 86400"
+    world = World({UPSTREAM: answering(*alias, OWN_RECORD, authority=[soa], rcode=rcode)}, is_own=own).configure()
+    for _ in range(2):
+        answer = world.resolve(kind=kind)
+        assert lines(answer.answer) == sorted(alias)
+        assert (answer.rcode(), answer.authority, answer.additional) == (0, [], [])
+    assert len(world.sent) == 1
+    assert figure(world, "sliceplane_dns_forward_ignored_total", "own name") == 2
+
+
+def test_a_reversed_name_of_the_cluster_has_no_record_from_outside() -> None:
+    alias = "1.0.1.11.in-addr.arpa. 60 IN CNAME 1.0.1.10.in-addr.arpa."
+    behaviour = answering(alias, "1.0.1.10.in-addr.arpa. 60 IN PTR evil.example.org.")
+    world = World({UPSTREAM: behaviour}, is_own=own).configure()
+    answer = lines(world.resolve("1.0.1.11.in-addr.arpa.", "PTR").answer)
+    assert [line.lower() for line in answer] == [alias.lower()]
+
+
+def test_denials_of_the_clusters_zone_are_left_out() -> None:
+    soa = "cluster.local. 60 IN SOA ns.example.org. admin.example.org. 1 2 3 4 86400"
+    world = World({UPSTREAM: answering(authority=[soa], rcode=3)}, is_own=own).configure()
+    assert world.resolve("x.example.org.").authority == []
 
 
 def nonces(world: World) -> list[str]:

@@ -216,3 +216,20 @@ def test_a_query_is_one_that_dnspython_reads(edns: bool, do: bool, cd: bool) -> 
     assert told.options == ()
     if edns:
         assert (told.payload, bool(told.ednsflags & dns.flags.DO)) == (1232, do)
+
+
+def test_names_of_a_reply_are_bounded_together_and_read_once() -> None:
+    """A hostile zone's reply over TCP: 4,000 records whose names have 120 labels each (issue 30)."""
+    head = b"\0\7\x81\x80\0\1"
+    question = b"\1a\0\0\1\0\1"
+    record = b"\0\1\0\1\0\0\0\x3c\0\4\xc0\0\2\1"
+    whole = b"\1b" * 120 + b"\0" + record
+    fresh = head + (200).to_bytes(2, "big") + bytes(4) + question + whole * 200
+    assert len(read_reply(fresh).answer) == 200
+    many = 64_000 // (len(record) + 4)
+    # Each name begins with a label of its own and goes on at a pointer, so that none is a repetition.
+    chained = head + (many + 1).to_bytes(2, "big") + bytes(4) + question + whole + (b"\1c\xc0\x13" + record) * many
+    with pytest.raises(WireError, match="too long together"):
+        read_reply(chained)
+    repeated = head + (3000).to_bytes(2, "big") + bytes(4) + question + whole + (b"\xc0\x13" + record) * 2999
+    assert len(read_reply(repeated).answer) == 3000

@@ -80,6 +80,7 @@ class World:
     seed: int = 1
     stale_s: float = 0.0
     max_concurrent: int = 1000
+    is_own: Callable[[bytes], bool] = lambda _: False
     sent: list[SendQuery] = field(default_factory=list)
     probes: list[SendQuery] = field(default_factory=list)
     answers: dict[object, list[bytes]] = field(default_factory=dict)
@@ -88,7 +89,9 @@ class World:
     open: dict[int, SendQuery] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.forwarder = Forwarder(draw=Rng(self.seed).bits64, stale_s=self.stale_s, max_concurrent=self.max_concurrent)
+        self.forwarder = Forwarder(
+            draw=Rng(self.seed).bits64, is_own=self.is_own, stale_s=self.stale_s, max_concurrent=self.max_concurrent
+        )
         self._coming: list[tuple[float, int, int, Coming]] = []
         self._count = 0
 

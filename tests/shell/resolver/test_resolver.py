@@ -17,12 +17,14 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Services
 from sliceplane.dns.clients import AnswerConfig
+from sliceplane.dns.server import Forward
 from sliceplane.dns.view import ZoneConfig
+from sliceplane.dns.wire import DnsQuestion
 from sliceplane.informer.cache import Change
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.resolver import sockets
 from sliceplane.shell.resolver.service import Resolver, watches
-from sliceplane.shell.resolver.sockets import ListenError, bound
+from sliceplane.shell.resolver.sockets import ListenError, Streams, bound
 from sliceplane.shell.server.config import PlaneConfig
 from sliceplane.shell.server.plane import ServerPlane
 from sliceplane.shell.tools.drifting import read_drift
@@ -143,8 +145,10 @@ async def test_a_client_has_so_many_connections_and_no_more(monkeypatch: pytest.
         writers = [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(2)]
         await eventually(lambda: resolver._streams.open_count, lambda count: count == 2)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        assert await _ended(reader)
-        assert resolver._streams.refused == 1
+        await eventually(lambda: resolver._streams.dropped)
+        assert resolver._streams.open_count == 2
+        writer.write(b"\0\x36" + asked(number=3).ljust(54, b"\0"))
+        assert (await _message(reader)).id == 3, "the one that did nothing for longest made room"
         for open_writer in (*writers, writer):
             open_writer.close()
         await eventually(lambda: resolver._streams.open_count, lambda count: count == 0)
@@ -156,6 +160,91 @@ async def test_a_silent_connection_is_closed(monkeypatch: pytest.MonkeyPatch) ->
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         assert await _ended(reader)
         writer.close()
+
+
+async def test_single_bytes_do_not_keep_a_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, each byte gave it another time (issue 30)."""
+    monkeypatch.setattr(sockets, "IDLE_S", 0.3)
+    async with resolving() as (resolver, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        message = len(asked()).to_bytes(2, "big") + asked()
+        ended = asyncio.create_task(_ended(reader))
+        for octet in message:
+            if ended.done():
+                break
+            writer.write(bytes((octet,)))
+            await asyncio.sleep(0.05)
+        assert await ended
+        assert resolver._streams.open_count == 0
+        writer.close()
+        # Whole messages do.
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for number in range(10):
+            writer.write(len(asked_with(number)).to_bytes(2, "big") + asked_with(number))
+            assert (await _message(reader)).id == number
+            await asyncio.sleep(0.1)
+        writer.close()
+
+
+async def test_a_network_of_clients_leaves_connections_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "CONNECTIONS_MAX", 10)
+    async with resolving("0.0.0.0") as (resolver, port):
+        writers = []
+        for number in range(30):
+            _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(f"127.0.0.{number + 2}", 0))
+            writers.append(writer)
+        await eventually(lambda: resolver._streams.dropped, lambda dropped: dropped == 25)
+        assert resolver._streams.open_count == 5
+        writers += [
+            (await asyncio.open_connection("127.0.0.1", port, local_addr=("127.1.0.1", 0)))[1] for _ in range(2)
+        ]
+        await eventually(lambda: resolver._streams.open_count, lambda count: count == 7)
+        assert resolver._streams.dropped == 25
+        resolver._streams._shares.check()
+        for writer in writers:
+            writer.close()
+        await eventually(lambda: resolver._streams.open_count, lambda count: count == 0)
+
+
+@pytest.mark.parametrize("long", [b"\xff\xff" + bytes(100), b"\x10\x01" + bytes(5000)])
+async def test_a_connection_that_announces_a_long_query_is_closed(long: bytes) -> None:
+    async with resolving() as (resolver, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(len(asked()).to_bytes(2, "big") + asked() + long)
+        assert (await _message(reader)).id == 1
+        assert await _ended(reader)
+        assert resolver._streams.refused == 1
+        # The longest one that is read is one.
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        whole = asked().ljust(sockets.QUERY_BYTES_MAX, b"\0")
+        writer.write(len(whole).to_bytes(2, "big") + whole)
+        assert (await _message(reader)).id == 1
+        writer.close()
+
+
+async def test_a_connection_whose_client_does_not_read_names_of_others_is_cut() -> None:
+    sends: list[sockets.Send] = []
+    forward = Forward(DnsQuestion(1, 0, b"\0", 1, 1), "127.0.0.1", "tcp")
+    streams = Streams(lambda packet, client, over_tcp: forward, lambda asked, send: sends.append(send))
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.bind(("127.0.0.1", 0))
+    await streams.serve(listening)
+    port = listening.getsockname()[1]
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as own:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        own.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(own, ("127.0.0.1", port))
+        own.send((len(asked()).to_bytes(2, "big") + asked()) * sockets.AWAITED_MAX)
+        await eventually(lambda: len(sends), lambda count: count == sockets.AWAITED_MAX)
+        (connection,) = streams._connections
+        largest = 0
+        for send in sends:
+            send(bytes(65535))
+            if connection._transport is not None:
+                largest = max(largest, connection._transport.get_write_buffer_size())
+        await eventually(lambda: streams.open_count, lambda count: count == 0)
+        assert largest <= sockets.AWAITED_BYTES_MAX + 65537
+    await streams.close()
 
 
 async def test_a_fault_of_ours_is_an_answer_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 Two shelves, one for answers and one for denials (RFC 2308), so that a flood of names that are not there takes no answer
 away; a question is on one of them at most.  Each is bounded in entries and bytes, and gives up what was not asked for
-longest.  A third remembers failures (RFC 9520): the first for a second, then for twice as long each time, at most five.
+longest; if the client of a new answer has more than half of a shelf, it gives up one of that client's, so that no
+client empties the cache of all others.  A third remembers failures (RFC 9520): the first for a second, then for twice
+as long each time, at most five.
 
 With ``stale_s`` an answer is kept so much longer, to be used where no upstream gives a new one (RFC 8767).
 """
@@ -47,6 +49,17 @@ class _Entry(NamedTuple):
     content: Content
     stored_at: float
     size: int
+    account: str
+
+
+class _Owned:
+    """Entries of one client on one shelf, the longest unused first, and their size."""
+
+    __slots__ = ("keys", "size")
+
+    def __init__(self) -> None:
+        self.keys: dict[CacheKey, None] = {}
+        self.size = 0
 
 
 class AnswerCache:
@@ -67,6 +80,7 @@ class AnswerCache:
         #: in the order of use, the longest unused first
         self._shelves: dict[Shelf, dict[CacheKey, _Entry]] = {shelf: {} for shelf in SHELVES}
         self._bytes = dict.fromkeys(SHELVES, 0)
+        self._owned: dict[Shelf, dict[str, _Owned]] = {shelf: {} for shelf in SHELVES}
         #: until when, and how many in a row; the oldest first
         self._failures: dict[CacheKey, tuple[float, int]] = {}
 
@@ -77,6 +91,8 @@ class AnswerCache:
             entry = entries.get(key)
             if entry is not None and now < entry.stored_at + entry.content.ttl:
                 entries[key] = entries.pop(key)
+                owned = self._owned[shelf][entry.account].keys
+                owned[key] = owned.pop(key)
                 self._counts.hits[shelf].value += 1
                 return CacheHit(entry.content, int(now - entry.stored_at))
         self._counts.misses.value += 1
@@ -90,8 +106,9 @@ class AnswerCache:
                 return entry.content
         return None
 
-    def put(self, key: CacheKey, content: Content, now: float) -> None:
-        """An upstream answered; what was known before is gone, and so is a failure."""
+    def put(self, key: CacheKey, content: Content, now: float, account: str = "") -> None:
+        """An upstream answered; what was known before is gone, and so is a failure.  *account*: of the client that
+        asked first."""
         self._failures.pop(key, None)
         for shelf in SHELVES:
             self._remove(shelf, key)
@@ -99,12 +116,20 @@ class AnswerCache:
         if content.ttl <= 0 or size > self.bytes_max:
             return
         shelf = "denial" if content.is_denial else "success"
-        self._shelves[shelf][key] = _Entry(content, now, size)
+        self._shelves[shelf][key] = _Entry(content, now, size, account)
         self._bytes[shelf] += size
+        owned = self._owned[shelf].setdefault(account, _Owned())
+        owned.keys[key] = None
+        owned.size += size
         while len(self._shelves[shelf]) > self.entries_max or self._bytes[shelf] > self.bytes_max:
-            self._remove(shelf, next(iter(self._shelves[shelf])))
+            self._remove(shelf, self._next_to_go(shelf, owned))
             self._counts.evictions[shelf].value += 1
         self._counts.entries[shelf].value = len(self._shelves[shelf])
+
+    def _next_to_go(self, shelf: Shelf, owned: _Owned) -> CacheKey:
+        entries = self._shelves[shelf]
+        has_most = 2 * owned.size > self._bytes[shelf] or 2 * len(owned.keys) > len(entries)
+        return next(iter(owned.keys if has_most else entries))
 
     def put_failure(self, key: CacheKey, now: float) -> None:
         """No upstream answered."""
@@ -122,6 +147,7 @@ class AnswerCache:
         self._failures.clear()
         for shelf in SHELVES:
             self._shelves[shelf].clear()
+            self._owned[shelf].clear()
             self._bytes[shelf] = 0
             self._counts.entries[shelf].value = 0
 
@@ -129,6 +155,11 @@ class AnswerCache:
         entry = self._shelves[shelf].pop(key, None)
         if entry is not None:
             self._bytes[shelf] -= entry.size
+            owned = self._owned[shelf][entry.account]
+            del owned.keys[key]
+            owned.size -= entry.size
+            if not owned.keys:
+                del self._owned[shelf][entry.account]
             self._counts.entries[shelf].value = len(self._shelves[shelf])
 
     def check(self) -> None:
@@ -138,6 +169,9 @@ class AnswerCache:
             assert len(entries) <= self.entries_max, (shelf, len(entries))
             assert self._bytes[shelf] == sum(entry.size for entry in entries.values()) <= self.bytes_max, shelf
             assert self._counts.entries[shelf].value == len(entries), shelf
+            owned = self._owned[shelf]
+            assert sum(of.size for of in owned.values()) == self._bytes[shelf], shelf
+            assert {key for of in owned.values() for key in of.keys} == entries.keys(), shelf
             for key, entry in entries.items():
                 assert entry.content.ttl > 0, key
                 assert entry.content.is_denial == (shelf == "denial"), key

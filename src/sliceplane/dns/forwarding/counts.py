@@ -59,5 +59,7 @@ class ForwardCounts:
         )
         self.hosts = metrics.gauge("coredns_hosts_entries", "Names of the hosts table.")
         self.ignored = metrics.counters(
-            "sliceplane_dns_forward_ignored_total", "Replies that did not answer what was asked.", "reason"
+            "sliceplane_dns_forward_ignored_total",
+            "Replies, or parts of them, that did not answer what was asked.",
+            "reason",
         )

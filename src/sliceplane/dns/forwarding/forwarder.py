@@ -2,7 +2,11 @@
 
 A question is answered here if it is special, in the hosts table, in the cache, or failed lately.  Else it is asked of
 the upstreams of its zone, once at a time for a name, type, DO and CD: clients that ask the same meanwhile wait for the
-same reply.  What is beyond a limit is refused at once.
+same reply.  What is beyond a limit is refused at once; questions under way, and those that wait for them, are shared by
+client: each may have as many as it leaves for all others.
+
+Upstreams say nothing about the cluster's own names: an answer ends where its chain of CNAMEs reaches one, also an
+answer of the cache.  The client asks for that name next, if it wants to, and gets what the cluster says.
 
 A loop is found by asking for a random name: if it comes in here, the upstreams forward to us, and names of their zone
 fail at once until such a name stays away.
@@ -24,6 +28,7 @@ from sliceplane.dns.forwarding.upstreams import SocketAddress, Upstream, Upstrea
 from sliceplane.dns.wire import (
     AA,
     CD,
+    CNAME,
     EDE_NO_REACHABLE_AUTHORITY,
     EDE_NOT_AUTHORITATIVE,
     EDE_STALE,
@@ -37,11 +42,17 @@ from sliceplane.dns.wire import (
     DnsQuestion,
     text_of,
 )
+from sliceplane.kit.shares import Shares
 
 #: a stale answer is given so long after the question (RFC 8767, 5)
 STALE_AFTER_S: Final = 1.8
-#: questions that wait for replies, all together
-WAITING_MAX: Final = 10_000
+#: memory of the questions that wait for replies, all together
+WAITING_BYTES_MAX: Final = 16 << 20
+#: of one, besides the names in it
+_WAITER_BYTES: Final = 1024
+#: answers that one step makes: so many, or so many octets
+_ANSWERS_AT_ONCE: Final = 64
+_ANSWER_BYTES_AT_ONCE: Final = 128 * 1024
 #: between two looks whether upstreams loop: after failures, and while they do
 LOOP_AGAIN_S: Final = 30.0
 _EDE_OTHER: Final = 0
@@ -71,15 +82,23 @@ class _Waiter(NamedTuple):
     size: int
     before: tuple[WholeRecord, ...]
     token: object
+    account: str
+
+    @property
+    def cost(self) -> int:
+        names = sum(len(record.owner) + len(record.data) for record in self.before)
+        return _WAITER_BYTES + len(self.question.name) + names
 
 
 class Forwarder:
-    """Owned by one shell.  *draw* gives 64 random bits; *server* is a label of metrics."""
+    """Owned by one shell.  *draw* gives 64 random bits; *is_own*: a name is the cluster's; *server* is a label of
+    metrics."""
 
     def __init__(
         self,
         *,
         draw: Callable[[], int],
+        is_own: Callable[[bytes], bool] = lambda _: False,
         server: str = "dns://:53",
         max_concurrent: int = MAX_CONCURRENT,
         stale_s: float = 0.0,
@@ -90,12 +109,17 @@ class Forwarder:
         self._cache = AnswerCache(counts, stale_s=stale_s)
         self._asker = Asker(draw, counts)
         self._draw = draw
-        self._max_concurrent = max_concurrent
+        self._is_own = is_own
+        self._flights = Shares(max_concurrent)
+        #: the accounts that questions under way are charged to
+        self._payers: dict[CacheKey, str] = {}
         self._configured: tuple[ZoneServers, ...] = ()
         self._zones: dict[bytes, UpstreamZone] = {}
         self._hosts = HostTable()
         self._waiters: dict[CacheKey, list[_Waiter]] = {}
-        self._waiting = 0
+        self._waiting = Shares(WAITING_BYTES_MAX)
+        #: replies that came, and who waits for them
+        self._owed: deque[tuple[_Waiter, Content, int]] = deque()
         #: when waiters may be given a stale answer: always the same time after they came, so in order
         self._impatient: deque[tuple[float, CacheKey]] = deque()
         #: names that are asked for to see whether they come back; ``None``: one that did, or that is of no zone now
@@ -133,16 +157,18 @@ class Forwarder:
         now: float,
         *,
         size: int,
+        account: str = "",
         target: bytes | None = None,
         before: tuple[WholeRecord, ...] = (),
     ) -> None:
-        """A question of class IN, with RD, of a client that may ask it; its answer may have *size* bytes.
+        """A question of class IN, with RD, of a client that may ask it; its answer may have *size* bytes.  *account*:
+        of its client.
 
         With a *target* this name is asked for, and the answer stands after the records *before*: how a CNAME of our own
         leads to it.
         """
         name = question.key if target is None else target.lower()
-        waiter = _Waiter(question, size, before, token)
+        waiter = _Waiter(question, size, before, token, account)
         if name in self._nonces:
             self._loop_found(name, now)
             self._answer(waiter, Content(REFUSED))
@@ -183,19 +209,28 @@ class Forwarder:
         elif zone.looping:
             failed = Content(SERVFAIL, error=_EDE_OTHER)
             self._answer(waiter, self._stale(key, now) or failed, text="the upstreams forward to this server")
-        elif self._waiting >= WAITING_MAX or not (
-            self._asker.is_asked(key) or self._asker.under_way < self._max_concurrent
-        ):
+        elif not self._is_admitted(key, waiter):
             self._counts.rejects.value += 1
             self._refuse(waiter, _EDE_OTHER, "too many questions are under way")
         else:
             self._waiters.setdefault(key, []).append(waiter)
-            self._waiting += 1
             if self._cache.stale_s and self._cache.get_stale(key, now) is not None:
                 self._impatient.append((now + STALE_AFTER_S, key))
             if not self._asker.is_asked(key):
                 self._asker.ask(key, zone, now)
                 self._take_outcomes(now)
+
+    def _is_admitted(self, key: CacheKey, waiter: _Waiter) -> bool:
+        """There is room for another that waits, and for another question under way if it needs one."""
+        if not self._waiting.take(waiter.account, waiter.cost):
+            return False
+        if self._asker.is_asked(key):
+            return True
+        if not self._flights.take(waiter.account):
+            self._waiting.give(waiter.account, waiter.cost)
+            return False
+        self._payers[key] = waiter.account
+        return True
 
     def on_reply(self, attempt: int, packet: bytes, source: SocketAddress, now: float) -> None:
         """*packet* came from *source* to the socket of *attempt*; it may be anything."""
@@ -209,6 +244,7 @@ class Forwarder:
 
     def on_time(self, now: float) -> None:
         """What is due by *now* happens."""
+        self._answer_owed()
         self._asker.on_time(now)
         self._take_outcomes(now)
         while self._impatient and self._impatient[0][0] <= now:
@@ -228,11 +264,13 @@ class Forwarder:
                 self._end_loop_probe(outcome)
                 continue
             key = outcome.key
+            account = self._payers.pop(key)
+            self._flights.give(account)
             content = outcome.content
             current = self._zones.get(outcome.zone.zone) is outcome.zone
             if content is not None:
                 if current:
-                    self._cache.put(key, content, now)
+                    self._cache.put(key, content, now, account)
                 self._answer_all(key, content)
                 continue
             if current:
@@ -256,21 +294,48 @@ class Forwarder:
         return content._replace(answer=answer, authority=authority, error=EDE_STALE)
 
     def _answer_all(self, key: CacheKey, content: Content, flags: int = RA) -> None:
-        waiters = self._waiters.pop(key, [])
-        self._waiting -= len(waiters)
-        for waiter in waiters:
-            self._answer(waiter, content, flags=flags)
+        self._owed.extend((waiter, content, flags) for waiter in self._waiters.pop(key, ()))
+        self._answer_owed()
+
+    def _answer_owed(self) -> None:
+        """The rest is due at once, in a step of its own: thousands may wait for one reply."""
+        size = 0
+        for _ in range(_ANSWERS_AT_ONCE):
+            if not self._owed or size > _ANSWER_BYTES_AT_ONCE:
+                return
+            waiter, content, flags = self._owed.popleft()
+            self._waiting.give(waiter.account, waiter.cost)
+            size += self._answer(waiter, content, flags=flags)
 
     def _refuse(self, waiter: _Waiter, error: int, text: str) -> None:
         """Without an upstream: what stands before is all that there is."""
         self._answer(waiter, Content(NOERROR if waiter.before else REFUSED, error=error), text=text)
 
-    def _answer(self, waiter: _Waiter, content: Content, *, age_s: int = 0, flags: int = RA, text: str = "") -> None:
-        question, size, before, token = waiter
+    def _answer(self, waiter: _Waiter, content: Content, *, age_s: int = 0, flags: int = RA, text: str = "") -> int:
+        """The octets of the answer."""
+        question, size, before, token, _ = waiter
+        content = self._without_own(content, question.key)
         if before:
             flags |= AA  # which is said of the first name (RFC 1035, 4.1.1)
         packet = encode_answer(question, content, size, age_s=age_s, before=before, flags=flags, text=text)
         self._actions.append(SendAnswer(token, packet))
+        return len(packet)
+
+    def _without_own(self, content: Content, name: bytes) -> Content:
+        """*content*, which answers *name*, without what an upstream says of the cluster's names.  Where its chain
+        leads to one, neither is the name at the chain's end denied, nor are there records of it."""
+        for at, record in enumerate(content.answer):
+            owner = record.owner.lower()
+            if owner != name and self._is_own(owner):
+                return self._cut(content, at)
+            if record.type == CNAME and self._is_own(record.data.lower()):
+                return self._cut(content, at + 1)
+        authority = tuple(record for record in content.authority if not self._is_own(record.owner.lower()))
+        return content if len(authority) == len(content.authority) else content._replace(authority=authority)
+
+    def _cut(self, content: Content, at: int) -> Content:
+        self._counts.ignored.of("own name").value += 1
+        return content._replace(rcode=NOERROR, answer=content.answer[:at], authority=())
 
     def _probe_loop(self, zone: UpstreamZone, now: float) -> None:
         zone.loop_probe_at = now + LOOP_AGAIN_S
@@ -311,6 +376,8 @@ class Forwarder:
 
     def next_deadline(self) -> float | None:
         due = [zone.loop_probe_at for zone in self._zones.values() if zone.looping]
+        if self._owed:
+            due.append(0.0)
         if self._impatient:
             due.append(self._impatient[0][0])
         asked = self._asker.next_deadline()
@@ -319,8 +386,12 @@ class Forwarder:
     def check(self) -> None:
         self._asker.check()
         self._cache.check()
-        assert self._waiting == sum(map(len, self._waiters.values())) <= WAITING_MAX
-        assert self._asker.under_way <= self._max_concurrent + len(self._nonces)
+        waiting = [waiter for waiters in self._waiters.values() for waiter in waiters]
+        waiting += [waiter for waiter, _, _ in self._owed]
+        assert self._waiting.total == sum(waiter.cost for waiter in waiting) <= WAITING_BYTES_MAX
+        assert self._flights.total == len(self._payers) >= self._asker.under_way - len(self._nonces)
+        self._waiting.check()
+        self._flights.check()
         for key, waiters in self._waiters.items():
             assert waiters, f"none waits for {key}"
             assert self._asker.is_asked(key), f"{len(waiters)} wait for {key}, which is not asked"

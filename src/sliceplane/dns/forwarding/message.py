@@ -1,7 +1,8 @@
 """Messages of the forwarder: queries to upstreams, their replies, and the answers that are made of them.
 
 A reply is read strictly: every count is met, names within data are made whole, an address has the length of its family.
-What breaks a rule raises ``WireError`` and nothing else, whatever the bytes are; work is bounded by their number.
+What breaks a rule raises ``WireError`` and nothing else, whatever the bytes are; names that pointers repeat are read
+once, and all names of a reply have ``NAMES_BYTES_MAX`` together, so that no reply takes long to read.
 
 Of a reply an answer keeps what the question's own chain of CNAMEs leads to, no additional records, and of the authority
 section the SOA alone; with DO set also what proves a denial (RFC 4035, 3.1.3), which is used for no other name.
@@ -50,6 +51,8 @@ _OPCODE: Final = 0x7800
 
 #: of one reply; more is no answer that a client of a cluster waits for
 RECORDS_MAX: Final = 4000
+#: names of one reply, those that pointers repeat counted once
+NAMES_BYTES_MAX: Final = 192 * 1024
 #: CNAMEs that one answer follows
 CHAIN_MAX: Final = 10
 _TTL_MAX: Final = 0x7FFFFFFF
@@ -118,6 +121,30 @@ def encode_query(number: int, name: bytes, kind: int, *, edns: bool, do: bool, f
     return asked + opt(do=do) if edns else asked
 
 
+class _Names:
+    """The names of one reply."""
+
+    def __init__(self, packet: bytes) -> None:
+        self._packet = packet
+        #: by where a pointer leads
+        self._read: dict[int, bytes] = {}
+        self._bytes_left = NAMES_BYTES_MAX
+
+    def at(self, offset: int) -> tuple[bytes, int]:
+        """Reads like ``read_name``.  Raises ``WireError``, too, if the reply's names are too long together."""
+        pointer = int.from_bytes(self._packet[offset : offset + 2], "big")
+        name = self._read.get(pointer)
+        if name is not None:
+            return name, offset + 2
+        name, end = read_name(self._packet, offset)
+        self._bytes_left -= len(name)
+        if self._bytes_left < 0:
+            raise WireError("names are too long together")
+        if pointer >= _POINTER:
+            self._read[pointer] = name
+        return name, end
+
+
 def read_reply(packet: bytes) -> Reply:
     """Raises ``WireError``."""
     if len(packet) < HEADER_BYTES:
@@ -137,23 +164,24 @@ def read_reply(packet: bytes) -> Reply:
     sections: list[list[WholeRecord]] = []
     rcode = flags & 15
     error: int | None = None
+    names = _Names(packet)
     for count in counts:
         records = []
         for _ in range(count):
-            record = read_record(packet, at)
+            record = read_record(packet, at, names.at)
             at = record.end
             if record.type == OPT:
                 rcode |= record.ttl >> 20 & 0xFF0
                 error = _extended_error(packet[record.data : record.end])
             elif record.cls == IN:
-                records.append(_whole(packet, record))
+                records.append(_whole(packet, record, names))
         sections.append(records)
     if at != len(packet):
         raise WireError("longer than it says")
     return Reply(number, flags, rcode, name, kind, tuple(sections[0]), tuple(sections[1]), error)
 
 
-def _whole(packet: bytes, record: DnsRecord) -> WholeRecord:
+def _whole(packet: bytes, record: DnsRecord, names_of: _Names) -> WholeRecord:
     at, end = record.data, record.end
     if _LENGTHS.get(record.type, end - at) != end - at:
         raise WireError("an address of a wrong length")
@@ -164,7 +192,7 @@ def _whole(packet: bytes, record: DnsRecord) -> WholeRecord:
         at += before
         data = data[:before]
         for _ in range(names):
-            name, at = read_name(packet, at)
+            name, at = names_of.at(at)
             data += name
         if at + after != end:
             raise WireError("data of a wrong length")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import operator
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
@@ -34,14 +35,23 @@ from sliceplane.proxy.selections import ALL
 from sliceplane.shell.process.interfaces import addresses
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.pages import PageMaker, follower_pages
-from sliceplane.shell.resolver.sockets import Bound, Datagrams, ListenError, Send, Streams, bound, here
+from sliceplane.shell.resolver.sockets import (
+    QUERY_BYTES_MAX,
+    Bound,
+    Datagrams,
+    ListenError,
+    Send,
+    Streams,
+    bound,
+    here,
+)
 from sliceplane.shell.resolver.upstream import ForwardFlags, Upstreams
 from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.events import EventRecorder
 from sliceplane.shell.transport.reflect import RunningInformer
 from sliceplane.shell.transport.telling import Consumer, telling
 
-#: how often it is looked whether the API server is away
+#: how often it is looked whether the API server is away, and clients have their shares of work anew: a second
 _LOOK_S: Final = 1.0
 #: a watch that is quiet and healthy is asked about sooner; a cache that is older hears nothing
 STALE_S: Final = 120.0
@@ -78,12 +88,17 @@ class Resolver:
         self._informers: list[RunningInformer[Object]] = []
         self._datagrams: list[Datagrams] = []
         self._streams = Streams(self._on_query, self._on_forward)
-        self._upstreams = None if forward is None else Upstreams(forward, clock=clock, own=self._is_own)
+        self._upstreams = (
+            None
+            if forward is None
+            else Upstreams(forward, clock=clock, own=self._is_own, is_own_name=self.server.view.is_own)
+        )
         self._listening: tuple[tuple[str, int], ...] = ()
         self._told_staleness_s: Callable[[], float] | None = None
         self._ready = asyncio.Event()
-        self._asked: dict[int, int] = {}
-        self._answered: dict[int, int] = {}
+        #: messages by size
+        self._asked = [0] * (QUERY_BYTES_MAX + 1)
+        self._answered = [0] * (wire.TCP_BYTES + 1)
         self._took = [0] * (len(_DURATION_BUCKETS) + 1)
         self._took_s = 0.0
         self.stopping = False
@@ -116,6 +131,10 @@ class Resolver:
         metrics.computed(
             "counter", "sliceplane_dns_connections_refused_total", "Connections beyond the limits.",
             lambda: float(self._streams.refused),
+        )  # fmt: skip
+        metrics.computed(
+            "counter", "sliceplane_dns_connections_dropped_total", "Idle connections closed to make room for others.",
+            lambda: float(self._streams.dropped),
         )  # fmt: skip
         metrics.computed(
             "counter", "sliceplane_dns_datagrams_lost_total", "Answers that a socket did not take.",
@@ -163,6 +182,7 @@ class Resolver:
 
     async def _look(self) -> None:
         while True:
+            self.server.on_second()
             self.server.on_stale(stale=self._ready.is_set() and self.staleness_s() > STALE_S)
             self.on_list()
             await asyncio.sleep(_LOOK_S)
@@ -239,8 +259,7 @@ class Resolver:
             self._upstreams.close()
 
     def _on_query(self, packet: bytes, client: str, over_tcp: bool) -> bytes | Forward | None:
-        size = len(packet)
-        self._asked[size] = self._asked.get(size, 0) + 1
+        self._asked[len(packet)] += 1
         try:
             now = self._clock() if self._is_limited else 0.0
             answer = self.server.answer(packet, client, "tcp" if over_tcp else "udp", now)
@@ -249,7 +268,7 @@ class Resolver:
             _log.error("a query met a fault", client=client, query=packet[:64].hex(), exc_info=error)
             answer = _failed(packet)
         if isinstance(answer, bytes):
-            self._answered[len(answer)] = self._answered.get(len(answer), 0) + 1
+            self._answered[len(answer)] += 1
         return answer
 
     def _on_forward(self, forward: Forward, send: Send) -> None:
@@ -257,13 +276,14 @@ class Resolver:
 
         def answered(answer: bytes) -> None:
             self.server.count_response(answer[3] & 15, ours=False)
-            self._answered[len(answer)] = self._answered.get(len(answer), 0) + 1
+            self._answered[len(answer)] += 1
             send(answer)
 
         self._upstreams.ask(
             forward.question,
             answered,
             size=forward.question.payload_of(forward.transport),
+            account=forward.account,
             target=forward.target,
             before=forward.before,
         )
@@ -279,11 +299,11 @@ class Resolver:
 _ALL: Final = ("dns://", ".", "")
 
 
-def _sizes(sizes: dict[int, int]) -> list[tuple[tuple[str, ...], Distribution]]:
-    counts = [0] * (len(_SIZE_BUCKETS) + 1)
-    for size, count in sizes.items():
-        counts[bisect_left(_SIZE_BUCKETS, size)] += count
-    return [(_ALL, Distribution(_SIZE_BUCKETS, tuple(counts), float(sum(size * of for size, of in sizes.items()))))]
+def _sizes(counts_by_size: list[int]) -> list[tuple[tuple[str, ...], Distribution]]:
+    ends = [int(bound) + 1 for bound in _SIZE_BUCKETS]
+    counts = [sum(counts_by_size[start:end]) for start, end in zip([0, *ends], [*ends, None], strict=True)]
+    total = sum(map(operator.mul, counts_by_size, range(len(counts_by_size))))
+    return [(_ALL, Distribution(_SIZE_BUCKETS, tuple(counts), float(total)))]
 
 
 def _failed(packet: bytes) -> bytes | None:

@@ -4,8 +4,10 @@ A wake reads up to ``BATCH`` datagrams of a socket and then lets others have the
 the informers nor a list of theirs the queries.  A socket that is bound to every address answers from the one that was
 asked (RFC 1123 section 6.1.3.1 has the reason: clients drop what comes from elsewhere).
 
-Over TCP messages are pipelined and answered in any order (RFC 7766); a connection may be silent for ``IDLE_S``, a
-client may have ``PER_CLIENT_MAX`` of them, and one that does not read its answers is not read either.
+Over TCP messages are pipelined and answered in any order (RFC 7766).  In each ``IDLE_S`` a connection must bring a
+whole message or take its answers: single bytes count for nothing.  A network of clients has as many connections as it
+leaves for all others, a client ``PER_CLIENT_MAX``; beyond that, its connection that did nothing for longest makes room.
+A client that does not read its answers is not read either.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, cast
 
+from sliceplane.dns.clients import source_network
 from sliceplane.dns.server import Forward
+from sliceplane.kit.shares import Shares
 from sliceplane.shell.process.identity import in_use
 
 #: what sends an answer, now or later
@@ -26,15 +30,23 @@ Send = Callable[[bytes], None]
 OnQuery = Callable[[bytes, str, bool], "bytes | Forward | None"]
 OnForward = Callable[[Forward, Send], None]
 
+#: and for no longer than this, looked at after every fourth
 BATCH: Final = 64
+BATCH_S: Final = 0.01
+#: of a query; a connection that announces a longer one is closed
 QUERY_BYTES_MAX: Final = 4096
+#: seconds in which a connection must bring a whole message, or take its answers
 IDLE_S: Final = 10.0
 PER_CLIENT_MAX: Final = 32
+#: of all clients, shared by network
 CONNECTIONS_MAX: Final = 1000
-#: of a connection, that its client does not read
-UNREAD_BYTES_MAX: Final = 256 * 1024
-#: names of others that a connection waits for
+#: of a connection, that its client does not read; and an answer of 64 KiB on top
+UNREAD_BYTES_MAX: Final = 32 * 1024
+#: names of others that a connection waits for, and their answers that its client does not read
 AWAITED_MAX: Final = 100
+AWAITED_BYTES_MAX: Final = 128 * 1024
+#: octets that one wake reads from a connection
+_READ_BYTES: Final = 16 * 1024
 _RECEIVE_BYTES: Final = 4 * 1024 * 1024
 #: not in every Python's ``socket``: <linux/in.h>, <linux/in6.h>
 _IP_PKTINFO: Final = 8
@@ -110,7 +122,7 @@ class Datagrams:
         count = 0
         asked: list[tuple[int, int, bytes]] = []
         try:
-            while count < BATCH:
+            while count < BATCH and (count & 3 or time.perf_counter() - began < BATCH_S):
                 if self._any:
                     packet, ancillary, _, source = own.recvmsg(QUERY_BYTES_MAX, _ANCILLARY_BYTES)
                     asked = [(level, kind, _answering(level, data)) for level, kind, data in ancillary]
@@ -148,15 +160,20 @@ def _answering(level: int, data: bytes) -> bytes:
 
 
 class Streams:
-    """All connections of a name server.  ``metrics`` reads ``open_count`` and ``refused``."""
+    """All connections of a name server.  ``metrics`` reads ``open_count``, ``refused`` and ``dropped``."""
 
     def __init__(self, on_query: OnQuery, on_forward: OnForward) -> None:
         self.on_query = on_query
         self.on_forward = on_forward
+        #: where every connection reads to, one after the other
+        self.buffer: Final = memoryview(bytearray(_READ_BYTES))
         self._servers: list[asyncio.Server] = []
         self._connections: dict[DnsConnection, None] = {}
-        self._of_client: dict[str, int] = {}
+        self._of_client: dict[str, dict[DnsConnection, None]] = {}
+        self._shares = Shares(CONNECTIONS_MAX)
+        #: connections closed at once, and idle ones closed to make room
         self.refused = 0
+        self.dropped = 0
 
     @property
     def open_count(self) -> int:
@@ -175,26 +192,42 @@ class Streams:
             await server.wait_closed()
 
     def opened(self, connection: DnsConnection) -> bool:
-        """False: there are too many."""
-        client = connection.client
-        if len(self._connections) >= CONNECTIONS_MAX or self._of_client.get(client, 0) >= PER_CLIENT_MAX:
+        """False: there are too many, and none that could make room."""
+        own = self._of_client.get(connection.client, {})
+        if len(own) >= PER_CLIENT_MAX and not self._drop_idle(own):
             self.refused += 1
             return False
+        if not self._shares.take(connection.network):
+            same = [other for other in self._connections if other.network == connection.network]
+            if not self._drop_idle(same or self._connections) or not self._shares.take(connection.network):
+                self.refused += 1
+                return False
         self._connections[connection] = None
-        self._of_client[client] = self._of_client.get(client, 0) + 1
+        self._of_client.setdefault(connection.client, {})[connection] = None
+        return True
+
+    def _drop_idle(self, connections: Iterable[DnsConnection]) -> bool:
+        """Closes the one of *connections* that did nothing for longest, unless all of them wait for an answer."""
+        idle = min((other for other in connections if not other.awaits), key=_last_progress, default=None)
+        if idle is None:
+            return False
+        self.dropped += 1
+        self.closed(idle)
+        idle.end()
         return True
 
     def closed(self, connection: DnsConnection) -> None:
+        """Idempotent."""
         if connection in self._connections:
             del self._connections[connection]
-            left = self._of_client[connection.client] - 1
-            if left:
-                self._of_client[connection.client] = left
-            else:
+            self._shares.give(connection.network)
+            own = self._of_client[connection.client]
+            del own[connection]
+            if not own:
                 del self._of_client[connection.client]
 
 
-class DnsConnection(asyncio.Protocol):
+class DnsConnection(asyncio.BufferedProtocol):
     """Messages with their length before them (RFC 1035 section 4.2.2).
 
     It is read as long as its answers are: what was sent after more than ``AWAITED_MAX`` names of others, or to a client
@@ -209,23 +242,33 @@ class DnsConnection(asyncio.Protocol):
         self._goes_on = False
         self._ended = False
         self._awaited = 0
-        self._heard = 0.0
+        #: when it last brought a whole message or took its answers
+        self.progress_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.client = ""
+        self.network = ""
+
+    @property
+    def awaits(self) -> bool:
+        return self._awaited > 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         self.client = (transport.get_extra_info("peername") or ("",))[0]
+        loop = asyncio.get_running_loop()
+        self.progress_at = loop.time()
+        self.network = source_network(self.client) if self.client else ""
         if not self.client or not self._streams.opened(self):
             transport.abort()
             return
         transport.set_write_buffer_limits(high=UNREAD_BYTES_MAX)
-        loop = asyncio.get_running_loop()
-        self._heard = loop.time()
         self._timer = loop.call_later(IDLE_S, self._look)
 
-    def data_received(self, data: bytes) -> None:
-        self._heard = asyncio.get_running_loop().time()
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._streams.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = bytes(self._streams.buffer[:nbytes])
         self._unread = self._unread + data if self._unread else data
         if not self._goes_on:
             self._answer_some()
@@ -239,7 +282,10 @@ class DnsConnection(asyncio.Protocol):
         answers: list[bytes] = []
         offset = count = size = 0
         end = _end_of_message(self._unread, 0)
+        began = time.perf_counter()
         while end and count < BATCH and size < UNREAD_BYTES_MAX and not self._waits():
+            if not count & 3 and time.perf_counter() - began > BATCH_S:
+                break
             answer = self._streams.on_query(self._unread[offset + 2 : end], self.client, True)
             if isinstance(answer, bytes):
                 answers.append(_with_length(answer))
@@ -251,8 +297,14 @@ class DnsConnection(asyncio.Protocol):
             offset = end
             end = _end_of_message(self._unread, offset)
         self._unread = self._unread[offset:]
+        if count:
+            self.progress_at = asyncio.get_running_loop().time()
         if answers:
             transport.write(b"".join(answers))
+        if _is_too_long(self._unread, 0):
+            self._streams.refused += 1
+            transport.close()
+            return
         if self._ended and not end and not self._awaited:
             transport.close()
             return
@@ -273,9 +325,14 @@ class DnsConnection(asyncio.Protocol):
 
     def _send_awaited(self, packet: bytes) -> None:
         self._awaited -= 1
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(_with_length(packet))
-            self._go_on()
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._transport.get_write_buffer_size() > AWAITED_BYTES_MAX:
+            self.end()
+            return
+        self._transport.write(_with_length(packet))
+        self.progress_at = asyncio.get_running_loop().time()
+        self._go_on()
 
     def pause_writing(self) -> None:
         self._is_full = True
@@ -284,7 +341,7 @@ class DnsConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_full = False
-        self._heard = asyncio.get_running_loop().time()  # it takes its answers
+        self.progress_at = asyncio.get_running_loop().time()
         self._go_on()
 
     def eof_received(self) -> bool:
@@ -304,11 +361,15 @@ class DnsConnection(asyncio.Protocol):
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
-        left = self._heard + IDLE_S - loop.time()
+        left = self.progress_at + IDLE_S - loop.time()
         if left > 0:
             self._timer = loop.call_later(left, self._look)
         else:
             self.end()
+
+
+def _last_progress(connection: DnsConnection) -> float:
+    return connection.progress_at
 
 
 def _with_length(packet: bytes) -> bytes:
@@ -317,6 +378,10 @@ def _with_length(packet: bytes) -> bytes:
 
 
 def _end_of_message(unread: bytes, offset: int) -> int:
-    """Of the message whose length begins at *offset*; 0: it is not all there."""
+    """Of the message whose length begins at *offset*; 0: it is not all there, or too long."""
     end = offset + 2 + int.from_bytes(unread[offset : offset + 2], "big")
-    return end if offset + 2 <= len(unread) and end <= len(unread) else 0
+    return end if offset + 2 <= len(unread) and end <= len(unread) and not _is_too_long(unread, offset) else 0
+
+
+def _is_too_long(unread: bytes, offset: int) -> bool:
+    return offset + 2 <= len(unread) and int.from_bytes(unread[offset : offset + 2], "big") > QUERY_BYTES_MAX

@@ -55,16 +55,24 @@ class ForwardFlags(msgspec.Struct, frozen=True, kw_only=True):
 
 class Upstreams:
     """``ask`` from within the loop, once ``begin`` read the files; ``follow`` until cancelled, then ``close``.  *own*:
-    whether an address is one at which we listen."""
+    whether an address is one at which we listen; *is_own_name*: whether a name is the cluster's."""
 
     def __init__(
-        self, flags: ForwardFlags, *, clock: Callable[[], float], own: Callable[[SocketAddress], bool]
+        self,
+        flags: ForwardFlags,
+        *,
+        clock: Callable[[], float],
+        own: Callable[[SocketAddress], bool],
+        is_own_name: Callable[[bytes], bool],
     ) -> None:
         self._flags = flags
         self._clock = clock
         self._own = own
         self._forwarder = Forwarder(
-            draw=lambda: secrets.randbits(64), max_concurrent=flags.max_concurrent, stale_s=flags.stale_s
+            draw=lambda: secrets.randbits(64),
+            is_own=is_own_name,
+            max_concurrent=flags.max_concurrent,
+            stale_s=flags.stale_s,
         )
         self.metrics = self._forwarder.metrics
         self._sockets: dict[int, socket.socket] = {}
@@ -88,12 +96,15 @@ class Upstreams:
         send: Callable[[bytes], None],
         *,
         size: int,
+        account: str = "",
         target: bytes | None = None,
         before: Iterable[tuple[bytes, int, bytes]] = (),
     ) -> None:
         """*before*: owner, TTL and target of each CNAME that leads to *target*."""
         aliases = tuple(WholeRecord(owner, CNAME, ttl, data) for owner, ttl, data in before)
-        self._forwarder.on_query(question, send, self._clock(), size=size, target=target, before=aliases)
+        self._forwarder.on_query(
+            question, send, self._clock(), size=size, account=account, target=target, before=aliases
+        )
         self._perform()
 
     async def follow(self) -> None:

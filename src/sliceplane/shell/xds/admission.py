@@ -23,8 +23,8 @@ from sliceplane.registry.types import User
 from sliceplane.shell.transport.base import Client, Unreachable
 from sliceplane.shell.xds.authentication import UNSECURED
 from sliceplane.xds.resource import LISTENER_MODES, ListenerMode, XdsClient
-from sliceplane.xds.streams.messages import ClientFacts
-from sliceplane.xds.streams.stream import XdsSight
+from sliceplane.xds.streams.actions import XdsSight
+from sliceplane.xds.streams.requests import ClientFacts
 
 Trust = Literal["none", "zone", "node"]
 TRUSTS: Final[tuple[Trust, ...]] = ("none", "zone", "node")

@@ -4,8 +4,8 @@ Before every list is complete it answers nothing, and holds what clients ask; fr
 of the API server.  What changes in one turn of the loop goes out together.
 
 How far clients are is told as a name server tells it (``transport.telling``): a version counts when every client that
-wants something of it has accepted it.  A client that does not answer for long is listed, and holds up no drain: nothing
-can be known of it.
+wants something of it has accepted it.  A client that stays behind counts for the Services of which it lacks changes,
+and only for a bounded time (``xds.laggards``); then it is named, and holds up no drain: nothing can be known of it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
+from time import perf_counter
 from typing import Any, Final
 
 from sliceplane.api.core import Node, Service
@@ -33,16 +34,15 @@ from sliceplane.shell.transport.events import EventRecorder
 from sliceplane.shell.transport.reflect import RunningInformer
 from sliceplane.shell.transport.telling import telling
 from sliceplane.shell.xds.admission import AdmissionConfig, NotAdmitted, Sights, cut, place_of
+from sliceplane.shell.xds.budget import STREAM_BYTES_MAX, account_of
 from sliceplane.shell.xds.connection import Call
 from sliceplane.shell.xds.notes import SERVICES_MAX, TEXT_MAX, ServiceNotes
 from sliceplane.shell.xds.progress import AckTeller, BehindCounts
+from sliceplane.shell.xds.turns import Turns
 from sliceplane.xds.catalog import XdsCatalog, XdsChange
+from sliceplane.xds.laggards import GRACE_S, Laggards
 from sliceplane.xds.resource import XdsClient
-from sliceplane.xds.streams.delta import DeltaStream
-from sliceplane.xds.streams.messages import PERMISSION_DENIED, UNAVAILABLE, ClientFacts, ResponseEncoder
-from sliceplane.xds.streams.status import ClientReport, TypeReport, clients_page, short
-from sliceplane.xds.streams.stream import (
-    AdsStream,
+from sliceplane.xds.streams.actions import (
     XdsAdmit,
     XdsApplied,
     XdsFinish,
@@ -52,6 +52,11 @@ from sliceplane.xds.streams.stream import (
     XdsSend,
     XdsSight,
 )
+from sliceplane.xds.streams.delta import DeltaStream
+from sliceplane.xds.streams.messages import PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE, ResponseEncoder
+from sliceplane.xds.streams.requests import ClientFacts
+from sliceplane.xds.streams.status import ClientReport, TypeReport, clients_page, short
+from sliceplane.xds.streams.stream import AdsStream
 from sliceplane.xds.streams.whole import WholeStream
 from sliceplane.xds.view import XdsView
 
@@ -73,15 +78,20 @@ _log = get_logger("xds")
 class _Connected:
     """A client: its call, its stream, and what it was admitted as."""
 
-    __slots__ = ("asking", "behind", "call", "client", "since", "stream")
+    __slots__ = ("asking", "behind", "behind_since", "call", "client", "is_laggard", "is_working", "since", "stream")
 
     def __init__(self, call: Call, stream: AdsStream, now: float) -> None:
         self.call = call
         self.stream = stream
         self.since = now
         self.client: XdsClient | None = None
+        #: the first revision that it lacks, and since when that is so; ``None`` also for a laggard
         self.behind: int | None = None
+        self.behind_since = 0.0
+        self.is_laggard = False
         self.asking: asyncio.Task[None] | None = None
+        #: it has turns, and its connection is not read meanwhile
+        self.is_working = False
 
 
 class XdsServer:
@@ -101,7 +111,11 @@ class XdsServer:
         self._sights_due = asyncio.Event()
         self._notes: ServiceNotes | None = None
         self._behind: Final = BehindCounts()
+        self._laggards: Final = Laggards[_Connected]()
+        #: some streams know of the last changes, and some do not yet
+        self._is_flushing = False
         self._teller: AckTeller | None = None
+        self._turns = Turns(self._work)
         self.stopping = False
         self.metrics = self._declared()
 
@@ -112,7 +126,12 @@ class XdsServer:
         )
         metrics.computed(
             "gauge", "sliceplane_xds_clients_behind", "Clients that have not accepted what changed last.",
-            lambda: float(self._behind.clients),
+            lambda: float(self._behind.clients + len(self._laggards)),
+        )  # fmt: skip
+        metrics.computed(
+            "gauge", "sliceplane_xds_clients_unacknowledged",
+            "Clients that have not accepted changes for so long that drains do not wait for them.",
+            lambda: float(self._laggards.given_up),
         )  # fmt: skip
         metrics.computed(
             "gauge", "sliceplane_xds_clients_late", "Clients that have not answered for 30 seconds.",
@@ -164,7 +183,7 @@ class XdsServer:
         self._notes = ServiceNotes(events, self._informers[0])
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             if tells:
-                self._teller = AckTeller(tells, self._informers[1], self._clock, self._applied)
+                self._teller = AckTeller(tells, self._informers[1], self._clock, self._applied, self._laggards.report)
                 await stack.enter_async_context(telling(client, self._teller, rng.fork(), self._clock))
             for informer in self._informers:
                 group.create_task(informer.run(), name=f"informer {informer.resource.key}")
@@ -229,14 +248,21 @@ class XdsServer:
             by_view: dict[int, list[XdsChange]] = {}
             for change in changes:
                 by_view.setdefault(id(change.view), []).append(change)
-            now = self._clock()
-            revision = self._catalog.revision
+            self._is_flushing = True
             for item in list(self._connected.values()):
                 own = by_view.get(id(item.stream.view))
                 if own is not None:
-                    item.stream.on_changes(own, revision, now)
-                    self._perform(item)
+                    self._tell_changes(item, own)
+            self._is_flushing = False
         self._note_progress()
+
+    def _tell_changes(self, item: _Connected, changes: list[XdsChange]) -> None:
+        item.stream.on_changes(changes, self._catalog.revision, self._clock())
+        self._perform(item)
+        if item.is_laggard and self._teller is not None:
+            self._laggards.add(item, item.stream.concerned(changes), self._teller.progress.revision)
+        if item.stream.has_work:
+            self._continue(item)
 
     async def _tick(self) -> None:
         while True:
@@ -248,6 +274,11 @@ class XdsServer:
                 if due is not None and due <= now:
                     item.stream.on_deadline(now)
                     self._perform(item)
+                    self._continue(item)
+                if item.behind is not None and now >= item.behind_since + GRACE_S:
+                    self._begin_lagging(item)
+            if self._laggards.on_time(now) and self._teller is not None:
+                self._teller.on_lags()
 
     # -- clients -----------------------------------------------------------------------------------------
 
@@ -260,9 +291,38 @@ class XdsServer:
 
     def message(self, call: Call, data: bytes) -> None:
         item = self._connected.get(call)
-        if item is not None:
-            item.stream.on_request(data, self._clock())
-            self._perform(item)
+        if item is None:
+            return
+        began = perf_counter()
+        item.stream.on_request(data, self._clock(), later=self._turns.is_over)
+        self._perform(item)
+        if item.stream.has_work or item.stream.memory_bytes > item.call.kept_bytes:
+            self._continue(item)
+        self._turns.spend(perf_counter() - began)
+
+    def _work(self, item: _Connected) -> bool:
+        """One step of a request that takes long, or that came when enough was done."""
+        item.stream.work(self._clock())
+        self._perform(item)
+        self._continue(item)
+        return item.is_working
+
+    def _continue(self, item: _Connected) -> None:
+        """Charges for what the client has us keep, and gives turns to the work that is left."""
+        if item.call not in self._connected:
+            return
+        kept_bytes = item.stream.memory_bytes
+        if kept_bytes > STREAM_BYTES_MAX or not item.call.keep(kept_bytes):
+            limit = "stream-bytes" if kept_bytes > STREAM_BYTES_MAX else "account-bytes"
+            item.call.met(limit)
+            most = f"{STREAM_BYTES_MAX} bytes" if limit == "stream-bytes" else f"what is left for {item.call.user.name}"
+            self._end(item, RESOURCE_EXHAUSTED, f"this stream keeps {kept_bytes} bytes of memory: more than {most}")
+            return
+        if item.stream.has_work != item.is_working:
+            item.is_working = item.stream.has_work
+            item.call.hold_reading(is_held=item.is_working)
+        if item.is_working:
+            self._turns.add(account_of(item.call.user), item)
 
     def half_closed(self, call: Call) -> None:
         self.closed(call)
@@ -274,6 +334,13 @@ class XdsServer:
             return
         if item.asking is not None:
             item.asking.cancel()
+        if item.is_working:
+            self._turns.discard(account_of(call.user), item)
+        item.is_working = False
+        item.stream.close()
+        if item.behind is not None:
+            self._laggards.watch(account_of(call.user), self._clock())
+        self._end_lagging(item)
         if item.stream.view is not None:
             self._catalog.release(item.stream.view)
         self._count_behind(item, None)
@@ -290,7 +357,9 @@ class XdsServer:
                 case XdsAdmit(node):
                     if self._ready.is_set():
                         self._admit(item, node)
-                case XdsFinish(status, text):
+                case XdsFinish(status, text, limit):
+                    if limit:
+                        item.call.met(limit)
                     self._end(item, status, text)
                     return
                 case XdsRefusal():
@@ -301,13 +370,43 @@ class XdsServer:
                     self._lates.value += 1
                     _log.warning("a client does not answer", **self._shown(item), type=short(type_url))
         before = item.behind
-        self._count_behind(item, None if item.stream.is_late else item.stream.behind_from)
-        if before is not None and before != item.behind:
+        behind = item.stream.behind_from
+        if item.is_laggard:
+            if behind is None:
+                self._end_lagging(item)
+            elif item.stream.is_late:
+                self._laggards.give_up(item, self._clock())
+            return
+        self._count_behind(item, behind)
+        if behind is not None and self._laggards.is_watched(account_of(item.call.user), self._clock()):
+            self._begin_lagging(item)
+        elif before is not None and before != behind:
             self._note_progress()
 
     def _count_behind(self, item: _Connected, behind: int | None) -> None:
-        self._behind.move(item.behind, behind)
-        item.behind = behind
+        if item.behind != behind:
+            self._behind.move(item.behind, behind)
+            item.behind = behind
+            item.behind_since = self._clock()
+
+    def _begin_lagging(self, item: _Connected) -> None:
+        """From now on drains wait for it where it lacks something, and nowhere else."""
+        if self._teller is None:
+            return
+        name = f"{item.client.kind if item.client else ''} {self._shown(item)['client']} of {item.call.user.name}"
+        self._laggards.begin(item, account_of(item.call.user), name.strip(), self._clock())
+        self._laggards.add(item, item.stream.lacking(), self._teller.progress.revision)
+        item.is_laggard = True
+        self._count_behind(item, None)
+        if not self._is_flushing:
+            self._teller.on_lags()
+
+    def _end_lagging(self, item: _Connected) -> None:
+        if item.is_laggard:
+            item.is_laggard = False
+            self._laggards.end(item, self._clock())
+            if self._teller is not None:
+                self._teller.on_lags()
 
     def _end(self, item: _Connected, status: int, text: str) -> None:
         self._ended.of(str(status)).value += 1
@@ -352,6 +451,7 @@ class XdsServer:
         sight = cut(sight, node, self._namespaces)
         item.stream.on_admitted(view, sight, self._catalog.revision, self._clock())
         self._perform(item)
+        self._continue(item)
 
     async def _look_again(self) -> None:
         """What clients may see changes rarely; what a new namespace means to them is asked at once.  And which Services
@@ -377,6 +477,7 @@ class XdsServer:
                 if sight != item.stream.sight and item.call in self._connected:
                     item.stream.on_admitted(item.stream.view, sight, self._catalog.revision, self._clock())
                     self._perform(item)
+                self._continue(item)
 
     # -- refusals ----------------------------------------------------------------------------------------
 
@@ -402,7 +503,9 @@ class XdsServer:
         return self._catalog.revision
 
     def _applied(self) -> tuple[int | None, int] | None:
-        return None if self._flush_scheduled else (self._behind.first, self._catalog.revision)
+        if self._flush_scheduled or self._is_flushing:
+            return None
+        return self._behind.first, self._catalog.revision
 
     def _views(self) -> Iterable[XdsView | None]:
         return (item.stream.view for item in self._connected.values())

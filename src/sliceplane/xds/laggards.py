@@ -96,6 +96,11 @@ class Laggards(Generic[C]):
         """Clients that drains do not wait for."""
         return sum(not laggard.is_waited for laggard in self._clients.values())
 
+    @property
+    def watches(self) -> bool:
+        """Some account may be watched."""
+        return bool(self._accounts)
+
     def is_watched(self, account: str, now: float) -> bool:
         known = self._accounts.get(account)
         return known is not None and now < known.until

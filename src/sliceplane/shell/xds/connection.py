@@ -66,9 +66,20 @@ class Call:
     """One gRPC call, which is one HTTP/2 stream."""
 
     __slots__ = (
-        "_charge", "_connection", "_number", "authorization", "began", "held", "held_bytes", "is_open", "kept_bytes",
-        "path", "timer", "unsent_bytes", "user",
-    )  # fmt: skip
+        "_charge",
+        "_connection",
+        "_number",
+        "authorization",
+        "began",
+        "held",
+        "held_bytes",
+        "is_open",
+        "kept_bytes",
+        "path",
+        "timer",
+        "unsent_bytes",
+        "user",
+    )
 
     def __init__(
         self, connection: GrpcProtocol, number: int, path: str, headers: Mapping[str, str], began: float

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from time import perf_counter
 from typing import Any, Final
@@ -24,7 +24,6 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Services
 from sliceplane.informer.cache import Change
-from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.types import User
 from sliceplane.shell.process.log import get_logger
@@ -34,14 +33,14 @@ from sliceplane.shell.transport.events import EventRecorder
 from sliceplane.shell.transport.reflect import RunningInformer
 from sliceplane.shell.transport.telling import telling
 from sliceplane.shell.xds.admission import AdmissionConfig, NotAdmitted, Sights, cut, place_of
-from sliceplane.shell.xds.budget import STREAM_BYTES_MAX, account_of
+from sliceplane.shell.xds.budget import STREAM_BYTES_MAX
+from sliceplane.shell.xds.clients import Connected, XdsMeters
 from sliceplane.shell.xds.connection import Call
 from sliceplane.shell.xds.notes import SERVICES_MAX, TEXT_MAX, ServiceNotes
 from sliceplane.shell.xds.progress import AckTeller, BehindCounts
 from sliceplane.shell.xds.turns import Turns
 from sliceplane.xds.catalog import XdsCatalog, XdsChange
 from sliceplane.xds.laggards import GRACE_S, Laggards
-from sliceplane.xds.resource import XdsClient
 from sliceplane.xds.streams.actions import (
     XdsAdmit,
     XdsApplied,
@@ -55,10 +54,8 @@ from sliceplane.xds.streams.actions import (
 from sliceplane.xds.streams.delta import DeltaStream
 from sliceplane.xds.streams.messages import PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE, ResponseEncoder
 from sliceplane.xds.streams.requests import ClientFacts
-from sliceplane.xds.streams.status import ClientReport, TypeReport, clients_page, short
-from sliceplane.xds.streams.stream import AdsStream
+from sliceplane.xds.streams.status import ClientReport, clients_page, short
 from sliceplane.xds.streams.whole import WholeStream
-from sliceplane.xds.view import XdsView
 
 _SERVICE: Final = "/envoy.service.discovery.v3.AggregatedDiscoveryService/"
 STREAMS: Final = {
@@ -70,28 +67,8 @@ _UNIMPLEMENTED: Final = 12
 _TICK_S: Final = 0.5
 #: how often it is asked again what clients may see
 _SIGHTS_S: Final = 10.0
-CONVERGENCE_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 _log = get_logger("xds")
-
-
-class _Connected:
-    """A client: its call, its stream, and what it was admitted as."""
-
-    __slots__ = ("asking", "behind", "behind_since", "call", "client", "is_laggard", "is_working", "since", "stream")
-
-    def __init__(self, call: Call, stream: AdsStream, now: float) -> None:
-        self.call = call
-        self.stream = stream
-        self.since = now
-        self.client: XdsClient | None = None
-        #: the first revision that it lacks, and since when that is so; ``None`` also for a laggard
-        self.behind: int | None = None
-        self.behind_since = 0.0
-        self.is_laggard = False
-        self.asking: asyncio.Task[None] | None = None
-        #: it has turns, and its connection is not read meanwhile
-        self.is_working = False
 
 
 class XdsServer:
@@ -102,7 +79,7 @@ class XdsServer:
         self._config = config
         self._clock = clock
         self._encoder = ResponseEncoder()
-        self._connected: dict[Call, _Connected] = {}
+        self._connected: dict[Call, Connected] = {}
         self._informers: list[RunningInformer[Any]] = []
         self._namespaces: dict[str, int] = {}
         self._ready = asyncio.Event()
@@ -111,64 +88,14 @@ class XdsServer:
         self._sights_due = asyncio.Event()
         self._notes: ServiceNotes | None = None
         self._behind: Final = BehindCounts()
-        self._laggards: Final = Laggards[_Connected]()
+        self._laggards: Final = Laggards[Connected]()
         #: some streams know of the last changes, and some do not yet
         self._is_flushing = False
         self._teller: AckTeller | None = None
         self._turns = Turns(self._work)
         self.stopping = False
-        self.metrics = self._declared()
-
-    def _declared(self) -> Metrics:
-        metrics = Metrics()
-        metrics.computed(
-            "gauge", "sliceplane_xds_clients", "Clients that are served, by kind.", self._count_clients, "kind"
-        )
-        metrics.computed(
-            "gauge", "sliceplane_xds_clients_behind", "Clients that have not accepted what changed last.",
-            lambda: float(self._behind.clients + len(self._laggards)),
-        )  # fmt: skip
-        metrics.computed(
-            "gauge", "sliceplane_xds_clients_unacknowledged",
-            "Clients that have not accepted changes for so long that drains do not wait for them.",
-            lambda: float(self._laggards.given_up),
-        )  # fmt: skip
-        metrics.computed(
-            "gauge", "sliceplane_xds_clients_late", "Clients that have not answered for 30 seconds.",
-            lambda: float(sum(item.stream.is_late for item in self._connected.values())),
-        )  # fmt: skip
-        metrics.computed(
-            "gauge", "sliceplane_xds_clients_elsewhere", "Clients that say another zone than their Node does.",
-            lambda: float(sum(view is not None and view.claims_another_zone for view in self._views())),
-        )  # fmt: skip
-        metrics.computed(
-            "gauge", "sliceplane_xds_left_out_endpoints",
-            "Endpoints that clients ask for and are not told, as their address is none that every client could use.",
-            lambda: float(self._catalog.left_out),
-        )  # fmt: skip
-        metrics.computed(
-            "gauge", "sliceplane_xds_assignments_too_large",
-            "Ports whose last endpoints are left out, as a client takes no more in one message.",
-            lambda: float(len(self._catalog.too_large())),
-        )  # fmt: skip
-        self._gates = metrics.counter(
-            "sliceplane_xds_gates_forced_total",
-            "Listeners that were sent although the client had not accepted their clusters for 2 seconds.",
-        )
-        metrics.computed(
-            "gauge", "sliceplane_xds_revision", "Changes of what clients are told, since the start.",
-            lambda: float(self._catalog.revision),
-        )  # fmt: skip
-        self._responses = metrics.counters("sliceplane_xds_responses_total", "Responses that were sent.", "type")
-        self._refusals = metrics.counters("sliceplane_xds_refusals_total", "Resources that clients refused.", "type")
-        self._lates = metrics.counter("sliceplane_xds_late_total", "Responses without an answer for 30 seconds.")
-        self._ended = metrics.counters(
-            "sliceplane_xds_streams_ended_total", "Streams that we ended, by status.", "code"
-        )
-        self._convergence = metrics.histogram(
-            "sliceplane_xds_convergence_seconds", "From a change until a client has accepted it.", CONVERGENCE_BUCKETS
-        )
-        return metrics
+        self._meters: Final = XdsMeters(catalog, self._connected.values(), self._behind, self._laggards)
+        self.metrics: Final = self._meters.metrics
 
     # -- the cluster -------------------------------------------------------------------------------------
 
@@ -249,14 +176,16 @@ class XdsServer:
             for change in changes:
                 by_view.setdefault(id(change.view), []).append(change)
             self._is_flushing = True
-            for item in list(self._connected.values()):
-                own = by_view.get(id(item.stream.view))
-                if own is not None:
-                    self._tell_changes(item, own)
-            self._is_flushing = False
+            try:
+                for item in list(self._connected.values()):
+                    own = by_view.get(id(item.stream.view))
+                    if own is not None:
+                        self._tell_changes(item, own)
+            finally:
+                self._is_flushing = False
         self._note_progress()
 
-    def _tell_changes(self, item: _Connected, changes: list[XdsChange]) -> None:
+    def _tell_changes(self, item: Connected, changes: list[XdsChange]) -> None:
         item.stream.on_changes(changes, self._catalog.revision, self._clock())
         self._perform(item)
         if item.is_laggard and self._teller is not None:
@@ -287,7 +216,7 @@ class XdsServer:
         if make is None:
             call.finish(_UNIMPLEMENTED, f"{call.path[:200]}: of xDS there are aggregated streams, and nothing else")
             return
-        self._connected[call] = _Connected(call, make(self._encoder), self._clock())
+        self._connected[call] = Connected(call, make(self._encoder), self._clock())
 
     def message(self, call: Call, data: bytes) -> None:
         item = self._connected.get(call)
@@ -300,14 +229,14 @@ class XdsServer:
             self._continue(item)
         self._turns.spend(perf_counter() - began)
 
-    def _work(self, item: _Connected) -> bool:
+    def _work(self, item: Connected) -> bool:
         """One step of a request that takes long, or that came when enough was done."""
         item.stream.work(self._clock())
         self._perform(item)
         self._continue(item)
         return item.is_working
 
-    def _continue(self, item: _Connected) -> None:
+    def _continue(self, item: Connected) -> None:
         """Charges for what the client has us keep, and gives turns to the work that is left."""
         if item.call not in self._connected:
             return
@@ -322,7 +251,7 @@ class XdsServer:
             item.is_working = item.stream.has_work
             item.call.hold_reading(is_held=item.is_working)
         if item.is_working:
-            self._turns.add(account_of(item.call.user), item)
+            self._turns.add(item.account, item)
 
     def half_closed(self, call: Call) -> None:
         self.closed(call)
@@ -335,25 +264,25 @@ class XdsServer:
         if item.asking is not None:
             item.asking.cancel()
         if item.is_working:
-            self._turns.discard(account_of(call.user), item)
+            self._turns.discard(item.account, item)
         item.is_working = False
         item.stream.close()
         if item.behind is not None:
-            self._laggards.watch(account_of(call.user), self._clock())
+            self._laggards.watch(item.account, self._clock())
         self._end_lagging(item)
         if item.stream.view is not None:
             self._catalog.release(item.stream.view)
         self._count_behind(item, None)
         self._note_progress()
 
-    def _perform(self, item: _Connected) -> None:
+    def _perform(self, item: Connected) -> None:
         for action in item.stream.take_actions():
             match action:
                 case XdsSend(type_url, message):
-                    self._responses.of(short(type_url)).value += 1
+                    self._meters.responses.of(short(type_url)).value += 1
                     item.call.send(message)
                 case XdsApplied(_, took_s):
-                    self._convergence.observe(took_s)
+                    self._meters.convergence.observe(took_s)
                 case XdsAdmit(node):
                     if self._ready.is_set():
                         self._admit(item, node)
@@ -365,10 +294,10 @@ class XdsServer:
                 case XdsRefusal():
                     self._on_refusal(item, action)
                 case XdsGateForced():
-                    self._gates.value += 1
+                    self._meters.gates.value += 1
                 case XdsLate(type_url):
-                    self._lates.value += 1
-                    _log.warning("a client does not answer", **self._shown(item), type=short(type_url))
+                    self._meters.lates.value += 1
+                    _log.warning("a client does not answer", **item.shown, type=short(type_url))
         before = item.behind
         behind = item.stream.behind_from
         if item.is_laggard:
@@ -378,49 +307,44 @@ class XdsServer:
                 self._laggards.give_up(item, self._clock())
             return
         self._count_behind(item, behind)
-        if behind is not None and self._laggards.is_watched(account_of(item.call.user), self._clock()):
+        if behind is not None and self._laggards.watches and self._laggards.is_watched(item.account, self._clock()):
             self._begin_lagging(item)
         elif before is not None and before != behind:
             self._note_progress()
 
-    def _count_behind(self, item: _Connected, behind: int | None) -> None:
+    def _count_behind(self, item: Connected, behind: int | None) -> None:
         if item.behind != behind:
             self._behind.move(item.behind, behind)
             item.behind = behind
             item.behind_since = self._clock()
 
-    def _begin_lagging(self, item: _Connected) -> None:
+    def _begin_lagging(self, item: Connected) -> None:
         """From now on drains wait for it where it lacks something, and nowhere else."""
         if self._teller is None:
             return
-        name = f"{item.client.kind if item.client else ''} {self._shown(item)['client']} of {item.call.user.name}"
-        self._laggards.begin(item, account_of(item.call.user), name.strip(), self._clock())
+        self._laggards.begin(item, item.account, item.name, self._clock())
         self._laggards.add(item, item.stream.lacking(), self._teller.progress.revision)
         item.is_laggard = True
         self._count_behind(item, None)
         if not self._is_flushing:
             self._teller.on_lags()
 
-    def _end_lagging(self, item: _Connected) -> None:
+    def _end_lagging(self, item: Connected) -> None:
         if item.is_laggard:
             item.is_laggard = False
             self._laggards.end(item, self._clock())
             if self._teller is not None:
                 self._teller.on_lags()
 
-    def _end(self, item: _Connected, status: int, text: str) -> None:
-        self._ended.of(str(status)).value += 1
-        _log.info("a stream ends", **self._shown(item), status=status, why=text)
+    def _end(self, item: Connected, status: int, text: str) -> None:
+        self._meters.ended.of(str(status)).value += 1
+        _log.info("a stream ends", **item.shown, status=status, why=text)
         self.closed(item.call)
         item.call.finish(status, text)
 
-    def _shown(self, item: _Connected) -> dict[str, str]:
-        node = item.stream.node
-        return {"client": "" if node is None else node.id[:100], "user": item.call.user.name, "peer": item.call.peer}
-
     # -- who may see what --------------------------------------------------------------------------------
 
-    def _admit(self, item: _Connected, node: ClientFacts) -> None:
+    def _admit(self, item: Connected, node: ClientFacts) -> None:
         assert self._sights is not None, "follows"
         try:
             item.client = place_of(node, item.call.user, self._config)
@@ -433,7 +357,7 @@ class XdsServer:
         else:
             self._admitted(item, node, sight)
 
-    async def _admit_later(self, item: _Connected, node: ClientFacts, sights: Sights, user: User) -> None:
+    async def _admit_later(self, item: Connected, node: ClientFacts, sights: Sights, user: User) -> None:
         try:
             sight = await sights.of(user)
         except (StatusError, Unreachable) as error:
@@ -444,7 +368,7 @@ class XdsServer:
         item.asking = None
         self._admitted(item, node, sight)
 
-    def _admitted(self, item: _Connected, node: ClientFacts, sight: XdsSight) -> None:
+    def _admitted(self, item: Connected, node: ClientFacts, sight: XdsSight) -> None:
         if item.call not in self._connected or item.client is None:
             return
         view = item.stream.view or self._catalog.view(item.client)
@@ -481,11 +405,11 @@ class XdsServer:
 
     # -- refusals ----------------------------------------------------------------------------------------
 
-    def _on_refusal(self, item: _Connected, refusal: XdsRefusal) -> None:
-        self._refusals.of(short(refusal.type_url)).value += 1
+    def _on_refusal(self, item: Connected, refusal: XdsRefusal) -> None:
+        self._meters.refusals.of(short(refusal.type_url)).value += 1
         text = refusal.text[:TEXT_MAX]
         shown = ", ".join(refusal.names[:SERVICES_MAX])
-        _log.warning("a client refuses", **self._shown(item), type=short(refusal.type_url), resources=shown, why=text)
+        _log.warning("a client refuses", **item.shown, type=short(refusal.type_url), resources=shown, why=text)
         view = item.stream.view
         if self._notes is not None and item.client is not None and view is not None:
             found = (view.service_of(refusal.type_url, name) for name in refusal.names)
@@ -507,39 +431,10 @@ class XdsServer:
             return None
         return self._behind.first, self._catalog.revision
 
-    def _views(self) -> Iterable[XdsView | None]:
-        return (item.stream.view for item in self._connected.values())
-
-    def _count_clients(self) -> Iterable[tuple[tuple[str, ...], float]]:
-        counts: dict[str, int] = {}
-        for item in self._connected.values():
-            if item.client is not None:
-                counts[item.client.kind] = counts.get(item.client.kind, 0) + 1
-        return [((kind,), float(count)) for kind, count in sorted(counts.items())]
-
     def reports(self) -> list[ClientReport]:
         """In the order in which clients came."""
         now = self._clock()
-        return [self._report(item, now) for item in self._connected.values()]
-
-    def _report(self, item: _Connected, now: float) -> ClientReport:
-        node = item.stream.node or ClientFacts()
-        client = item.client or XdsClient(kind="grpc")
-        return ClientReport(
-            id=node.id,
-            kind=client.kind if item.client else "",
-            agent=f"{node.agent} {'.'.join(map(str, node.version)) if any(node.version) else ''}".strip(),
-            user=item.call.user.name,
-            peer=item.call.peer,
-            node=client.node,
-            zone=client.zone,
-            namespace=client.namespace,
-            leds=client.leds,
-            listeners=client.listeners,
-            connected_seconds=round(now - item.since, 3),
-            behind=item.stream.behind_from is not None,
-            types=tuple(TypeReport.of(status, now, short(status.type_url)) for status in item.stream.status()),
-        )
+        return [item.report(now) for item in self._connected.values()]
 
     # -- pages -------------------------------------------------------------------------------------------
 

@@ -87,9 +87,11 @@ class GrpcListener:
             lambda: sum(self._calls_of.values()),
         )  # fmt: skip
         metrics.computed(
-            "gauge", "sliceplane_xds_account_bytes", "Memory that clients that are known are charged with, together.",
+            "gauge",
+            "sliceplane_xds_account_bytes",
+            "Memory that clients that are known are charged with, together.",
             lambda: self.budget.shares.total,
-        )  # fmt: skip
+        )
         self.sent_bytes = metrics.counter("sliceplane_xds_sent_bytes_total", "Written to connections, before TLS.")
         self._limits = metrics.counters(
             "sliceplane_xds_limits_total", "Calls and connections that were ended or refused, by the limit.", "limit"

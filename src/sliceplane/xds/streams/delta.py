@@ -34,13 +34,15 @@ EVERYTHING: Final = "*"
 _OVERHEAD: Final = 64
 _PREFIX: Final = "type.googleapis.com/envoy."
 #: types of other xDS servers, which an Envoy may ask of this one, too: it is told that there is nothing
-UNSERVED: Final = frozenset({
-    f"{_PREFIX}config.core.v3.TypedExtensionConfig",
-    f"{_PREFIX}config.route.v3.ScopedRouteConfiguration",
-    f"{_PREFIX}config.route.v3.VirtualHost",
-    f"{_PREFIX}extensions.transport_sockets.tls.v3.Secret",
-    f"{_PREFIX}service.runtime.v3.Runtime",
-})  # fmt: skip
+UNSERVED: Final = frozenset(
+    {
+        f"{_PREFIX}config.core.v3.TypedExtensionConfig",
+        f"{_PREFIX}config.route.v3.ScopedRouteConfiguration",
+        f"{_PREFIX}config.route.v3.VirtualHost",
+        f"{_PREFIX}extensions.transport_sockets.tls.v3.Secret",
+        f"{_PREFIX}service.runtime.v3.Runtime",
+    }
+)
 
 
 class DeltaStream(AdsStream):

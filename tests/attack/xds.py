@@ -33,7 +33,7 @@ from sliceplane.shell.tools.draining import DrainOptions, drain_pods
 from sliceplane.shell.transport.kubeconfig import load
 from sliceplane.shell.transport.reflect import loop_clock
 from sliceplane.testing import Plane
-from sliceplane.xds.names import ASSIGNMENT
+from sliceplane.xds.names import ASSIGNMENT, CLUSTER
 
 HOG = (("authorization", "Bearer hog-token"),)
 LONG_NAME_BYTES = 80_000
@@ -211,16 +211,19 @@ async def long_names(folder: Path) -> Sequence[Figure]:
 
 
 async def initial_versions(folder: Path) -> Sequence[Figure]:
-    """300,000 versions that a client claims to hold, in one request, ten times."""
-    entries = tuple(f"{at:x}" for at in range(VERSIONS))
-    held = dict.fromkeys(entries, "1")
-    message = delta_request(ASSIGNMENT, subscribe=("hog/a:http",), initial=held, of_node=node())
+    """300,000 versions that a client claims to hold of a wildcard, in one request; and as many as are taken."""
+    messages = [
+        delta_request(CLUSTER, initial={f"{at:x}": "1" for at in range(versions)}, of_node=node())
+        for versions in (VERSIONS, NAMES)
+    ]
     async with attacked(folder) as scene, bystander(scene) as seen:
         await asyncio.sleep(1.0)
-        for _ in range(10):
+        for message in messages * 3:
             async with scene.channel() as stream:
-                await _send(stream(metadata=HOG), [message])
-                await asyncio.sleep(0.3)
+                call = stream(metadata=HOG)
+                await _send(call, [message])
+                with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError):
+                    await asyncio.wait_for(call.read(), 2.0)
         await asyncio.sleep(1.0)
         return (*seen.figures(0.25), alive(scene.xds))
 
@@ -300,7 +303,7 @@ async def made_up_tokens(folder: Path) -> Sequence[Figure]:
 
 
 async def unacknowledged(folder: Path) -> Sequence[Figure]:
-    """A client never accepts what changes of its own Service, and comes again every 3 s; another namespace drains."""
+    """Clients never accept what changes of their own Service, one more every 3 s; another namespace drains."""
     seconds_max = 12.0
     with Plane() as plane:
         await asyncio.to_thread(plane.apply, _shop_objects())
@@ -357,14 +360,15 @@ def _shop_objects() -> list[dict[str, Any]]:
 
 
 async def _never_accept(client: HttpClient, port: int, stopping: asyncio.Event) -> None:
-    """A stream for 3 s after the other; the tenant's own slice changes all the time."""
+    """One more stream every 3 s; the tenant's own slice changes all the time."""
     await client.create(Namespaces, "", encode({"metadata": {"name": "evil"}}))
     ports = [{"name": "http", "port": 80}]
     await client.create(Services, "evil", encode({"metadata": {"name": "mine"}, "spec": {"ports": ports}}))
     await client.create(EndpointSlices, "evil", encode(_slice("mine", 1)))
     number = 1
-    while not stopping.is_set():
-        async with delta_client(port) as stream:
+    async with AsyncExitStack() as streams:
+        while not stopping.is_set():
+            stream = await streams.enter_async_context(delta_client(port))
             await stream.say(ASSIGNMENT, subscribe=("evil/mine:http",), of_node=node())
             answer = await stream.next()
             await stream.say(ASSIGNMENT, nonce=answer.nonce)
@@ -390,7 +394,7 @@ ATTACKS = (
     ),
     Attack(
         "xds-unacknowledged",
-        "a tenant whose client accepts nothing and comes again every 3 s, while another namespace drains a Pod",
+        "a tenant whose clients accept nothing, one more every 3 s, while another namespace drains a Pod",
         unacknowledged,
     ),
 )

@@ -412,8 +412,10 @@ class XdsServer:
         _log.warning("a client refuses", **item.shown, type=short(refusal.type_url), resources=shown, why=text)
         view = item.stream.view
         if self._notes is not None and item.client is not None and view is not None:
-            found = (view.service_of(refusal.type_url, name) for name in refusal.names)
-            self._notes.on_refusal([str(key) for key in found if key is not None], item.client.kind, text)
+            # A client may refuse what stands for a Service that it may not see: that is no Event there.
+            found = (view.service_of(refusal.type_url, name) for name in refusal.names[: 2 * SERVICES_MAX])
+            seen = [str(key) for key in found if key is not None and item.stream.sight.sees(key.namespace)]
+            self._notes.on_refusal(seen, item.client.kind, text)
 
     # -- how far clients are -----------------------------------------------------------------------------
 

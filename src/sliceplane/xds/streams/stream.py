@@ -432,20 +432,17 @@ class AdsStream(ABC):
     def _get(self, channel: XdsChannel, name: str) -> XdsResource | None:
         """What the client may see of that name."""
         assert self._view is not None, "admitted"
-        resource = self._view.get(channel.type_url, name)
-        if resource is None or self._sight.everything:
-            return resource
-        return resource if self._is_seen(channel.type_url, name) else None
+        # The view works nothing out for a client that may not see it.
+        is_seen = self._sight.everything or self._is_seen(channel.type_url, name)
+        return self._view.get(channel.type_url, name) if is_seen else None
 
     def _is_seen(self, type_url: str, name: str) -> bool:
         assert self._view is not None, "admitted"
         return self._sight.sees(self._view.namespace_of(type_url, name))
 
     def _is_forbidden(self, channel: XdsChannel, name: str) -> bool:
-        assert self._view is not None, "admitted"
-        if self._sight.everything or self._view.get(channel.type_url, name) is None:
-            return False
-        return not self._is_seen(channel.type_url, name)
+        """Whether there is such a Service makes no difference: it is not told."""
+        return not self._sight.everything and not self._is_seen(channel.type_url, name)
 
     def _next_nonce(self) -> str:
         """The same on every stream that is told of nothing but a change: so their responses are the same."""

@@ -25,7 +25,7 @@ from sliceplane.proxy.selections import NAMESPACE_READING, SERVICE_READING
 
 C = TypeVar("C", bound=Hashable)
 
-#: seconds for which a client that is behind holds up drains of all Services
+#: seconds for which a client that is behind holds up drains of all Services, or twice as long
 GRACE_S: Final = 0.5
 #: seconds for which drains wait for the clients of an account, and the part of later time that is added to them
 WAIT_S: Final = 30.0

@@ -27,7 +27,7 @@ class Connected:
         "account",
         "asking",
         "behind",
-        "behind_since",
+        "behind_before",
         "call",
         "client",
         "is_laggard",
@@ -42,9 +42,9 @@ class Connected:
         self.stream = stream
         self.since = now
         self.client: XdsClient | None = None
-        #: the first revision that it lacks, and since when that is so; ``None`` also for a laggard
+        #: the first revision that it lacks, now and at the last tick; ``None`` also for a laggard
         self.behind: int | None = None
-        self.behind_since = 0.0
+        self.behind_before: int | None = None
         self.is_laggard = False
         self.asking: asyncio.Task[None] | None = None
         #: it has turns, and its connection is not read meanwhile

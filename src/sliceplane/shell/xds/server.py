@@ -63,8 +63,6 @@ STREAMS: Final = {
     f"{_SERVICE}StreamAggregatedResources": WholeStream,
 }
 _UNIMPLEMENTED: Final = 12
-#: how often deadlines of streams are looked at
-_TICK_S: Final = 0.5
 #: how often it is asked again what clients may see
 _SIGHTS_S: Final = 10.0
 
@@ -175,18 +173,19 @@ class XdsServer:
             by_view: dict[int, list[XdsChange]] = {}
             for change in changes:
                 by_view.setdefault(id(change.view), []).append(change)
+            now = self._clock()
             self._is_flushing = True
             try:
                 for item in list(self._connected.values()):
                     own = by_view.get(id(item.stream.view))
                     if own is not None:
-                        self._tell_changes(item, own)
+                        self._tell_changes(item, own, now)
             finally:
                 self._is_flushing = False
         self._note_progress()
 
-    def _tell_changes(self, item: Connected, changes: list[XdsChange]) -> None:
-        item.stream.on_changes(changes, self._catalog.revision, self._clock())
+    def _tell_changes(self, item: Connected, changes: list[XdsChange], now: float) -> None:
+        item.stream.on_changes(changes, self._catalog.revision, now)
         self._perform(item)
         if item.is_laggard and self._teller is not None:
             self._laggards.add(item, item.stream.concerned(changes), self._teller.progress.revision)
@@ -194,8 +193,9 @@ class XdsServer:
             self._continue(item)
 
     async def _tick(self) -> None:
+        """Looks at deadlines of streams, and at clients that are behind as they were the last time."""
         while True:
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(GRACE_S)
             self._on_synced()  # a kind that the cluster keeps from us is done without
             now = self._clock()
             for item in list(self._connected.values()):
@@ -204,8 +204,9 @@ class XdsServer:
                     item.stream.on_deadline(now)
                     self._perform(item)
                     self._continue(item)
-                if item.behind is not None and now >= item.behind_since + GRACE_S:
+                if item.behind is not None and item.behind == item.behind_before:
                     self._begin_lagging(item)
+                item.behind_before = item.behind
             if self._laggards.on_time(now) and self._teller is not None:
                 self._teller.on_lags()
 
@@ -223,11 +224,11 @@ class XdsServer:
         if item is None:
             return
         began = perf_counter()
-        item.stream.on_request(data, self._clock(), later=self._turns.is_over)
+        has_read = item.stream.on_request(data, self._clock(), later=self._turns.is_over)
         self._perform(item)
-        if item.stream.has_work or item.stream.memory_bytes > item.call.kept_bytes:
+        if has_read or item.stream.has_work:
             self._continue(item)
-        self._turns.spend(perf_counter() - began)
+            self._turns.spend(perf_counter() - began)
 
     def _work(self, item: Connected) -> bool:
         """One step of a request that takes long, or that came when enough was done."""
@@ -316,7 +317,6 @@ class XdsServer:
         if item.behind != behind:
             self._behind.move(item.behind, behind)
             item.behind = behind
-            item.behind_since = self._clock()
 
     def _begin_lagging(self, item: Connected) -> None:
         """From now on drains wait for it where it lacks something, and nowhere else."""

@@ -139,12 +139,13 @@ class XdsChannel:
         self.nonce = nonce
         self.ack = ack
         self.flight = names
-        if self.owed:
+        if not self.owed:
+            # It is empty: the answer to the last response has emptied it.
+            self.flight_changed, self.changed = self.changed, self.flight_changed
+        else:
             # Some of what changed may be in the next response: it counts for both.
             self.flight_changed = dict(self.changed)
             self.changed = {name: None for name in self.changed if name in self.owed}
-        else:
-            self.flight_changed, self.changed = self.changed, {}
         self.flight_from = self.owed_from
         self.flight_at = self.owed_at
         self.began = now

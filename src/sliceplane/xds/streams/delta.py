@@ -185,9 +185,11 @@ class DeltaStream(AdsStream):
         errors: list[ResourceError] = []
         size = 0
         for count, name in enumerate(candidates, 1):
-            if size > MESSAGE_BYTES_MAX or len(resources) + len(removed) >= RESPONSE_NAMES_MAX:
+            if size > MESSAGE_BYTES_MAX:
                 break
             if not count % STEP:
+                if len(resources) + len(removed) >= RESPONSE_NAMES_MAX:
+                    break
                 yield
             resource, changed = self._difference(channel, name)
             if not changed:

@@ -54,6 +54,10 @@ ORDER: Final = names.TYPES
 WILDCARD_TYPES: Final = frozenset({names.LISTENER, names.CLUSTER})
 #: one object for each: what is compared with each name is then the same text
 _KNOWN: Final = {type_url: type_url for type_url in ORDER}
+#: types whose answers wait for no other type
+_ALONE: Final = frozenset({names.ASSIGNMENT, names.ENDPOINT})
+#: names that are answered in one step
+SMALL: Final = 256
 _LATER: Final = frozenset({names.LISTENER, names.ROUTES})
 #: how long listeners and routes wait for clusters to be accepted
 GATE_S: Final = 2.0
@@ -113,19 +117,21 @@ class AdsStream(ABC):
 
     # -- what is told ------------------------------------------------------------------------------------
 
-    def on_request(self, message: bytes, now: float, *, later: bool = False) -> None:
-        """*later*: no step of it now, others have worked enough."""
+    def on_request(self, message: bytes, now: float, *, later: bool = False) -> bool:
+        """*later*: no step of it now, others have worked enough.  Returns False for an answer that accepts a response
+        and says nothing else, which is nearly every message."""
         if self.finished:
-            return
+            return False
         is_idle = self._job is None and not self._waiting
         if is_idle and self._is_plain_ack(message, now):
-            return
+            return False
         self._waiting.append(message)
         self._waiting_bytes += len(message) + MESSAGE_BYTES
         if self._view is None:
             self._await_admission(message, now)
         elif is_idle and not later:
             self.work(now)
+        return True
 
     def _await_admission(self, message: bytes, now: float) -> None:
         """Until it is known what the client may see.  Of the first message the node is read, and the rest later: a
@@ -202,11 +208,12 @@ class AdsStream(ABC):
             return
         self._revision = revision
         touched = False
-        for change in changes:
-            channel = self._channels.get(change.type_url)
-            if channel is not None and change.view is self._view:
-                for name in self._wanted(channel, change.topic):
-                    if self._sight.everything or self._is_seen(channel.type_url, name):
+        sees_everything = self._sight.everything
+        for view, type_url, topic in changes:
+            channel = self._channels.get(type_url)
+            if channel is not None and view is self._view:
+                for name in self._wanted(channel, topic):
+                    if sees_everything or self._is_seen(type_url, name):
                         channel.owe(name, revision, now)
                         touched = True
         if touched:
@@ -392,6 +399,8 @@ class AdsStream(ABC):
 
     def _wanted(self, channel: XdsChannel, topic: str) -> Sequence[str]:
         """The names of which a change of *topic* tells."""
+        if topic in channel.names:
+            return (topic,)
         if channel.type_url == names.LISTENER and topic in self._by_topic:
             return tuple(self._by_topic[topic])
         return (topic,) if self._wants(channel, topic) else ()
@@ -452,15 +461,22 @@ class AdsStream(ABC):
         return f"{self._revision}.{count}" if count else str(self._revision)
 
     def _flush(self, now: float) -> None:
-        """Sends what is owed and may go now."""
+        """Sends what is owed and may go now; at once if it is little, as nearly always."""
         if self._job is not None:
             self._flush_due = True
             return
+        only: XdsChannel | None = None
         for channel in self._channels.values():
-            if channel.flight is None and channel.has_something:
-                self._flush_due = True
-                self.work(now)
-                return
+            if channel.flight is None and (channel.owed or channel.must_answer or channel.again):
+                if only is not None or channel.type_url not in _ALONE or len(channel.owed) > SMALL:
+                    self._flush_due = True
+                    self.work(now)
+                    return
+                only = channel
+        if only is not None:
+            for _ in self._respond(only, now):
+                pass
+            only.rest()
 
     def _answers(self) -> Steps[None]:
         self._gate_is_open, self._gate_is_forced = self._gate_is_forced, False

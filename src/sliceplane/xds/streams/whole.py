@@ -123,9 +123,9 @@ class WholeStream(AdsStream):
         resources: list[XdsResource] = []
         size = 0
         for count, name in enumerate(tuple(channel.owed), 1):
-            if len(resources) >= RESPONSE_NAMES_MAX:
-                break
             if not count % STEP:
+                if len(resources) >= RESPONSE_NAMES_MAX:
+                    break
                 yield
             resource = self._get(channel, name)
             if resource is None and channel.type_url == names.ASSIGNMENT:

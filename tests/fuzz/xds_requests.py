@@ -19,17 +19,18 @@ from tests.xds.worlds import ENDING, GRPC, LEDS, NOT_READY, READY, World, pod, s
 from sliceplane.kit.protobuf import varint
 from sliceplane.xds.names import ASSIGNMENT, CLUSTER, ENDPOINT, LISTENER, ROUTES
 from sliceplane.xds.resource import XdsClient
+from sliceplane.xds.streams.actions import XdsAdmit, XdsFinish, XdsSend, XdsSight
 from sliceplane.xds.streams.delta import DeltaStream
-from sliceplane.xds.streams.messages import (
-    MESSAGE_BYTES_MAX,
+from sliceplane.xds.streams.messages import MESSAGE_BYTES_MAX, ResponseEncoder
+from sliceplane.xds.streams.requests import (
     DeltaRequest,
     RequestError,
-    ResponseEncoder,
     WholeRequest,
+    at_once,
     read_delta,
     read_whole,
 )
-from sliceplane.xds.streams.stream import AdsStream, XdsAdmit, XdsFinish, XdsSend, XdsSight
+from sliceplane.xds.streams.stream import AdsStream
 from sliceplane.xds.streams.whole import WholeStream
 
 _TYPES = (CLUSTER, ASSIGNMENT, ENDPOINT, LISTENER, ROUTES, "", "type.googleapis.com/other", "\0")
@@ -92,7 +93,7 @@ def compare_with_the_library(raw: bytes, delta: bool) -> None:
     """Fields that are a text or a list of texts; of a field that we do not take there is nothing to compare."""
     read: DeltaRequest | WholeRequest
     try:
-        read = (read_delta if delta else read_whole)(raw)
+        read = at_once(read_delta(raw)) if delta else at_once(read_whole(raw))
     except RequestError:
         return
     kind: Any = discovery_pb2.DeltaDiscoveryRequest if delta else discovery_pb2.DiscoveryRequest
@@ -102,12 +103,12 @@ def compare_with_the_library(raw: bytes, delta: bool) -> None:
         return  # it looks into what we pass over
     assert (read.type_url, read.nonce) == (known.type_url, known.response_nonce)
     if isinstance(read, DeltaRequest):
-        assert read.subscribe == tuple(known.resource_names_subscribe)
-        assert read.unsubscribe == tuple(known.resource_names_unsubscribe)
+        assert read.subscribe == tuple(dict.fromkeys(known.resource_names_subscribe))
+        assert read.unsubscribe == tuple(dict.fromkeys(known.resource_names_unsubscribe))
         held = dict(known.initial_resource_versions)
         assert held.items() <= read.initial.items(), "it passes over an entry with a field that it does not know"
     else:
-        assert (read.version, read.names) == (known.version_info, tuple(known.resource_names))
+        assert (read.version, read.names) == (known.version_info, tuple(dict.fromkeys(known.resource_names)))
 
 
 def _change(rng: Random, world: World) -> None:
@@ -150,6 +151,8 @@ class _Played:
                 raw = request(rng, self.delta, tuple(self.names), self.nonces)
                 compare_with_the_library(raw, self.delta)
                 stream.on_request(raw, self.now)
+        while stream.has_work:
+            stream.work(self.now)
         self.perform()
         stream.status()
         due = stream.next_deadline()
@@ -161,6 +164,8 @@ class _Played:
             match action:
                 case XdsAdmit():
                     self.stream.on_admitted(self.view, XdsSight(), self.world.catalog.revision, self.now)
+                    while self.stream.has_work:
+                        self.stream.work(self.now)
                     self.perform()
                 case XdsSend(type_url, message):
                     self.heard(type_url, message)

@@ -61,6 +61,7 @@ class DrainAnswer(msgspec.Struct, frozen=True):
                     "waitingFor": [missing._asdict() for missing in pod.verdict.waiting],
                     "unknown": [missing._asdict() for missing in pod.verdict.unknown],
                     "unknownLetGo": [missing._asdict() for missing in pod.verdict.let_go],
+                    "unacknowledged": [missing._asdict() for missing in pod.verdict.unacknowledged],
                 }
                 for pod in self.pods
             ],
@@ -89,6 +90,7 @@ def sentence(pod: DrainedPod) -> str:
             nodes += f" and {verdict.others} more that told" if verdict.others else ""
             nodes += " holds" if count == 1 and not verdict.others else " hold"
             let_go = f"; not known of {named(verdict.let_go)}" if verdict.let_go else ""
+            let_go += f"; not acknowledged: {named(verdict.unacknowledged)}" if verdict.unacknowledged else ""
             gone = "; the Pod is gone" if pod.gone else ""
             return f"drained: {nodes} version {verdict.revision} or later, after {took}{let_go}{gone}"
         case "cannot know":
@@ -114,4 +116,5 @@ def as_text(answer: DrainAnswer) -> Iterator[tuple[str, str]]:
 def message(verdict: DrainVerdict, took_s: float) -> str:
     """Of the condition: revision, nodes, milliseconds."""
     text = f"revision {verdict.revision}, {verdict.required} nodes, {took_s * 1000:.0f} ms"
-    return text + (f"; not known of {named(verdict.let_go)}" if verdict.let_go else "")
+    text += f"; not known of {named(verdict.let_go)}" if verdict.let_go else ""
+    return text + (f"; not acknowledged: {named(verdict.unacknowledged)}" if verdict.unacknowledged else "")

@@ -18,6 +18,7 @@ long as their Leases last: a client that ended sends nothing.  They are no proof
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -38,7 +39,7 @@ from sliceplane.proxy.progress import (
     ProgressReport,
     read_report,
 )
-from sliceplane.proxy.selections import SERVICE_READING, SHARED, own_readings
+from sliceplane.proxy.selections import NAMESPACE_READING, SERVICE_READING, SHARED, own_readings
 
 #: a proxy that told nothing for so long after its Lease ran out was taken away, or its node is gone
 FORGET_S: Final = 300.0
@@ -78,6 +79,9 @@ class NodeHolding(NamedTuple):
     differs: bool = False
     #: what it is, if no node: a view, say
     kind: str = ""
+    #: by reading: its client that is behind, and its client that is not waited for any more
+    behind: Mapping[str, str] = MappingProxyType({})
+    unacknowledged: Mapping[str, str] = MappingProxyType({})
 
 
 class Missing(NamedTuple):
@@ -93,12 +97,14 @@ class Missing(NamedTuple):
 
 class Proof(NamedTuple):
     """How the nodes stand to one goal.  ``required``: all that count; ``unknown``: those of which nothing is known;
-    ``others``: consumers that are no nodes and count, too."""
+    ``others``: consumers that are no nodes and count, too; ``unacknowledged``: clients of these that did not
+    acknowledge in time, and may go on sending."""
 
     required: int
     waiting: tuple[Missing, ...]
     unknown: tuple[Missing, ...]
     others: int = 0
+    unacknowledged: tuple[Missing, ...] = ()
 
 
 def compare(
@@ -108,13 +114,19 @@ def compare(
     required = others = 0
     waiting: list[Missing] = []
     unknown: list[Missing] = []
+    unacknowledged: list[Missing] = []
     for node in nodes:
         silent_s = now - node.until
         if node.kind:
             if node.held and silent_s <= 0 and any(needed(place, goal) for place in node.held):
                 others += 1
                 if not _holds(node, goal):
-                    waiting.append(Missing(f"{node.kind} {node.name}", ""))
+                    waiting.append(Missing(f"{node.kind} {node.name}", _clients_behind(node, goal)))
+                unacknowledged += [
+                    Missing(f"{node.kind} {node.name}", f"{client} did not acknowledge {_subject(reading)}")
+                    for reading, client in node.unacknowledged.items()
+                    if goal.get((EVERY[0], reading))
+                ]
             continue
         if node.held is None or silent_s > forget_s:
             if node.ready:
@@ -131,7 +143,24 @@ def compare(
             waiting.append(Missing(node.name, "its proxy stopped reporting" if silent_s > 0 else ""))
     if not required:
         unknown.append(Missing("every node", "none is Ready, and none tells anything"))
-    return Proof(required, tuple(sorted(waiting)), tuple(sorted(unknown)), others)
+    return Proof(required, tuple(sorted(waiting)), tuple(sorted(unknown)), others, tuple(sorted(unacknowledged)))
+
+
+def _clients_behind(node: NodeHolding, goal: Mapping[Place, int]) -> str:
+    """Names clients of a consumer that lack something of *goal*; "" if it is the consumer itself."""
+    held = node.held or {}
+    return ", ".join(
+        f"{client} has not acknowledged {_subject(reading)}"
+        for reading, client in node.behind.items()
+        if held.get((EVERY[0], reading), 0) < needed((EVERY[0], reading), goal)
+    )
+
+
+def _subject(reading: str) -> str:
+    """What a reading is of, for people: a Service as ``namespace/name``."""
+    if reading.startswith(NAMESPACE_READING):
+        return f"Services of {reading.removeprefix(NAMESPACE_READING)}"
+    return reading.removeprefix(SERVICE_READING)
 
 
 def _holds(node: NodeHolding, goal: Mapping[Place, int]) -> bool:
@@ -157,6 +186,7 @@ class DrainVerdict(msgspec.Struct, frozen=True):
     revision: int = 0
     required: int = 0
     others: int = 0
+    unacknowledged: tuple[Missing, ...] = ()
 
 
 def judge(
@@ -173,8 +203,9 @@ def judge(
         state = "waiting"
     else:
         state = "unknown" if unknown else "proven"
+    waiting = () if uses else proof.waiting
     return DrainVerdict(
-        state, uses, () if uses else proof.waiting, unknown, let_go, revision, proof.required, proof.others
+        state, uses, waiting, unknown, let_go, revision, proof.required, proof.others, proof.unacknowledged
     )
 
 
@@ -195,6 +226,8 @@ class Nodes:
         #: by Node: what a proxy there reads by its labels, told or not
         self._own: dict[str, tuple[Place, ...]] = {}
         self._differs: frozenset[str] = frozenset()
+        #: of the last report: clients that are behind, and those that are not waited for
+        self._clients: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -206,7 +239,7 @@ class Nodes:
         kind = "" if new is None else (new.metadata.labels or {}).get(LABEL_COMPONENT, "")
         own = subject.metadata.namespace == LEASE_NAMESPACE
         if new is None or not kind or (kind == COMPONENT and not own):
-            for kept in (self._leases, self._until, self._held, self._names, self._kinds):
+            for kept in (self._leases, self._until, self._held, self._names, self._kinds, self._clients):
                 kept.pop(lease, None)
             return
         duration_s = new.spec.lease_duration_seconds or LEASE_DURATION_S
@@ -215,6 +248,9 @@ class Nodes:
         self._leases[lease] = new
         self._until[lease] = duration_s + (min(renewed, now) if known is None else now)
         self._kinds[lease] = "" if kind == COMPONENT else kind
+        report = read_report((new.metadata.annotations or {}).get(ANNOTATION_PROGRESS, ""))
+        if report is not None:
+            self._clients[lease] = _clients_of(report)
         told = _within(new.metadata.namespace, held_of(new))
         goes_back = known is None or new.metadata.revision < known.metadata.revision  # a server was restored
         self._held[lease] = told if told is None or goes_back else newest(self._held[lease], told)
@@ -225,6 +261,7 @@ class Nodes:
         """The same, told otherwise than by the Lease.  False: that is not there, and nobody is known by it."""
         if lease not in self._leases:
             return False
+        self._clients[lease] = _clients_of(report)
         told = _within(lease.partition("/")[0], places_of(report))
         self._held[lease] = newest(self._held[lease], told or {})
         return True
@@ -245,7 +282,13 @@ class Nodes:
         told = {name for lease, name in self._names.items() if not self._kinds[lease]}
         facts = [
             NodeHolding(
-                name, self._held_on(lease), self._until[lease], ready, lease in self._differs, self._kinds[lease]
+                name,
+                self._held_on(lease),
+                self._until[lease],
+                ready,
+                lease in self._differs,
+                self._kinds[lease],
+                *self._clients.get(lease, ()),
             )
             for lease, name in self._names.items()
             for ready in (None if self._kinds[lease] else self._ready.get(name),)
@@ -284,9 +327,21 @@ def held_of(lease: Lease) -> dict[Place, int] | None:
 
 
 def places_of(report: ProgressReport) -> dict[Place, int]:
-    return {place: held.revision for place, held in report.places().items()}
+    return report.revisions()
+
+
+def _clients_of(report: ProgressReport) -> tuple[dict[str, str], dict[str, str]]:
+    return {reading: lag.client for reading, lag in report.behind.items()}, report.unacknowledged
 
 
 def newest(known: Mapping[Place, int] | None, told: dict[Place, int]) -> dict[Place, int]:
-    """Two ways lead here, and either may be late: readings as *told*, versions the greater."""
-    return {place: max(revision, (known or {}).get(place, 0)) for place, revision in told.items()}
+    """Two ways lead here, and either may be late: readings as *told*, versions the greater.
+
+    A report that is late says nothing of clients that have fallen behind since: they are behind as they were known."""
+    known = known or {}
+    found = {place: max(revision, known.get(place, 0)) for place, revision in told.items()}
+    if any(revision < known.get(place, 0) for place, revision in told.items()):
+        for place, revision in known.items():
+            if place[1].startswith((SERVICE_READING, NAMESPACE_READING)):
+                found.setdefault(place, revision)
+    return found

@@ -27,7 +27,7 @@ from sliceplane.api.discovery import ANNOTATION_DRAIN, LABEL_SERVICE_NAME, Endpo
 from sliceplane.api.scheme import EndpointSlices, Services
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.proxy.progress import Place
-from sliceplane.proxy.selections import ALL, SERVICE_READING, SHARED, readings_of_slice
+from sliceplane.proxy.selections import ALL, NAMESPACE_READING, SERVICE_READING, SHARED, readings_of_slice
 
 #: name and protocol
 PortKey = tuple[str, str]
@@ -43,6 +43,10 @@ def place_of_service(service: str) -> Place:
 def needed(place: Place, goal: Mapping[Place, int]) -> int:
     """The version that who reads *place* must hold for *goal*; 0: any will do."""
     plural, reading = place
+    if reading.startswith(NAMESPACE_READING):
+        namespace = reading.removeprefix(NAMESPACE_READING)
+        services = SERVICE_READING if namespace == "*" else f"{SERVICE_READING}{namespace}/"
+        return max((at for (kind, name), at in goal.items() if kind == plural and name.startswith(services)), default=0)
     of_all = EVERY
     if reading.startswith(SERVICE_READING):
         of_all = place_of_service(f"{reading.removeprefix(SERVICE_READING).partition('/')[0]}/*")

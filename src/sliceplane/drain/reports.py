@@ -149,9 +149,9 @@ class Reports:
         """What barriers want that *name* has not told; ``None``: nothing."""
         if not self._questions or self._questions[-1].until <= now or name not in self._told:
             return None
-        held = self._told[name].report.places()
+        held = self._told[name].report.revisions()
         missing = {place: needed(place, self._places) for place in held}
-        missing = {place: version for place, version in missing.items() if held[place].revision < version}
+        missing = {place: version for place, version in missing.items() if held[place] < version}
         if not missing:
             return None
         return Wanted(versions_of(missing), 0 if len(self) <= FEW_NODES else -(-len(self) // REPORTS_PER_S))

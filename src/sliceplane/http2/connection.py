@@ -153,6 +153,11 @@ class Http2Connection:
             self._pinged = now
             self._outbox.put(_PING)
 
+    def excuse(self, now: float) -> None:
+        """Nothing was read of the connection until *now*: its silence says nothing."""
+        self._heard = now
+        self._pinged = None
+
     # Receiving
 
     def receive(self, data: bytes, now: float) -> Iterator[StreamEvent]:

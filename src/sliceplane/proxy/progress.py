@@ -54,6 +54,8 @@ CHANGED_PERIOD_S: Final = 10.0
 IDLE_PERIOD_S: Final = 30.0
 #: between two reports on demand
 ASKED_PERIOD_S: Final = 0.1
+#: between two reports on account of clients that are behind
+BEHIND_PERIOD_S: Final = 1.0
 #: reports on demand that a server takes, a second; and nodes whose answers need not be spread
 REPORTS_PER_S: Final = 500
 FEW_NODES: Final = 50
@@ -89,6 +91,13 @@ class Held(NamedTuple):
     digest: str
 
 
+class Behind(NamedTuple):
+    """The version of EndpointSlices that a client of the consumer has, and by what people know the client."""
+
+    revision: int
+    client: str
+
+
 class ProgressReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """The annotation ``progress``: ``[version, digest]`` by reading, and what is wrong with the rules.
     ``inputs_since``: seconds since the epoch when what it reads was last known to be current, if that is long ago."""
@@ -99,6 +108,17 @@ class ProgressReport(msgspec.Struct, frozen=True, omit_defaults=True):
     inputs_since: int = 0
     #: health check ports of Services that no load balancer has asked for ``UNASKED_S``
     unasked: tuple[int, ...] = ()
+    #: Services (``SERVICE_READING``, ``NAMESPACE_READING``) of which clients of a consumer have less than it reports
+    behind: dict[str, Behind] = {}
+    #: the same, of clients that drains do not wait for any more
+    unacknowledged: dict[str, str] = {}
+
+    def revisions(self) -> dict[Place, int]:
+        """By place, those of clients that are behind included."""
+        found = {place: held.revision for place, held in self.places().items()}
+        for reading, lag in self.behind.items():
+            found[EndpointSlices.plural, reading] = lag.revision
+        return found
 
     def places(self) -> dict[Place, Held]:
         readings = ((EndpointSlices, self.endpointslices), (Services, self.services))
@@ -154,6 +174,8 @@ class Progress:
         self._problems: tuple[str, ...] = ()
         self._inputs_since = 0
         self._unasked: tuple[int, ...] = ()
+        self._behind: Mapping[str, Behind] = {}
+        self._unacknowledged: Mapping[str, str] = {}
         self._requests: list[_Request] = []
         self._told: ProgressReport | None = None
         self._told_at: float | None = None
@@ -225,6 +247,11 @@ class Progress:
         unasked = sorted(port for port, at in asked.items() if now - at >= UNASKED_S)
         self._unasked = tuple(unasked[:UNASKED_MAX])
 
+    def on_behind(self, behind: Mapping[str, Behind], unacknowledged: Mapping[str, str]) -> None:
+        """Clients of this consumer that have less than it reports, by reading."""
+        self._behind = behind
+        self._unacknowledged = unacknowledged
+
     @property
     def held(self) -> dict[Place, Held]:
         """What every family's rules hold; what is read no more, too, until no rules come of it."""
@@ -259,12 +286,14 @@ class Progress:
         due = [item.due for item in self._requests if _revision(held, item.place) >= item.revision]
         if self._told is not None and self._told.problems != self._problems:
             due.append(0.0)
+        if self._told is not None and self._told.behind.keys() != self._behind.keys():
+            due.append((self._told_at or 0.0) + BEHIND_PERIOD_S)
         return max(min(due), (self._told_at or 0.0) + ASKED_PERIOD_S) if due else None
 
     def holds(self, wanted: Mapping[Place, int]) -> bool:
         """All versions that are wanted of what it reads."""
-        held = self.held
-        return all(_revision(held, place) >= revision for place, revision in wanted.items())
+        held = self.report().revisions()
+        return all(held.get(place, revision) >= revision for place, revision in wanted.items())
 
     def on_failure(self) -> None:
         """The last report did not arrive: it is due again as if something had changed."""
@@ -304,6 +333,8 @@ class Progress:
             self._problems,
             self._inputs_since,
             self._unasked,
+            dict(self._behind),
+            dict(self._unacknowledged),
         )
 
     def check(self) -> None:
@@ -324,7 +355,8 @@ def _revision(held: dict[Place, Held], place: Place) -> int:
 def _content(report: ProgressReport) -> tuple[object, ...]:
     """All but versions, which bookmarks raise every minute."""
     digests = {place: held.digest for place, held in report.places().items() if held.revision}
-    return (digests, report.problems, report.inputs_since, report.unasked)
+    clients = (report.behind, report.unacknowledged)
+    return (digests, report.problems, report.inputs_since, report.unasked, clients)
 
 
 def spread_of(word: str, nodes: int) -> str:

@@ -65,6 +65,8 @@ ALL: Final = "all"
 SHARED: Final = "shared"
 #: and then "namespace/name": the slices of one Service, which no node proxy reads alone
 SERVICE_READING: Final = "service/"
+#: all Services of a namespace; "*": of every one
+NAMESPACE_READING: Final = "namespace/"
 _ZONE: Final = "zone="
 _REGION: Final = "region="
 

@@ -21,7 +21,7 @@ import msgspec
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_REGION, LABEL_SERVICE_NAME, LABEL_ZONE, EndpointSlice
 from sliceplane.proxy.model import ServiceKey
-from sliceplane.xds.model import EVERYBODY, Audience, XdsPlace, XdsShared
+from sliceplane.xds.model import Audience, XdsPlace, XdsShared
 from sliceplane.xds.pools import PoolKey
 from sliceplane.xds.resource import XdsClient
 from sliceplane.xds.served import ResourceChange, ServedService
@@ -209,7 +209,9 @@ class XdsCatalog:
         places = [view.place for view in self._views.values()]
         nodes = {other.node for other in places}
         zones = {other.zone for other in places}
-        audiences = {Audience(other.zone, other.region) for other in places} | ({EVERYBODY} if places else set())
+        audiences = {
+            Audience(zone, region) for other in places for zone in ("", other.zone) for region in ("", other.region)
+        }
         is_used = _use_of(nodes, zones) if places else _is_nothing
         for served in self.services.values():
             served.drop_audiences(audiences.__contains__)

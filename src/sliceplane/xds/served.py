@@ -56,8 +56,9 @@ class ServedService:
         self.unserved = 0
         self.exists = False
         self._slices: dict[str, EndpointSlice] = {}
-        #: slices with a label for a zone or a region
-        self._for_some: dict[str, None] = {}
+        #: of slices that are for some places: the zone and the region of their labels
+        self._for_some: dict[str, tuple[str, str]] = {}
+        self._labels: frozenset[tuple[str, str]] = frozenset()
         self._ports: dict[tuple[str, Audience], PortEndpoints] = {}
         self._made: dict[tuple[str, str, str], XdsResource | None] = {}
         self._resettled: dict[str, None] = {}
@@ -98,17 +99,18 @@ class ServedService:
 
     def on_slice(self, key: str, new: EndpointSlice | None) -> None:
         """The slice *key* is now *new* (``None``: gone, or another Service's)."""
-        was_for_some = bool(self._for_some)
+        before = self._labels
         labels = new.metadata.labels or {} if new is not None else {}
         if LABEL_FOR_ZONE in labels or LABEL_FOR_REGION in labels:
-            self._for_some[key] = None
+            self._for_some[key] = labels.get(LABEL_FOR_ZONE, ""), labels.get(LABEL_FOR_REGION, "")
         else:
             self._for_some.pop(key, None)
         if new is None:
             self._slices.pop(key, None)
         else:
             self._slices[key] = new
-        if was_for_some != bool(self._for_some):
+        self._labels = frozenset(self._for_some.values())
+        if before != self._labels:
             self.drop_pools(_no_pool)
             self._ports.clear()
             self._reread = True
@@ -175,7 +177,11 @@ class ServedService:
     # -- resources ---------------------------------------------------------------------------------------
 
     def audience(self, place: XdsPlace) -> Audience:
-        return Audience(place.zone, place.region) if self._for_some else EVERYBODY
+        """Places that read the same slices are one: a zone that a client makes up is no audience of its own."""
+        if not self._for_some:
+            return EVERYBODY
+        zone = place.zone if any(place.zone == zone for zone, _ in self._labels) else ""
+        return Audience(zone, place.region if any(place.region == region for _, region in self._labels) else "")
 
     def endpoints(self, port: str, place: XdsPlace) -> PortEndpoints:
         """Of a port that it has; merged when a client asks for the first time."""
@@ -208,7 +214,7 @@ class ServedService:
         kept = self._made.get((LISTENER, "grpc", name))
         if kept is None:
             kept = XdsResource(LISTENER, name, grpc_listener(name, settings))
-            if settings is not None:
+            if settings is not None and name == name.lower():  # there are too many other spellings to keep them
                 self._made[LISTENER, "grpc", name] = kept
         return kept
 

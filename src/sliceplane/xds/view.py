@@ -1,8 +1,8 @@
 """What clients of one kind at one place may see: the answer to each name.
 
 Views share the octets of whatever is the same for them.  An assignment that was asked for is remembered until something
-changes: after a restart a thousand clients ask for the same thousands.  What changed and is not merged yet is not
-remembered.
+changes, if the view has several clients: after a restart a thousand clients ask for the same thousands.  What changed
+and is not merged yet is not remembered.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class XdsView:
         if type_url != ASSIGNMENT:
             return self._of(served, type_url, key.port)
         made = served.assignment(key.port, self.place, collected=self.client.leds)
-        if not catalog.is_unsettled:
+        if self.users > 1 and not catalog.is_unsettled:
             self._assignments[name] = made
         return made
 

@@ -6,11 +6,13 @@ hash of a message is the same wherever it is made.  A message is the concatenati
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from sliceplane.kit.protobuf import (
     BYTES,
+    START_GROUP,
     TRUNCATED,
     VARINT,
     MalformedProtobuf,
@@ -71,7 +73,7 @@ def any_field(number: int, type_url: str, *fields: bytes) -> bytes:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and value of each field in the order of the octets; fields of a fixed size and groups are left out.
+    """Number and value of each field in the order of the octets; fields of a fixed size are left out.
 
     Raises ``MalformedProtobuf`` where the message ends early or cannot be one.
     """
@@ -84,14 +86,34 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def by_number(data: bytes) -> dict[int, list[int | bytes]]:
-    """The same, all at once, by number: a request may have thousands of short fields.
-
-    Raises ``MalformedProtobuf``, as ``fields``.
-    """
+    """The same, all at once, by number.  Raises ``MalformedProtobuf``, as ``fields``."""
     found: dict[int, list[int | bytes]] = {}
-    position = 0
+    collect(data, 0, len(data), found, {})
+    return found
+
+
+class TooLong(Exception):
+    """A field has more bytes than its number may have."""
+
+    def __init__(self, number: int, size: int, most: int) -> None:
+        super().__init__(f"field {number} has {size} bytes, and may have {most}")
+        self.number = number
+        self.size = size
+        self.most = most
+
+
+def collect(
+    data: bytes, position: int, most: int, found: dict[int, list[int | bytes]], longest: Mapping[int, int]
+) -> int:
+    """Adds up to *most* fields of *data* from *position* on to *found*, by number; returns where the next one begins.
+
+    *longest*: bytes that a field may have, by number, 127 or more; a longer one is not copied.  Raises ``TooLong`` and
+    ``MalformedProtobuf``.
+    """
     end = len(data)
-    while position < end:
+    for _ in range(most):
+        if position >= end:
+            break
         key = data[position]
         value: int | bytes | None
         if key & 7 == BYTES and 8 <= key < 0x80 and position + 1 < end and data[position + 1] < 0x80:
@@ -103,23 +125,29 @@ def by_number(data: bytes) -> dict[int, list[int | bytes]]:
             number = key >> 3
             value = data[start:position]
         else:
-            number, value, position = _field(data, position, end)
+            number, value, position = _field(data, position, end, longest)
         if value is None:
             continue
         if number in found:
             found[number].append(value)
         else:
             found[number] = [value]
-    return found
+    return position
 
 
-def _field(data: bytes, position: int, end: int) -> tuple[int, int | bytes | None, int]:
+def _field(
+    data: bytes, position: int, end: int, longest: Mapping[int, int] = MappingProxyType({})
+) -> tuple[int, int | bytes | None, int]:
     """Number, value (``None``: of a kind that is left out), and where the next one begins."""
     key, position = read_varint(data, position, end)
     number = field_number(key, "message")
     kind = key & 7
+    if kind == START_GROUP:
+        raise MalformedProtobuf("a group, which no message of proto3 has")
     if kind == BYTES:
         start, position = read_length(data, position, end)
+        if position - start > longest.get(number, end):
+            raise TooLong(number, position - start, longest[number])
         return number, data[start:position], position
     if kind == VARINT:
         value, position = read_varint(data, position, end)

@@ -28,7 +28,7 @@ class Answering:
         self.answer = user
         self.asked = 0
 
-    def user(self, certificate: Certificate | None, authorization: str) -> User | Awaitable[User]:
+    def user(self, certificate: Certificate | None, authorization: str, peer: str) -> User | Awaitable[User]:
         self.asked += 1
         if isinstance(self.answer, CallRefused):
             raise self.answer

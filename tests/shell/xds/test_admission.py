@@ -16,8 +16,8 @@ from sliceplane.shell.xds import admission
 from sliceplane.shell.xds.admission import AdmissionConfig, NotAdmitted, Sights, Trust, cut, place_of
 from sliceplane.shell.xds.authentication import UNSECURED
 from sliceplane.xds.resource import XdsClient
-from sliceplane.xds.streams.messages import ClientFacts
-from sliceplane.xds.streams.stream import XdsSight
+from sliceplane.xds.streams.actions import XdsSight
+from sliceplane.xds.streams.requests import ClientFacts
 
 NODE = User(name="system:node:a", groups=("system:nodes",))
 PERSON = User(name="ana")

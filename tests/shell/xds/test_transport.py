@@ -301,7 +301,7 @@ async def test_what_comes_before_it_is_known_who_asks_waits_in_order_and_within_
     answer: asyncio.Future[User] = asyncio.get_running_loop().create_future()
 
     class Slow:
-        def user(self, certificate: Certificate | None, authorization: str) -> Awaitable[User]:
+        def user(self, certificate: Certificate | None, authorization: str, peer: str) -> Awaitable[User]:
             return answer
 
     async with plain(echo, Slow()) as (listener, port):
@@ -359,4 +359,4 @@ def met(listener: transport.GrpcListener) -> dict[str, float]:
 
 
 def test_the_port_without_tls_is_the_administrators() -> None:
-    assert "system:masters" in Unsecured().user(None, "").groups
+    assert "system:masters" in Unsecured().user(None, "", "").groups

@@ -16,9 +16,18 @@ from typing import Any, NamedTuple
 from sliceplane.xds import names, wire
 from sliceplane.xds.names import ASSIGNMENT, CLUSTER, ENDPOINT, LISTENER
 from sliceplane.xds.resource import XdsResource
+from sliceplane.xds.streams.actions import (
+    Action,
+    XdsAdmit,
+    XdsFinish,
+    XdsGateForced,
+    XdsRefusal,
+    XdsSend,
+    XdsSight,
+)
 from sliceplane.xds.streams.delta import DeltaStream
-from sliceplane.xds.streams.messages import RequestError, ResponseEncoder, WholeRequest, read_delta, read_whole
-from sliceplane.xds.streams.stream import Action, XdsAdmit, XdsFinish, XdsGateForced, XdsRefusal, XdsSend, XdsSight
+from sliceplane.xds.streams.messages import ResponseEncoder
+from sliceplane.xds.streams.requests import RequestError, WholeRequest, at_once, read_delta, read_whole
 from sliceplane.xds.streams.whole import WholeStream
 
 GLOB = names.collection("p-1")
@@ -261,6 +270,8 @@ class Client:
                 message = self.outbox.pop(0)
                 self.note_asked(message)
                 self.stream.on_request(message, self.now)
+            while self.stream.has_work:
+                self.stream.work(self.now)
             for action in self.stream.take_actions():
                 self.perform(action)
             answerable = [response for response in self.unanswered if response.type_url not in self.silent]
@@ -278,6 +289,8 @@ class Client:
         match action:
             case XdsAdmit() if self.admits:
                 self.stream.on_admitted(self.view, self.sight, self.view.revision, self.now)  # type: ignore[arg-type]
+                while self.stream.has_work:
+                    self.stream.work(self.now)
                 for more in self.stream.take_actions():
                     self.perform(more)
             case XdsSend():
@@ -294,7 +307,7 @@ class Client:
     def note_asked(self, message: bytes) -> None:
         """What the server knows that this client wants."""
         try:
-            request = read_delta(message) if self.delta else read_whole(message)
+            request = at_once(read_delta(message)) if self.delta else at_once(read_whole(message))
         except RequestError:
             return
         asked = self.asked.get(request.type_url)

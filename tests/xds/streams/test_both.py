@@ -19,8 +19,8 @@ from tests.xds.streams.clients import (
 )
 
 from sliceplane.xds.names import ASSIGNMENT, CLUSTER, LISTENER
-from sliceplane.xds.streams import messages, stream
-from sliceplane.xds.streams.stream import XdsSight
+from sliceplane.xds.streams import messages, requests, stream
+from sliceplane.xds.streams.actions import XdsSend, XdsSight
 from sliceplane.xds.streams.whole import WholeStream
 
 MAKERS: list[Callable[[FakeView], Client]] = [Envoy, Grpc]
@@ -135,7 +135,7 @@ def test_pitfall_17_istio_53532_two_streams_of_one_node_id_are_two_clients(view:
 def test_names_requests_and_types_are_bounded(view: FakeView) -> None:
     envoy = Envoy(view)
     envoy.open()
-    many = tuple(f"default/s{number}:http" for number in range(stream.NAMES_MAX + 1))
+    many = tuple(f"default/s{number}:http" for number in range(requests.NAMES_MAX + 1))
     envoy.say(delta_request(ASSIGNMENT, subscribe=many, of_node=node()))
     assert envoy.recorded.finished is not None
     assert envoy.recorded.finished.status == messages.RESOURCE_EXHAUSTED
@@ -166,7 +166,7 @@ def test_streams_of_one_view_share_the_bytes_of_a_change(view: FakeView) -> None
         assert envoy.stream is not None
         envoy.stream.on_changes(changes, view.revision, 1.0)  # type: ignore[arg-type]
         for action in envoy.stream.take_actions():
-            assert isinstance(action, stream.XdsSend)
+            assert isinstance(action, XdsSend)
             sent.add(id(action.message))
     assert len(sent) == 1
 
@@ -217,4 +217,4 @@ def test_names_that_a_client_gave_up_are_forgotten(view: FakeView) -> None:
     channel = asked._channels[LISTENER]
     assert list(channel.names) == ["name-99"]
     assert list(channel.sent) == ["name-99"]
-    assert len(asked._topics) <= 1
+    assert len(asked._by_topic) <= 1

@@ -19,9 +19,9 @@ from tests.xds.worlds import KEY, World, pod, service, slice_of
 from sliceplane.xds import names
 from sliceplane.xds.names import ASSIGNMENT, CLUSTER, ENDPOINT
 from sliceplane.xds.resource import XdsClient
+from sliceplane.xds.streams.actions import XdsAdmit, XdsSend, XdsSight
 from sliceplane.xds.streams.delta import DeltaStream
 from sliceplane.xds.streams.messages import ResponseEncoder
-from sliceplane.xds.streams.stream import XdsAdmit, XdsSend, XdsSight
 
 
 class SlowEnvoy:

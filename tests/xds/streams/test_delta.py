@@ -222,14 +222,25 @@ def test_a_name_that_is_unsubscribed_under_a_wildcard_is_answered(view: FakeView
     ] == [[WEB]]
 
 
-def test_an_unknown_type_is_answered_by_nothing_exists(view: FakeView) -> None:
+def test_a_type_that_other_servers_have_is_answered_by_nothing_exists_and_not_kept(view: FakeView) -> None:
     envoy = Envoy(view)
     envoy.open()
-    envoy.subscribed = {"type.googleapis.com/other": {"x": None}}
-    envoy.held["type.googleapis.com/other"] = {}
-    envoy.say(delta_request("type.googleapis.com/other", subscribe=("x",), of_node=node()))
+    secrets = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
+    envoy.subscribed = {secrets: {"x": None}}
+    envoy.held[secrets] = {}
+    envoy.say(delta_request(secrets, subscribe=("x",), of_node=node()))
     assert envoy.recorded.responses[-1].removed == ("x",)
     assert envoy.recorded.finished is None
+    assert envoy.stream is not None
+    assert secrets not in envoy.stream._channels
+
+
+def test_a_type_that_is_made_up_ends_the_stream(view: FakeView) -> None:
+    envoy = Envoy(view)
+    envoy.open()
+    envoy.say(delta_request("type.googleapis.com/other", subscribe=("x",), of_node=node()))
+    assert envoy.recorded.finished is not None
+    assert (envoy.recorded.finished.status, envoy.recorded.finished.limit) == (messages.INVALID_ARGUMENT, "types")
 
 
 def test_pitfall_22_what_is_refused_is_found_by_halves_told_once_and_not_sent_again(view: FakeView) -> None:

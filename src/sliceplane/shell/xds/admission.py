@@ -23,8 +23,8 @@ from sliceplane.registry.types import User
 from sliceplane.shell.transport.base import Client, Unreachable
 from sliceplane.shell.xds.authentication import UNSECURED
 from sliceplane.xds.resource import LISTENER_MODES, ListenerMode, XdsClient
-from sliceplane.xds.streams.messages import ClientFacts
-from sliceplane.xds.streams.stream import XdsSight
+from sliceplane.xds.streams.actions import XdsSight
+from sliceplane.xds.streams.requests import ClientFacts
 
 Trust = Literal["none", "zone", "node"]
 TRUSTS: Final[tuple[Trust, ...]] = ("none", "zone", "node")
@@ -36,6 +36,7 @@ USERS_MAX: Final = 10_000
 #: the first release of Envoy in which a collection may stay while its assignment changes (envoy#43667)
 _LEDS_FROM: Final = (1, 38, 0)
 _NODE_NAME: Final = "authentication.kubernetes.io/node-name"
+_CREDENTIAL_ID: Final = "authentication.kubernetes.io/credential-id"
 _NODE_USER: Final = "system:node:"
 _ACCOUNT_USER: Final = "system:serviceaccount:"
 
@@ -103,6 +104,8 @@ class Sights:
         self._limit = asyncio.Semaphore(ASKED_AT_ONCE)
         #: by what makes a user another one: until when it counts, for which namespaces it was asked, and what it is
         self._kept: dict[object, tuple[float, frozenset[str], XdsSight]] = {}
+        #: the namespaces of the last question: users share the text of their answers
+        self._last: frozenset[str] = frozenset()
 
     def known(self, user: User) -> XdsSight | None:
         """What is to be had at once."""
@@ -117,6 +120,9 @@ class Sights:
             return XdsSight()
         kept = self._kept.get(_key(user))
         namespaces = frozenset(self._namespaces())
+        if namespaces == self._last:
+            namespaces = self._last
+        self._last = namespaces
         if kept is not None and self._clock() < kept[0] and (kept[2].everything or namespaces <= kept[1]):
             return kept[2]
         try:
@@ -155,4 +161,6 @@ class Sights:
 
 
 def _key(user: User) -> object:
-    return (user.name, user.uid, user.groups, user.extra)
+    """What authorizers look at; the id of a credential differs with each token of an account."""
+    extra = tuple((name, values) for name, values in user.extra if name != _CREDENTIAL_ID)
+    return (user.name, user.uid, user.groups, extra)

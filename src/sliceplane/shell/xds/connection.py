@@ -27,6 +27,7 @@ from sliceplane.http2.limits import MESSAGE_BYTES_MAX, OUTPUT_BYTES
 from sliceplane.registry.types import ANONYMOUS_NAME, User
 from sliceplane.shell.server.connections.newcomers import OPEN_BYTES
 from sliceplane.shell.server.connections.tls import certificate_of
+from sliceplane.shell.xds.budget import CONNECTION_BYTES, Charge
 
 if TYPE_CHECKING:
     from sliceplane.shell.xds.authentication import Authenticator
@@ -34,6 +35,14 @@ if TYPE_CHECKING:
 
 #: of one call, that its client does not take
 UNSENT_BYTES_MAX: Final = 64 * 1024 * 1024
+#: of these so many are not charged to its account: an answer is on its way
+UNSENT_BYTES_FREE: Final = 64 * 1024
+#: of a call of which it is not known who asks, beside its credentials and messages
+CALL_BYTES: Final = 2 * 1024
+#: characters of a path that are kept
+PATH_MAX: Final = 200
+#: between two looks at a connection that is not read
+_UNREAD_S: Final = 1.0
 #: in which a client takes nothing of what is written
 STALLED_S_MAX: Final = 60.0
 #: frames of ours that the socket does not take, before nothing more is read
@@ -56,20 +65,40 @@ class Handler(Protocol):
 class Call:
     """One gRPC call, which is one HTTP/2 stream."""
 
-    __slots__ = ("_connection", "_number", "began", "headers", "held", "is_open", "path", "timer", "user")
+    __slots__ = (
+        "_charge",
+        "_connection",
+        "_number",
+        "authorization",
+        "began",
+        "held",
+        "held_bytes",
+        "is_open",
+        "kept_bytes",
+        "path",
+        "timer",
+        "unsent_bytes",
+        "user",
+    )
 
     def __init__(
         self, connection: GrpcProtocol, number: int, path: str, headers: Mapping[str, str], began: float
     ) -> None:
         self._connection = connection
         self._number = number
-        self.path = path
-        self.headers = headers
+        self.path = path[:PATH_MAX]
+        #: of all headers the one that is needed again
+        self.authorization = headers.get("authorization", "")
         self.began = began
         #: who asks
         self.user = _NOBODY
         #: until that is known: what the client has sent, ``None`` for its end; the listener's
         self.held: list[bytes | None] | None = []
+        #: with which a connection of strangers is charged
+        self.held_bytes = CALL_BYTES + len(self.authorization)
+        #: with which the account is charged, when it is known: what the handler keeps, and what waits to be taken
+        self.kept_bytes = self.unsent_bytes = 0
+        self._charge: Charge | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.is_open = True
 
@@ -82,6 +111,36 @@ class Call:
     def pending_bytes(self) -> int:
         """Sent, and not yet taken by the client's windows."""
         return self._connection.grpc.http.pending_bytes(self._number)
+
+    def charge(self, charge: Charge) -> None:
+        """Its account pays from now on."""
+        self._charge = charge
+
+    def keep(self, kept_bytes: int) -> bool:
+        """Charges the account with what the handler keeps for this call.  Returns False if that is too much: the
+        handler ends the call."""
+        self.kept_bytes = kept_bytes
+        self.unsent_bytes = self.pending_bytes
+        return self.recharge()
+
+    def recharge(self) -> bool:
+        if self._charge is None:
+            return True
+        return self._charge.set(self.kept_bytes + max(0, self.unsent_bytes - UNSENT_BYTES_FREE))
+
+    def discharge(self) -> None:
+        """It is over.  Idempotent."""
+        if self._charge is not None:
+            self._charge.close()
+            self._charge = None
+
+    def met(self, limit: str) -> None:
+        """Counts that the client met a limit of the handler."""
+        self._connection.met(limit)
+
+    def hold_reading(self, *, is_held: bool) -> None:
+        """While messages wait for the handler, nothing more is read of the connection."""
+        self._connection.hold_reading(self, is_held=is_held)
 
     def send(self, message: bytes) -> None:
         """*message* is kept, not copied, until it is written.  After the end it is dropped."""
@@ -109,8 +168,13 @@ class GrpcProtocol(asyncio.Protocol):
         self._stalled: asyncio.TimerHandle | None = None
         self._is_paused = False
         self._is_reading_paused = False
+        #: too many frames wait for the socket
+        self._is_clogged = False
+        #: calls whose messages wait
+        self._busy: dict[Call, None] = {}
         self._flush_scheduled = False
         self._is_known = False
+        self._charge: Charge | None = None
         #: of all calls of which it is not known who asks
         self._held_bytes = 0
 
@@ -127,7 +191,7 @@ class GrpcProtocol(asyncio.Protocol):
             self._transport.abort()
             return
         if self.certificate is not None:
-            self.known()
+            self.known(self.certificate.user)
         self._set_timer()
         self.flush()
 
@@ -136,8 +200,19 @@ class GrpcProtocol(asyncio.Protocol):
         for event in self.grpc.receive(data, self._loop.time()):
             self._perform(event)
         self.flush()
+        waiting_bytes = self.grpc.partial_bytes + self._held_bytes
         if not self._is_known:
-            self._listener.newcomers.charge(self._transport, OPEN_BYTES + self.grpc.partial_bytes + self._held_bytes)
+            self._listener.newcomers.charge(self._transport, OPEN_BYTES + waiting_bytes)
+        elif self._charge is not None and self._charge.amount != CONNECTION_BYTES + waiting_bytes:
+            self._recharge(waiting_bytes)
+
+    def _recharge(self, waiting_bytes: int) -> bool:
+        assert self._charge is not None, "it is known who pays"
+        if self._charge.set(CONNECTION_BYTES + waiting_bytes):
+            return True
+        self._listener.met("account-bytes")
+        self.leave(GrpcStatus.RESOURCE_EXHAUSTED, "the account keeps as much memory of this server as it may")
+        return False
 
     def eof_received(self) -> None:
         """No call outlives its client."""
@@ -151,16 +226,36 @@ class GrpcProtocol(asyncio.Protocol):
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
-        if self._is_reading_paused and not self._transport.is_closing():
-            self._is_reading_paused = False
-            self._transport.resume_reading()
+        self._is_clogged = False
+        self._pause_or_resume()
         self.flush()
+
+    def hold_reading(self, call: Call, *, is_held: bool) -> None:
+        if is_held:
+            self._busy[call] = None
+        else:
+            self._busy.pop(call, None)
+        self._pause_or_resume()
+
+    def _pause_or_resume(self) -> None:
+        is_paused = bool(self._busy) or self._is_clogged
+        if is_paused == self._is_reading_paused or self._transport.is_closing():
+            return
+        self._is_reading_paused = is_paused
+        if is_paused:
+            self._transport.pause_reading()
+        else:
+            self.grpc.http.excuse(self._loop.time())
+            self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         for timer in (self._timer, self._stalled):
             if timer is not None:
                 timer.cancel()
         self._timer = self._stalled = None
+        if self._charge is not None:
+            self._charge.close()
+            self._charge = None
         for number in list(self.calls):
             self._on_closed(number)
         self._listener.leave(self)
@@ -179,6 +274,7 @@ class GrpcProtocol(asyncio.Protocol):
                     self._hold(call, data)
             case CallOpened(number, path, headers):
                 call = self.calls[number] = Call(self, number, path, headers, self._loop.time())
+                self._held_bytes += call.held_bytes
                 self._listener.on_opened(self, call)
                 self._set_timer()
             case CallHalfClosed(number):
@@ -193,6 +289,7 @@ class GrpcProtocol(asyncio.Protocol):
     def _hold(self, call: Call, data: bytes | None) -> None:
         assert call.held is not None, "it is known who asks"
         call.held.append(data)
+        call.held_bytes += _held_size(data)
         self._held_bytes += _held_size(data)
         if self._held_bytes > MESSAGE_BYTES_MAX:
             self._listener.met("held")
@@ -201,35 +298,53 @@ class GrpcProtocol(asyncio.Protocol):
     def take_held(self, call: Call) -> list[bytes | None]:
         """What *call* has waited with; from now on nothing waits."""
         held, call.held = call.held or [], None
-        self._held_bytes -= sum(map(_held_size, held))
+        self._forget_held(call)
         return held
 
-    def known(self) -> None:
-        """It is known who is there: what the connection costs counts no more as a stranger's."""
+    def _forget_held(self, call: Call) -> None:
+        self._held_bytes -= call.held_bytes
+        call.held_bytes = 0
+
+    def known(self, user: User) -> bool:
+        """It is known who is there: what the connection costs is *user*'s, and no more a stranger's.  Returns False if
+        that is too much, and all calls have ended."""
+        if self._is_known:
+            return True
         self._is_known = True
         self._listener.newcomers.leave(self._transport)
+        self._charge = self._listener.budget.open(user)
+        return self._recharge(self.grpc.partial_bytes + self._held_bytes)
+
+    def met(self, limit: str) -> None:
+        self._listener.met(limit)
 
     def _on_closed(self, number: int) -> None:
         call = self.calls.pop(number, None)
         if call is not None:
             call.is_open = False
-            self._held_bytes -= sum(map(_held_size, call.held or ()))
+            self._forget_held(call)
             self._listener.on_closed(call)
+            self.hold_reading(call, is_held=False)
 
     def send(self, call: Call, message: bytes) -> None:
         if not call.is_open:
             return
         self.grpc.send(call._number, message)
-        if call.pending_bytes > UNSENT_BYTES_MAX:
-            self._listener.met("unsent")
-            self.end(call, GrpcStatus.RESOURCE_EXHAUSTED, f"the client has {call.pending_bytes} bytes to take")
+        pending_bytes = call.pending_bytes
+        if pending_bytes > UNSENT_BYTES_FREE or call.unsent_bytes > UNSENT_BYTES_FREE:
+            call.unsent_bytes = pending_bytes
+            if pending_bytes > UNSENT_BYTES_MAX or not call.recharge():
+                self._listener.met("unsent")
+                self.end(call, GrpcStatus.RESOURCE_EXHAUSTED, f"the client has {pending_bytes} bytes to take")
         self._flush_soon()
 
     def finish(self, call: Call, status: int, text: str) -> None:
         if call.is_open:
             del self.calls[call._number]
             call.is_open = False
+            self._forget_held(call)
             self._listener.on_finished(call)
+            self.hold_reading(call, is_held=False)
             self.grpc.finish(call._number, status, text)
             self._flush_soon()
 
@@ -275,9 +390,9 @@ class GrpcProtocol(asyncio.Protocol):
             http.met.clear()
         if http.is_over and not self._is_paused:
             self._transport.close()
-        elif self._is_paused and http.unwritten_frames > UNWRITTEN_FRAMES_MAX and not self._is_reading_paused:
-            self._is_reading_paused = True
-            self._transport.pause_reading()
+        elif self._is_paused and http.unwritten_frames > UNWRITTEN_FRAMES_MAX:
+            self._is_clogged = True
+            self._pause_or_resume()
 
     def _set_timer(self) -> None:
         when = self.grpc.next_deadline()
@@ -289,6 +404,9 @@ class GrpcProtocol(asyncio.Protocol):
 
     def _on_time(self) -> None:
         self._timer = None
+        if self._busy:  # what the client says is not heard
+            self._timer = self._loop.call_later(_UNREAD_S, self._on_time)
+            return
         for event in self.grpc.on_time(self._loop.time()):
             self._perform(event)
         self.flush()

@@ -6,17 +6,19 @@ read.  So what was read is *carried* until the clients lack nothing of it; what 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sortedcontainers import SortedDict
 
-from sliceplane.proxy.progress import XDS
+from sliceplane.proxy.progress import XDS, Place
 from sliceplane.proxy.selections import ALL
 from sliceplane.shell.transport.reflect import RunningInformer
 from sliceplane.shell.transport.telling import FAMILY, Consumer
+from sliceplane.xds.laggards import LagReport
 
 Applied = Callable[[], "tuple[int | None, int] | None"]
+Lags = Callable[[], LagReport]
 
 
 class BehindCounts:
@@ -47,10 +49,13 @@ class BehindCounts:
 
 class AckTeller(Consumer):
     """*applied*: what clients lack (``BehindCounts.first``), and up to which revision they were told; ``None``: changes
-    are about to be told."""
+    are about to be told.  *lags*: clients that are not among these (``xds.laggards``)."""
 
-    def __init__(self, name: str, slices: RunningInformer[Any], clock: Callable[[], float], applied: Applied) -> None:
+    def __init__(
+        self, name: str, slices: RunningInformer[Any], clock: Callable[[], float], applied: Applied, lags: Lags
+    ) -> None:
         self._applied = applied
+        self._lags = lags
         #: the revision of the catalog to which what is carried leads
         self._carried: int | None = None
         super().__init__(XDS, name, {ALL: slices}, clock)
@@ -59,6 +64,7 @@ class AckTeller(Consumer):
         applied = self._applied()
         if applied is None:
             return
+        self.progress.on_behind(*self._lags())
         behind, revision = applied
         if behind is None:
             self._carried = None
@@ -77,3 +83,12 @@ class AckTeller(Consumer):
         self.held_more.set()
         if self.progress.asked:
             self.reports_wanted.set()
+
+    def on_lags(self) -> None:
+        """Other clients are behind."""
+        self.on_applied()
+        self.reports_wanted.set()
+
+    def catch_up(self, wanted: Mapping[Place, int]) -> None:
+        """A client that is behind is no reason to list."""
+        super().catch_up({place: version for place, version in wanted.items() if place[1] == ALL})

@@ -4,16 +4,17 @@ Before every list is complete it answers nothing, and holds what clients ask; fr
 of the API server.  What changes in one turn of the loop goes out together.
 
 How far clients are is told as a name server tells it (``transport.telling``): a version counts when every client that
-wants something of it has accepted it.  A client that does not answer for long is listed, and holds up no drain: nothing
-can be known of it.
+wants something of it has accepted it.  A client that stays behind counts for the Services of which it lacks changes,
+and only for a bounded time (``xds.laggards``); then it is named, and holds up no drain: nothing can be known of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from time import perf_counter
 from typing import Any, Final
 
 from sliceplane.api.core import Node, Service
@@ -23,7 +24,6 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Services
 from sliceplane.informer.cache import Change
-from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.types import User
 from sliceplane.shell.process.log import get_logger
@@ -33,16 +33,15 @@ from sliceplane.shell.transport.events import EventRecorder
 from sliceplane.shell.transport.reflect import RunningInformer
 from sliceplane.shell.transport.telling import telling
 from sliceplane.shell.xds.admission import AdmissionConfig, NotAdmitted, Sights, cut, place_of
+from sliceplane.shell.xds.budget import STREAM_BYTES_MAX
+from sliceplane.shell.xds.clients import Connected, XdsMeters
 from sliceplane.shell.xds.connection import Call
 from sliceplane.shell.xds.notes import SERVICES_MAX, TEXT_MAX, ServiceNotes
 from sliceplane.shell.xds.progress import AckTeller, BehindCounts
+from sliceplane.shell.xds.turns import Turns
 from sliceplane.xds.catalog import XdsCatalog, XdsChange
-from sliceplane.xds.resource import XdsClient
-from sliceplane.xds.streams.delta import DeltaStream
-from sliceplane.xds.streams.messages import PERMISSION_DENIED, UNAVAILABLE, ClientFacts, ResponseEncoder
-from sliceplane.xds.streams.status import ClientReport, TypeReport, clients_page, short
-from sliceplane.xds.streams.stream import (
-    AdsStream,
+from sliceplane.xds.laggards import GRACE_S, Laggards
+from sliceplane.xds.streams.actions import (
     XdsAdmit,
     XdsApplied,
     XdsFinish,
@@ -52,8 +51,11 @@ from sliceplane.xds.streams.stream import (
     XdsSend,
     XdsSight,
 )
+from sliceplane.xds.streams.delta import DeltaStream
+from sliceplane.xds.streams.messages import PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE, ResponseEncoder
+from sliceplane.xds.streams.requests import ClientFacts
+from sliceplane.xds.streams.status import ClientReport, clients_page, short
 from sliceplane.xds.streams.whole import WholeStream
-from sliceplane.xds.view import XdsView
 
 _SERVICE: Final = "/envoy.service.discovery.v3.AggregatedDiscoveryService/"
 STREAMS: Final = {
@@ -61,27 +63,10 @@ STREAMS: Final = {
     f"{_SERVICE}StreamAggregatedResources": WholeStream,
 }
 _UNIMPLEMENTED: Final = 12
-#: how often deadlines of streams are looked at
-_TICK_S: Final = 0.5
 #: how often it is asked again what clients may see
 _SIGHTS_S: Final = 10.0
-CONVERGENCE_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 _log = get_logger("xds")
-
-
-class _Connected:
-    """A client: its call, its stream, and what it was admitted as."""
-
-    __slots__ = ("asking", "behind", "call", "client", "since", "stream")
-
-    def __init__(self, call: Call, stream: AdsStream, now: float) -> None:
-        self.call = call
-        self.stream = stream
-        self.since = now
-        self.client: XdsClient | None = None
-        self.behind: int | None = None
-        self.asking: asyncio.Task[None] | None = None
 
 
 class XdsServer:
@@ -92,7 +77,7 @@ class XdsServer:
         self._config = config
         self._clock = clock
         self._encoder = ResponseEncoder()
-        self._connected: dict[Call, _Connected] = {}
+        self._connected: dict[Call, Connected] = {}
         self._informers: list[RunningInformer[Any]] = []
         self._namespaces: dict[str, int] = {}
         self._ready = asyncio.Event()
@@ -101,55 +86,14 @@ class XdsServer:
         self._sights_due = asyncio.Event()
         self._notes: ServiceNotes | None = None
         self._behind: Final = BehindCounts()
+        self._laggards: Final = Laggards[Connected]()
+        #: some streams know of the last changes, and some do not yet
+        self._is_flushing = False
         self._teller: AckTeller | None = None
+        self._turns = Turns(self._work)
         self.stopping = False
-        self.metrics = self._declared()
-
-    def _declared(self) -> Metrics:
-        metrics = Metrics()
-        metrics.computed(
-            "gauge", "sliceplane_xds_clients", "Clients that are served, by kind.", self._count_clients, "kind"
-        )
-        metrics.computed(
-            "gauge", "sliceplane_xds_clients_behind", "Clients that have not accepted what changed last.",
-            lambda: float(self._behind.clients),
-        )  # fmt: skip
-        metrics.computed(
-            "gauge", "sliceplane_xds_clients_late", "Clients that have not answered for 30 seconds.",
-            lambda: float(sum(item.stream.is_late for item in self._connected.values())),
-        )  # fmt: skip
-        metrics.computed(
-            "gauge", "sliceplane_xds_clients_elsewhere", "Clients that say another zone than their Node does.",
-            lambda: float(sum(view is not None and view.claims_another_zone for view in self._views())),
-        )  # fmt: skip
-        metrics.computed(
-            "gauge", "sliceplane_xds_left_out_endpoints",
-            "Endpoints that clients ask for and are not told, as their address is none that every client could use.",
-            lambda: float(self._catalog.left_out),
-        )  # fmt: skip
-        metrics.computed(
-            "gauge", "sliceplane_xds_assignments_too_large",
-            "Ports whose last endpoints are left out, as a client takes no more in one message.",
-            lambda: float(len(self._catalog.too_large())),
-        )  # fmt: skip
-        self._gates = metrics.counter(
-            "sliceplane_xds_gates_forced_total",
-            "Listeners that were sent although the client had not accepted their clusters for 2 seconds.",
-        )
-        metrics.computed(
-            "gauge", "sliceplane_xds_revision", "Changes of what clients are told, since the start.",
-            lambda: float(self._catalog.revision),
-        )  # fmt: skip
-        self._responses = metrics.counters("sliceplane_xds_responses_total", "Responses that were sent.", "type")
-        self._refusals = metrics.counters("sliceplane_xds_refusals_total", "Resources that clients refused.", "type")
-        self._lates = metrics.counter("sliceplane_xds_late_total", "Responses without an answer for 30 seconds.")
-        self._ended = metrics.counters(
-            "sliceplane_xds_streams_ended_total", "Streams that we ended, by status.", "code"
-        )
-        self._convergence = metrics.histogram(
-            "sliceplane_xds_convergence_seconds", "From a change until a client has accepted it.", CONVERGENCE_BUCKETS
-        )
-        return metrics
+        self._meters: Final = XdsMeters(catalog, self._connected.values(), self._behind, self._laggards)
+        self.metrics: Final = self._meters.metrics
 
     # -- the cluster -------------------------------------------------------------------------------------
 
@@ -164,7 +108,7 @@ class XdsServer:
         self._notes = ServiceNotes(events, self._informers[0])
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             if tells:
-                self._teller = AckTeller(tells, self._informers[1], self._clock, self._applied)
+                self._teller = AckTeller(tells, self._informers[1], self._clock, self._applied, self._laggards.report)
                 await stack.enter_async_context(telling(client, self._teller, rng.fork(), self._clock))
             for informer in self._informers:
                 group.create_task(informer.run(), name=f"informer {informer.resource.key}")
@@ -230,17 +174,28 @@ class XdsServer:
             for change in changes:
                 by_view.setdefault(id(change.view), []).append(change)
             now = self._clock()
-            revision = self._catalog.revision
-            for item in list(self._connected.values()):
-                own = by_view.get(id(item.stream.view))
-                if own is not None:
-                    item.stream.on_changes(own, revision, now)
-                    self._perform(item)
+            self._is_flushing = True
+            try:
+                for item in list(self._connected.values()):
+                    own = by_view.get(id(item.stream.view))
+                    if own is not None:
+                        self._tell_changes(item, own, now)
+            finally:
+                self._is_flushing = False
         self._note_progress()
 
+    def _tell_changes(self, item: Connected, changes: list[XdsChange], now: float) -> None:
+        item.stream.on_changes(changes, self._catalog.revision, now)
+        self._perform(item)
+        if item.is_laggard and self._teller is not None:
+            self._laggards.add(item, item.stream.concerned(changes), self._teller.progress.revision)
+        if item.stream.has_work:
+            self._continue(item)
+
     async def _tick(self) -> None:
+        """Looks at deadlines of streams, and at clients that are behind as they were the last time."""
         while True:
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(GRACE_S)
             self._on_synced()  # a kind that the cluster keeps from us is done without
             now = self._clock()
             for item in list(self._connected.values()):
@@ -248,6 +203,12 @@ class XdsServer:
                 if due is not None and due <= now:
                     item.stream.on_deadline(now)
                     self._perform(item)
+                    self._continue(item)
+                if item.behind is not None and item.behind == item.behind_before:
+                    self._begin_lagging(item)
+                item.behind_before = item.behind
+            if self._laggards.on_time(now) and self._teller is not None:
+                self._teller.on_lags()
 
     # -- clients -----------------------------------------------------------------------------------------
 
@@ -256,13 +217,42 @@ class XdsServer:
         if make is None:
             call.finish(_UNIMPLEMENTED, f"{call.path[:200]}: of xDS there are aggregated streams, and nothing else")
             return
-        self._connected[call] = _Connected(call, make(self._encoder), self._clock())
+        self._connected[call] = Connected(call, make(self._encoder), self._clock())
 
     def message(self, call: Call, data: bytes) -> None:
         item = self._connected.get(call)
-        if item is not None:
-            item.stream.on_request(data, self._clock())
-            self._perform(item)
+        if item is None:
+            return
+        began = perf_counter()
+        has_read = item.stream.on_request(data, self._clock(), later=self._turns.is_over)
+        self._perform(item)
+        if has_read or item.stream.has_work:
+            self._continue(item)
+            self._turns.spend(perf_counter() - began)
+
+    def _work(self, item: Connected) -> bool:
+        """One step of a request that takes long, or that came when enough was done."""
+        item.stream.work(self._clock())
+        self._perform(item)
+        self._continue(item)
+        return item.is_working
+
+    def _continue(self, item: Connected) -> None:
+        """Charges for what the client has us keep, and gives turns to the work that is left."""
+        if item.call not in self._connected:
+            return
+        kept_bytes = item.stream.memory_bytes
+        if kept_bytes > STREAM_BYTES_MAX or not item.call.keep(kept_bytes):
+            limit = "stream-bytes" if kept_bytes > STREAM_BYTES_MAX else "account-bytes"
+            item.call.met(limit)
+            most = f"{STREAM_BYTES_MAX} bytes" if limit == "stream-bytes" else f"what is left for {item.call.user.name}"
+            self._end(item, RESOURCE_EXHAUSTED, f"this stream keeps {kept_bytes} bytes of memory: more than {most}")
+            return
+        if item.stream.has_work != item.is_working:
+            item.is_working = item.stream.has_work
+            item.call.hold_reading(is_held=item.is_working)
+        if item.is_working:
+            self._turns.add(item.account, item)
 
     def half_closed(self, call: Call) -> None:
         self.closed(call)
@@ -274,54 +264,87 @@ class XdsServer:
             return
         if item.asking is not None:
             item.asking.cancel()
+        if item.is_working:
+            self._turns.discard(item.account, item)
+        item.is_working = False
+        item.stream.close()
+        if item.behind is not None:
+            self._laggards.watch(item.account, self._clock())
+        self._end_lagging(item)
         if item.stream.view is not None:
             self._catalog.release(item.stream.view)
         self._count_behind(item, None)
         self._note_progress()
 
-    def _perform(self, item: _Connected) -> None:
+    def _perform(self, item: Connected) -> None:
         for action in item.stream.take_actions():
             match action:
                 case XdsSend(type_url, message):
-                    self._responses.of(short(type_url)).value += 1
+                    self._meters.responses.of(short(type_url)).value += 1
                     item.call.send(message)
                 case XdsApplied(_, took_s):
-                    self._convergence.observe(took_s)
+                    self._meters.convergence.observe(took_s)
                 case XdsAdmit(node):
                     if self._ready.is_set():
                         self._admit(item, node)
-                case XdsFinish(status, text):
+                case XdsFinish(status, text, limit):
+                    if limit:
+                        item.call.met(limit)
                     self._end(item, status, text)
                     return
                 case XdsRefusal():
                     self._on_refusal(item, action)
                 case XdsGateForced():
-                    self._gates.value += 1
+                    self._meters.gates.value += 1
                 case XdsLate(type_url):
-                    self._lates.value += 1
-                    _log.warning("a client does not answer", **self._shown(item), type=short(type_url))
+                    self._meters.lates.value += 1
+                    _log.warning("a client does not answer", **item.shown, type=short(type_url))
         before = item.behind
-        self._count_behind(item, None if item.stream.is_late else item.stream.behind_from)
-        if before is not None and before != item.behind:
+        behind = item.stream.behind_from
+        if item.is_laggard:
+            if behind is None:
+                self._end_lagging(item)
+            elif item.stream.is_late:
+                self._laggards.give_up(item, self._clock())
+            return
+        self._count_behind(item, behind)
+        if behind is not None and self._laggards.watches and self._laggards.is_watched(item.account, self._clock()):
+            self._begin_lagging(item)
+        elif before is not None and before != behind:
             self._note_progress()
 
-    def _count_behind(self, item: _Connected, behind: int | None) -> None:
-        self._behind.move(item.behind, behind)
-        item.behind = behind
+    def _count_behind(self, item: Connected, behind: int | None) -> None:
+        if item.behind != behind:
+            self._behind.move(item.behind, behind)
+            item.behind = behind
 
-    def _end(self, item: _Connected, status: int, text: str) -> None:
-        self._ended.of(str(status)).value += 1
-        _log.info("a stream ends", **self._shown(item), status=status, why=text)
+    def _begin_lagging(self, item: Connected) -> None:
+        """From now on drains wait for it where it lacks something, and nowhere else."""
+        if self._teller is None:
+            return
+        self._laggards.begin(item, item.account, item.name, self._clock())
+        self._laggards.add(item, item.stream.lacking(), self._teller.progress.revision)
+        item.is_laggard = True
+        self._count_behind(item, None)
+        if not self._is_flushing:
+            self._teller.on_lags()
+
+    def _end_lagging(self, item: Connected) -> None:
+        if item.is_laggard:
+            item.is_laggard = False
+            self._laggards.end(item, self._clock())
+            if self._teller is not None:
+                self._teller.on_lags()
+
+    def _end(self, item: Connected, status: int, text: str) -> None:
+        self._meters.ended.of(str(status)).value += 1
+        _log.info("a stream ends", **item.shown, status=status, why=text)
         self.closed(item.call)
         item.call.finish(status, text)
 
-    def _shown(self, item: _Connected) -> dict[str, str]:
-        node = item.stream.node
-        return {"client": "" if node is None else node.id[:100], "user": item.call.user.name, "peer": item.call.peer}
-
     # -- who may see what --------------------------------------------------------------------------------
 
-    def _admit(self, item: _Connected, node: ClientFacts) -> None:
+    def _admit(self, item: Connected, node: ClientFacts) -> None:
         assert self._sights is not None, "follows"
         try:
             item.client = place_of(node, item.call.user, self._config)
@@ -334,7 +357,7 @@ class XdsServer:
         else:
             self._admitted(item, node, sight)
 
-    async def _admit_later(self, item: _Connected, node: ClientFacts, sights: Sights, user: User) -> None:
+    async def _admit_later(self, item: Connected, node: ClientFacts, sights: Sights, user: User) -> None:
         try:
             sight = await sights.of(user)
         except (StatusError, Unreachable) as error:
@@ -345,13 +368,14 @@ class XdsServer:
         item.asking = None
         self._admitted(item, node, sight)
 
-    def _admitted(self, item: _Connected, node: ClientFacts, sight: XdsSight) -> None:
+    def _admitted(self, item: Connected, node: ClientFacts, sight: XdsSight) -> None:
         if item.call not in self._connected or item.client is None:
             return
         view = item.stream.view or self._catalog.view(item.client)
         sight = cut(sight, node, self._namespaces)
         item.stream.on_admitted(view, sight, self._catalog.revision, self._clock())
         self._perform(item)
+        self._continue(item)
 
     async def _look_again(self) -> None:
         """What clients may see changes rarely; what a new namespace means to them is asked at once.  And which Services
@@ -377,18 +401,21 @@ class XdsServer:
                 if sight != item.stream.sight and item.call in self._connected:
                     item.stream.on_admitted(item.stream.view, sight, self._catalog.revision, self._clock())
                     self._perform(item)
+                self._continue(item)
 
     # -- refusals ----------------------------------------------------------------------------------------
 
-    def _on_refusal(self, item: _Connected, refusal: XdsRefusal) -> None:
-        self._refusals.of(short(refusal.type_url)).value += 1
+    def _on_refusal(self, item: Connected, refusal: XdsRefusal) -> None:
+        self._meters.refusals.of(short(refusal.type_url)).value += 1
         text = refusal.text[:TEXT_MAX]
         shown = ", ".join(refusal.names[:SERVICES_MAX])
-        _log.warning("a client refuses", **self._shown(item), type=short(refusal.type_url), resources=shown, why=text)
+        _log.warning("a client refuses", **item.shown, type=short(refusal.type_url), resources=shown, why=text)
         view = item.stream.view
         if self._notes is not None and item.client is not None and view is not None:
-            found = (view.service_of(refusal.type_url, name) for name in refusal.names)
-            self._notes.on_refusal([str(key) for key in found if key is not None], item.client.kind, text)
+            # A client may refuse what stands for a Service that it may not see: that is no Event there.
+            found = (view.service_of(refusal.type_url, name) for name in refusal.names[: 2 * SERVICES_MAX])
+            seen = [str(key) for key in found if key is not None and item.stream.sight.sees(key.namespace)]
+            self._notes.on_refusal(seen, item.client.kind, text)
 
     # -- how far clients are -----------------------------------------------------------------------------
 
@@ -402,41 +429,14 @@ class XdsServer:
         return self._catalog.revision
 
     def _applied(self) -> tuple[int | None, int] | None:
-        return None if self._flush_scheduled else (self._behind.first, self._catalog.revision)
-
-    def _views(self) -> Iterable[XdsView | None]:
-        return (item.stream.view for item in self._connected.values())
-
-    def _count_clients(self) -> Iterable[tuple[tuple[str, ...], float]]:
-        counts: dict[str, int] = {}
-        for item in self._connected.values():
-            if item.client is not None:
-                counts[item.client.kind] = counts.get(item.client.kind, 0) + 1
-        return [((kind,), float(count)) for kind, count in sorted(counts.items())]
+        if self._flush_scheduled or self._is_flushing:
+            return None
+        return self._behind.first, self._catalog.revision
 
     def reports(self) -> list[ClientReport]:
         """In the order in which clients came."""
         now = self._clock()
-        return [self._report(item, now) for item in self._connected.values()]
-
-    def _report(self, item: _Connected, now: float) -> ClientReport:
-        node = item.stream.node or ClientFacts()
-        client = item.client or XdsClient(kind="grpc")
-        return ClientReport(
-            id=node.id,
-            kind=client.kind if item.client else "",
-            agent=f"{node.agent} {'.'.join(map(str, node.version)) if any(node.version) else ''}".strip(),
-            user=item.call.user.name,
-            peer=item.call.peer,
-            node=client.node,
-            zone=client.zone,
-            namespace=client.namespace,
-            leds=client.leds,
-            listeners=client.listeners,
-            connected_seconds=round(now - item.since, 3),
-            behind=item.stream.behind_from is not None,
-            types=tuple(TypeReport.of(status, now, short(status.type_url)) for status in item.stream.status()),
-        )
+        return [item.report(now) for item in self._connected.values()]
 
     # -- pages -------------------------------------------------------------------------------------------
 

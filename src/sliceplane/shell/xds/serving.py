@@ -92,7 +92,9 @@ class XdsDoors:
             context = doors.context()
             sock = _bound(*doors.tls)
             listening.append(sock.getsockname()[:2])
-            self.listener.start(sock, context, ReviewedTokens(self._client, self._clock))
+            reviewed = ReviewedTokens(self._client, self._clock)
+            self.listener.metrics.include(reviewed.metrics.families)
+            self.listener.start(sock, context, reviewed)
         if doors.plain is not None:
             if not ip_address(doors.plain[0]).is_loopback:
                 raise StartError(f"without TLS only this machine may come: {doors.plain[0]} is no loopback address")

@@ -25,6 +25,7 @@ from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.server.connections.newcomers import ConnectionTiming, Newcomers
 from sliceplane.shell.server.connections.tls import TlsAcceptor
 from sliceplane.shell.xds.authentication import UNSECURED, Authenticator, CallRefused
+from sliceplane.shell.xds.budget import ACCOUNT_BYTES_MAX, Budget, account_of
 from sliceplane.shell.xds.connection import Call, GrpcProtocol, Handler
 
 CONNECTIONS_MAX: Final = 10_000
@@ -36,7 +37,6 @@ AGE_S_MAX: Final = 1800.0
 #: at a stop: for what was written, before connections are cut
 _FLUSH_S_MAX: Final = 2.0
 _LOOK_S: Final = 0.01
-_POD_UID: Final = "authentication.kubernetes.io/pod-uid"
 #: ALPN (RFC 9113 section 3.2)
 PROTOCOL: Final = "h2"
 
@@ -70,7 +70,9 @@ class GrpcListener:
         self._coming: dict[asyncio.Task[Any], None] = {}
         #: in the order of their coming
         self._connections: dict[GrpcProtocol, None] = {}
-        self._calls_of: dict[tuple[str, str], int] = {}
+        self._calls_of: dict[str, int] = {}
+        #: who may have more calls than usual may have as many times the memory
+        self.budget: Final = Budget(ACCOUNT_BYTES_MAX * max(1, calls_per_user_max // CALLS_PER_USER_MAX))
         self._asking: dict[Call, asyncio.Task[None]] = {}
         self._is_stopping = False
         #: connections that have something to write
@@ -84,6 +86,12 @@ class GrpcListener:
             "gauge", "sliceplane_xds_calls", "Open calls of clients that are known.",
             lambda: sum(self._calls_of.values()),
         )  # fmt: skip
+        metrics.computed(
+            "gauge",
+            "sliceplane_xds_account_bytes",
+            "Memory that clients that are known are charged with, together.",
+            lambda: self.budget.shares.total,
+        )
         self.sent_bytes = metrics.counter("sliceplane_xds_sent_bytes_total", "Written to connections, before TLS.")
         self._limits = metrics.counters(
             "sliceplane_xds_limits_total", "Calls and connections that were ended or refused, by the limit.", "limit"
@@ -173,6 +181,7 @@ class GrpcListener:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.budget.stop()
 
     # What connections tell
 
@@ -236,8 +245,9 @@ class GrpcListener:
         asking = self._asking.pop(call, None)
         if asking is not None:
             asking.cancel()
+        call.discharge()
         if call.held is None:
-            key = _identity(call.user)
+            key = account_of(call.user)
             self._calls_of[key] -= 1
             if not self._calls_of[key]:
                 del self._calls_of[key]
@@ -246,7 +256,7 @@ class GrpcListener:
 
     def _ask(self, connection: GrpcProtocol, call: Call, then: Then) -> None:
         try:
-            user = connection.authenticator.user(connection.certificate, call.headers.get("authorization", ""))
+            user = connection.authenticator.user(connection.certificate, call.authorization, connection.peer)
         except CallRefused as error:
             then(connection, call, error)
             return
@@ -275,7 +285,7 @@ class GrpcListener:
         if isinstance(user, CallRefused):
             self._refuse(connection, call, user)
             return
-        key = _identity(user)
+        key = account_of(user)
         if self._calls_of.get(key, 0) >= self._calls_per_user_max and user is not UNSECURED:
             self.met("calls-of-user")
             text = f"{user.name} has {self._calls_per_user_max} calls open, and may have no more"
@@ -283,8 +293,10 @@ class GrpcListener:
             return
         self._calls_of[key] = self._calls_of.get(key, 0) + 1
         call.user = user
-        connection.known()
+        call.charge(self.budget.open(user))
         held = connection.take_held(call)
+        if not connection.known(user):
+            return
         self._look_later(connection, call, call.began + self._rng.uniform(0.8 * AGE_S_MAX, AGE_S_MAX))
         try:
             self._handler.opened(call)
@@ -310,7 +322,7 @@ class GrpcListener:
             return
 
         def again(connection: GrpcProtocol, call: Call, user: User | CallRefused) -> None:
-            if isinstance(user, User) and _identity(user) != _identity(call.user):
+            if isinstance(user, User) and account_of(user) != account_of(call.user):
                 user = CallRefused(GrpcStatus.UNAUTHENTICATED, f"the credentials are now those of {user.name}")
             if isinstance(user, User) or user.status is GrpcStatus.UNAVAILABLE:
                 # What a client has is better than nothing while the API server is away.
@@ -319,7 +331,3 @@ class GrpcListener:
                 self._refuse(connection, call, user)
 
         self._ask(connection, call, again)
-
-
-def _identity(user: User) -> tuple[str, str]:
-    return user.name, next((values[0] for name, values in user.extra if name == _POD_UID and values), "")

@@ -6,19 +6,27 @@ a queue.  A refusal (NACK) takes nothing back: what was refused counts as sent, 
 
 from __future__ import annotations
 
+from sys import getsizeof
 from typing import Final
 
 #: version of what a client was told not to exist
 ABSENT: Final = ""
+#: refusals that are kept with what the client says of them, the newest
+REFUSED_MAX: Final = 16
+#: bytes of an entry of a table, measured with CPython 3.11; a name may be in four tables
+ENTRY_BYTES: Final = 48
+NAME_BYTES: Final = 4 * ENTRY_BYTES
+#: bytes of a refusal with the longest text
+REFUSED_BYTES: Final = 5 * 1024
 
 
 class XdsChannel:
     """Owned by one stream."""
 
     __slots__ = (
-        "ack", "acked_revision", "again", "began", "flight", "flight_at", "flight_from", "forced", "is_legacy", "late",
-        "must_answer", "names", "nonce", "owed", "owed_at", "owed_from", "refused", "sent", "sent_revision",
-        "type_url", "wildcard",
+        "ack", "acked_revision", "again", "began", "changed", "flight", "flight_at", "flight_changed", "flight_from",
+        "forced", "is_legacy", "late", "must_answer", "names", "nonce", "owed", "owed_at", "owed_from", "refused",
+        "sent", "sent_revision", "text_bytes", "type_url", "wildcard",
     )  # fmt: skip
 
     def __init__(self, type_url: str) -> None:
@@ -36,6 +44,11 @@ class XdsChannel:
         #: since which revision, and when, something is owed; ``None``: nothing that changed is
         self.owed_from: int | None = None
         self.owed_at = 0.0
+        #: names that are owed because they changed, and those of the response under way
+        self.changed: dict[str, None] = {}
+        self.flight_changed: dict[str, None] = {}
+        #: of names and versions that the client said
+        self.text_bytes = 0
         #: the client waits for an answer, be it empty
         self.must_answer = False
         #: parts of a message that the client refused: each in a message of its own
@@ -51,15 +64,56 @@ class XdsChannel:
         self.late = False
         self.sent_revision = 0
         self.acked_revision = 0
-        #: what the client said of a resource that it does not take, by name, the last one last
+        #: what the client said of a resource that it does not take, by name, the newest last; at most ``REFUSED_MAX``
         self.refused: dict[str, str] = {}
 
     def owe(self, name: str, revision: int | None, now: float) -> None:
         """*revision*: of the change; ``None``: the client asked."""
         self.owed[name] = None
-        if revision is not None and self.owed_from is None:
-            self.owed_from = revision
-            self.owed_at = now
+        if revision is not None:
+            self.changed[name] = None
+            if self.owed_from is None:
+                self.owed_from = revision
+                self.owed_at = now
+
+    def want(self, name: str) -> bool:
+        """Subscribes to *name*; returns False if it is subscribed already."""
+        if name in self.names:
+            return False
+        self.names[name] = None
+        self.text_bytes += getsizeof(name)
+        return True
+
+    def unwant(self, name: str) -> None:
+        """Forgets *name*, which the client wants no more."""
+        if name in self.names:
+            del self.names[name]
+            self.text_bytes -= getsizeof(name)
+        self.forget(name)
+
+    def hold(self, name: str, version: str) -> None:
+        """The client says that it holds *version* of *name*."""
+        self.sent[name] = version
+        self.text_bytes += getsizeof(name) + getsizeof(version)
+
+    def refuse(self, names: tuple[str, ...], text: str) -> None:
+        for name in names[-REFUSED_MAX:]:
+            self.refused.pop(name, None)
+            self.refused[name] = text
+        while len(self.refused) > REFUSED_MAX:
+            del self.refused[next(iter(self.refused))]
+
+    @property
+    def has_something(self) -> bool:
+        """Something is to be answered."""
+        return bool(self.owed or self.again or self.must_answer)
+
+    @property
+    def memory_bytes(self) -> int:
+        """An estimate of what the client has this channel keep.  O(1)."""
+        entries = len(self.sent) + len(self.owed) + len(self.changed) + len(self.flight or ())
+        tables = len(self.names) * NAME_BYTES + entries * ENTRY_BYTES
+        return tables + self.text_bytes + len(self.refused) * REFUSED_BYTES
 
     def force(self, name: str) -> None:
         self.owed[name] = None
@@ -79,11 +133,19 @@ class XdsChannel:
         """Everything that is owed was looked at."""
         if not self.owed and not self.again:
             self.owed_from = None
+            self.changed.clear()
 
     def launch(self, nonce: str, names: tuple[str, ...], ack: bytes, revision: int, now: float) -> None:
         self.nonce = nonce
         self.ack = ack
         self.flight = names
+        if not self.owed:
+            # It is empty: the answer to the last response has emptied it.
+            self.flight_changed, self.changed = self.changed, self.flight_changed
+        else:
+            # Some of what changed may be in the next response: it counts for both.
+            self.flight_changed = dict(self.changed)
+            self.changed = {name: None for name in self.changed if name in self.owed}
         self.flight_from = self.owed_from
         self.flight_at = self.owed_at
         self.began = now
@@ -96,6 +158,7 @@ class XdsChannel:
         assert self.flight is not None, "there was no response under way"
         names = self.flight
         self.flight = None
+        self.flight_changed.clear()
         self.flight_from = None
         self.late = False
         if accepted:

@@ -20,19 +20,29 @@ from sliceplane.xds.streams.channel import ABSENT, XdsChannel
 from sliceplane.xds.streams.messages import (
     MESSAGE_BYTES_MAX,
     PERMISSION_DENIED,
-    DeltaRequest,
+    RESPONSE_NAMES_MAX,
     ResourceError,
     ResponseEncoder,
-    WholeRequest,
     delta_ack,
     empty_assignment,
-    read_delta,
 )
+from sliceplane.xds.streams.requests import STEP, DeltaRequest, Steps, WholeRequest, read_delta
 from sliceplane.xds.streams.stream import WILDCARD_TYPES, AdsStream
 
 EVERYTHING: Final = "*"
 #: of an encoded name, version and frame, beside the resource itself
 _OVERHEAD: Final = 64
+_PREFIX: Final = "type.googleapis.com/envoy."
+#: types of other xDS servers, which an Envoy may ask of this one, too: it is told that there is nothing
+UNSERVED: Final = frozenset(
+    {
+        f"{_PREFIX}config.core.v3.TypedExtensionConfig",
+        f"{_PREFIX}config.route.v3.ScopedRouteConfiguration",
+        f"{_PREFIX}config.route.v3.VirtualHost",
+        f"{_PREFIX}extensions.transport_sockets.tls.v3.Secret",
+        f"{_PREFIX}service.runtime.v3.Runtime",
+    }
+)
 
 
 class DeltaStream(AdsStream):
@@ -45,7 +55,7 @@ class DeltaStream(AdsStream):
         #: clusters that were sent, and to whose assignments the client has not subscribed yet
         self._promised: dict[str, None] = {}
 
-    def _read(self, message: bytes) -> DeltaRequest:
+    def _read(self, message: bytes) -> Steps[WholeRequest | DeltaRequest]:
         return read_delta(message)
 
     def _is_plain_ack(self, message: bytes, now: float) -> bool:
@@ -56,12 +66,13 @@ class DeltaStream(AdsStream):
                 return True
         return False
 
-    def _on_read(self, request: WholeRequest | DeltaRequest, now: float) -> None:
+    def _on_read(self, request: WholeRequest | DeltaRequest, now: float) -> Steps[None]:
         assert isinstance(request, DeltaRequest), "read by this stream"
+        if request.type_url in UNSERVED:
+            self._say_nothing_exists(request, now)
+            return
         first = request.type_url not in self._channels
         channel = self._channel(request.type_url)
-        if channel is None:
-            return
         # A stale nonce makes no request void: what it subscribes to counts.
         answers = channel.flight is not None and request.nonce == channel.nonce
         if answers:
@@ -69,15 +80,30 @@ class DeltaStream(AdsStream):
         subscribe = request.subscribe
         if first and not subscribe and request.type_url in WILDCARD_TYPES:
             subscribe = (EVERYTHING,)
-        for name in request.unsubscribe:
+        for count, name in enumerate(request.unsubscribe, 1):
             self._unsubscribe(channel, name)
-        if first:
+            if not count % STEP:
+                yield
+        versions = request.initial if first else {}
+        if first and request.initial:
             # What the client holds; of what it wants versions say nothing.
-            wanted = request.initial if EVERYTHING in subscribe else subscribe
-            channel.sent.update({name: request.initial[name] for name in wanted if name in request.initial})
-        for name in subscribe:
-            self._subscribe(channel, name, request.initial if first else {})
+            held = request.initial if EVERYTHING in subscribe else subscribe
+            for count, name in enumerate(held, 1):
+                if name in versions:
+                    channel.hold(name, versions[name])
+                if not count % STEP:
+                    yield
+        for count, name in enumerate(subscribe, 1):
+            self._subscribe(channel, name, versions)
+            if not count % STEP or len(channel.owed) > STEP:
+                yield  # a collection may have thousands of members
         self._may_ask(channel, answers, now)
+
+    def _say_nothing_exists(self, request: DeltaRequest, now: float) -> None:
+        """Nothing of it is kept."""
+        if self._take_token(now) and request.subscribe:
+            message = self._encoder.delta(request.type_url, self._next_nonce(), (), request.subscribe)
+            self._send(request.type_url, message)
 
     def _on_answer(self, channel: XdsChannel, error: str | None, now: float) -> None:
         sent = self._landed(channel, now, accepted=error is None)
@@ -95,7 +121,7 @@ class DeltaStream(AdsStream):
                     channel.owe(wanted, None, 0.0)
                 channel.must_answer = not versions
             return
-        channel.names[name] = None
+        self._want(channel, name)
         if channel.type_url == names.ENDPOINT:
             self._subscribe_collection(channel, name)
         elif name in versions and not (channel.type_url == names.ASSIGNMENT and name in self._promised):
@@ -133,15 +159,15 @@ class DeltaStream(AdsStream):
             for held in [held for held in channel.sent if held not in channel.names]:
                 channel.forget(held)
         elif name in channel.names:
-            del channel.names[name]
             self._forget(channel, name)
+            self._promised.pop(name, None)
             if channel.wildcard:
                 channel.force(name)
             elif channel.type_url == names.ENDPOINT:
-                for member in [member for member in channel.owed if names.collection_of(member) == name]:
+                for member in self._collected(name):
                     channel.settle(member)
 
-    def _respond(self, channel: XdsChannel, now: float) -> None:
+    def _respond(self, channel: XdsChannel, now: float) -> Steps[None]:
         if channel.again:
             group = channel.again.pop(0)
             for name in group:
@@ -158,9 +184,13 @@ class DeltaStream(AdsStream):
         removed: list[str] = []
         errors: list[ResourceError] = []
         size = 0
-        for name in candidates:
+        for count, name in enumerate(candidates, 1):
             if size > MESSAGE_BYTES_MAX:
                 break
+            if not count % STEP:
+                if len(resources) + len(removed) >= RESPONSE_NAMES_MAX:
+                    break
+                yield
             resource, changed = self._difference(channel, name)
             if not changed:
                 channel.settle(name)

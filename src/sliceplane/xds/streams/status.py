@@ -10,7 +10,7 @@ import msgspec
 from sliceplane.findings.wording import count
 from sliceplane.kit.columns import table
 from sliceplane.xds import names
-from sliceplane.xds.streams.stream import ChannelStatus
+from sliceplane.xds.streams.actions import ChannelStatus
 
 _SHORT: Final = {
     names.LISTENER: "LDS",

@@ -21,14 +21,13 @@ from sliceplane.xds.streams.messages import (
     NOT_FOUND,
     PERMISSION_DENIED,
     RESOURCE_EXHAUSTED,
-    DeltaRequest,
+    RESPONSE_NAMES_MAX,
     ResourceError,
-    WholeRequest,
     absent_listener,
     empty_assignment,
-    read_whole,
 )
-from sliceplane.xds.streams.stream import ORDER, WILDCARD_TYPES, AdsStream
+from sliceplane.xds.streams.requests import STEP, DeltaRequest, Steps, WholeRequest, read_whole
+from sliceplane.xds.streams.stream import WILDCARD_TYPES, AdsStream
 
 EVERYTHING: Final = "*"
 _OVERHEAD: Final = 256
@@ -40,31 +39,37 @@ class WholeStream(AdsStream):
     impatient = True
     node_field = 2
 
-    def _read(self, message: bytes) -> WholeRequest:
+    def _read(self, message: bytes) -> Steps[WholeRequest | DeltaRequest]:
         return read_whole(message)
 
-    def _on_read(self, request: WholeRequest | DeltaRequest, now: float) -> None:
+    def _on_read(self, request: WholeRequest | DeltaRequest, now: float) -> Steps[None]:
         assert isinstance(request, WholeRequest), "read by this stream"
         first = request.type_url not in self._channels
         channel = self._channel(request.type_url)
-        if channel is None or (request.nonce and request.nonce != channel.nonce):
+        if request.nonce and request.nonce != channel.nonce:
             return  # stale: the client says again what it wants when it answers the newer response
         answers = channel.flight is not None and request.nonce == channel.nonce
         if answers:
             self._on_answer(channel, request.error, now)
-        named = [name for name in request.names if name != EVERYTHING]
+        named = dict.fromkeys(request.names)
+        is_wildcard = EVERYTHING in named
+        named.pop(EVERYTHING, None)
         if request.type_url in WILDCARD_TYPES:
-            wildcard = EVERYTHING in request.names or (not named and (first or channel.is_legacy))
-            channel.is_legacy = wildcard and EVERYTHING not in request.names
+            wildcard = is_wildcard or (not named and (first or channel.is_legacy))
+            channel.is_legacy = wildcard and not is_wildcard
             channel.must_answer |= wildcard and not channel.wildcard
             channel.wildcard = wildcard
-        before, channel.names = channel.names, dict.fromkeys(named)
-        for name in before:
-            if name not in channel.names:
+        for count, name in enumerate(tuple(channel.names), 1):
+            if name not in named:
                 self._forget(channel, name)
-        for name in channel.names:
-            if name not in before:
+            if not count % STEP:
+                yield
+        for count, name in enumerate(named, 1):
+            if name not in channel.names:
+                self._want(channel, name)
                 channel.force(name)
+            if not count % STEP:
+                yield
         self._may_ask(channel, answers, now)
 
     def _on_answer(self, channel: XdsChannel, error: str | None, now: float) -> None:
@@ -73,24 +78,23 @@ class WholeStream(AdsStream):
             # The client takes the others of a response (gRFC A46), and names those that it does not.
             self._note_refusal(channel, tuple([name for name in sent if name in error]) or sent, error)
 
-    def _respond(self, channel: XdsChannel, now: float) -> None:
-        if channel.type_url not in ORDER or not (channel.owed or channel.must_answer):
-            return
-        if self._waits_for_clusters(channel, now):
-            return
-        if channel.type_url in WILDCARD_TYPES:
-            self._respond_with_all(channel, now)
-        else:
-            self._respond_with_changed(channel, now)
+    def _respond(self, channel: XdsChannel, now: float) -> Steps[None]:
+        if not self._waits_for_clusters(channel, now):
+            everything = channel.type_url in WILDCARD_TYPES
+            yield from self._respond_with_all(channel, now) if everything else self._respond_with_changed(channel, now)
 
-    def _respond_with_all(self, channel: XdsChannel, now: float) -> None:
+    def _respond_with_all(self, channel: XdsChannel, now: float) -> Steps[None]:
         assert self._view is not None, "admitted"
+        # What changes while this is worked out is owed anew.
+        owed, channel.owed = channel.owed, {}
         wanted = dict.fromkeys(channel.names)
         if channel.wildcard:
             wanted.update(dict.fromkeys(resource.name for resource in self._view.all(channel.type_url)))
         resources: list[XdsResource] = []
         errors: list[ResourceError] = []
-        for name in wanted:
+        for count, name in enumerate(wanted, 1):
+            if not count % STEP:
+                yield
             resource = self._get(channel, name)
             if channel.type_url == names.LISTENER and name in channel.names:
                 resource = resource or absent_listener(name)
@@ -103,8 +107,8 @@ class WholeStream(AdsStream):
         forced = any(name in channel.forced for name in versions)
         gone = any(name not in versions for name in channel.sent)
         if gone and not forced and channel.type_url == names.CLUSTER and self._listeners_go():
+            channel.owed = {**owed, **channel.owed}
             return
-        channel.owed.clear()
         channel.forced.clear()
         if not (forced or channel.must_answer or versions != channel.sent):
             return
@@ -115,10 +119,14 @@ class WholeStream(AdsStream):
         channel.sent = versions
         self._launch(channel, resources, errors, now)
 
-    def _respond_with_changed(self, channel: XdsChannel, now: float) -> None:
+    def _respond_with_changed(self, channel: XdsChannel, now: float) -> Steps[None]:
         resources: list[XdsResource] = []
         size = 0
-        for name in tuple(channel.owed):
+        for count, name in enumerate(tuple(channel.owed), 1):
+            if not count % STEP:
+                if len(resources) >= RESPONSE_NAMES_MAX:
+                    break
+                yield
             resource = self._get(channel, name)
             if resource is None and channel.type_url == names.ASSIGNMENT:
                 resource = empty_assignment(name)

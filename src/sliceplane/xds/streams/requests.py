@@ -1,0 +1,319 @@
+"""Requests of clients (``envoy.service.discovery.v3``), read in steps and within bounds.
+
+A request may have 4 MiB, and all of it comes from a stranger.  So it is read by a generator that yields after
+``STEP`` fields or entries: its caller lets others go on in between, and every step takes a few milliseconds at most.
+``at_once`` runs all steps.
+
+Only what a server needs is read: Envoy's first request has 60 kB of extensions that are passed over.  A name that is
+longer than a name can be is refused before it is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from functools import lru_cache
+from typing import Final, TypeVar
+
+import msgspec
+
+from sliceplane.kit.protobuf import MalformedProtobuf
+from sliceplane.xds import wire
+from sliceplane.xds.names import KEYS_KEPT, NAME_MAX
+
+T = TypeVar("T")
+#: reads or does something in steps
+Steps = Generator[None, None, T]
+
+#: fields or entries that are read in one step, about a millisecond
+STEP: Final = 1_000
+#: names of each kind in a request, and subscribed names of a stream
+NAMES_MAX: Final = 50_000
+#: fields of a request of any kind
+FIELDS_MAX: Final = 3 * NAMES_MAX + 1_000
+#: bytes and fields of what a request says of its node; an Envoy has 61 kB, nearly all of it 516 extensions
+NODE_BYTES_MAX: Final = 256 * 1024
+NODE_FIELDS_MAX: Final = 2_000
+#: fields before the node
+HEAD_FIELDS_MAX: Final = 16
+#: characters of a text of a client that is kept
+TEXT_MAX: Final = 1024
+#: a name and a version, each with its tag and length
+ENTRY_MAX: Final = 2 * (NAME_MAX + 8)
+#: shorter pairs of names and versions are shared
+SHARED_MAX: Final = NAME_MAX + 64
+#: members of ``metadata`` that this server honours
+METADATA: Final = ("node_name", "namespace", "namespaces", "listeners", "leds")
+
+#: bytes of fields, by number
+_WHOLE_LENGTHS: Final = {1: NAME_MAX, 2: NODE_BYTES_MAX, 3: NAME_MAX, 4: NAME_MAX, 5: NAME_MAX}
+_DELTA_LENGTHS: Final = {1: NODE_BYTES_MAX, 2: NAME_MAX, 3: NAME_MAX, 4: NAME_MAX, 5: ENTRY_MAX, 6: NAME_MAX}
+
+
+class RequestError(Exception):
+    """A message that is no request, or has what no request may have (INVALID_ARGUMENT); the text is a sentence.
+    ``limit``: the word of the limit that it exceeds."""
+
+    def __init__(self, text: str, limit: str = "") -> None:
+        super().__init__(text)
+        self.limit = limit
+
+
+class RequestTooLarge(RequestError):
+    """More than a request may have (RESOURCE_EXHAUSTED)."""
+
+
+class ClientFacts(msgspec.Struct, frozen=True):
+    """What a client says of itself."""
+
+    id: str = ""
+    cluster: str = ""
+    region: str = ""
+    zone: str = ""
+    agent: str = ""
+    #: major, minor, patch; zeros where it does not say
+    version: tuple[int, int, int] = (0, 0, 0)
+    #: the members of ``metadata`` that are strings and in ``METADATA``
+    metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+class WholeRequest(msgspec.Struct, frozen=True):
+    """``DiscoveryRequest``: of the state of the world."""
+
+    type_url: str
+    node: ClientFacts | None
+    version: str
+    #: each once
+    names: tuple[str, ...]
+    nonce: str
+    #: why the client refuses what it was sent; ``None``: it does not
+    error: str | None
+
+
+class DeltaRequest(msgspec.Struct, frozen=True):
+    """``DeltaDiscoveryRequest``; names are there once."""
+
+    type_url: str
+    node: ClientFacts | None
+    subscribe: tuple[str, ...]
+    unsubscribe: tuple[str, ...]
+    initial: Mapping[str, str]
+    nonce: str
+    error: str | None
+
+
+def at_once(steps: Steps[T]) -> T:
+    """Runs all *steps* and returns their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+def read_whole(message: bytes) -> Steps[WholeRequest]:
+    """Raises ``RequestError``."""
+    values = yield from _read_fields(message, _WHOLE_LENGTHS)
+    names = yield from values.names(3)
+    return WholeRequest(
+        type_url=values.text(4),
+        node=values.node(2),
+        version=values.text(1),
+        names=names,
+        nonce=values.text(5),
+        error=values.status(6),
+    )
+
+
+def read_delta(message: bytes) -> Steps[DeltaRequest]:
+    """Raises ``RequestError``."""
+    values = yield from _read_fields(message, _DELTA_LENGTHS)
+    subscribe = yield from values.names(3)
+    unsubscribe = yield from values.names(4)
+    initial = yield from values.pairs(5)
+    return DeltaRequest(
+        type_url=values.text(2),
+        node=values.node(1),
+        subscribe=subscribe,
+        unsubscribe=unsubscribe,
+        initial=initial,
+        nonce=values.text(6),
+        error=values.status(7),
+    )
+
+
+def read_node(message: bytes, number: int) -> ClientFacts | None:
+    """The node of a request, which is its field *number* and, as fields are written in order, among the first.
+
+    Returns ``None`` if it is not.  Raises ``RequestError``."""
+    found: dict[int, list[int | bytes]] = {}
+    values = _Values(found)
+    position = 0
+    for _ in range(HEAD_FIELDS_MAX):
+        position = _collect(message, position, 1, found, {number: NODE_BYTES_MAX})
+        if number in found:
+            return values.node(number)
+        if position >= len(message):
+            break
+    return None
+
+
+def forget_shared() -> None:
+    """Frees the texts that are shared between clients: the next requests share theirs."""
+    _shared_pair.cache_clear()
+    _shared_text.cache_clear()
+
+
+def _read_fields(message: bytes, longest: Mapping[int, int]) -> Steps[_Values]:
+    found: dict[int, list[int | bytes]] = {}
+    position = read = 0
+    while True:
+        position = _collect(message, position, STEP, found, longest)
+        if position >= len(message):
+            return _Values(found)
+        read += STEP
+        if read > FIELDS_MAX:
+            raise RequestTooLarge(f"a request with more than {FIELDS_MAX} fields", "request-fields")
+        yield
+
+
+def _collect(
+    message: bytes, position: int, most: int, found: dict[int, list[int | bytes]], longest: Mapping[int, int]
+) -> int:
+    try:
+        return wire.collect(message, position, most, found, longest)
+    except MalformedProtobuf as error:
+        raise RequestError(f"this is no protobuf message: {error}") from error
+    except wire.TooLong as error:
+        raise RequestError(f"field {error.number} has {error.size} bytes, and may have {error.most}", "name") from error
+
+
+class _Values:
+    """The fields of a message by number."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: dict[int, list[int | bytes]]) -> None:
+        self._fields = fields
+
+    @classmethod
+    def of(cls, message: bytes, most: int = NODE_FIELDS_MAX) -> _Values:
+        """The first *most* fields of a message within a message."""
+        found: dict[int, list[int | bytes]] = {}
+        _collect(message, 0, most, found, {})
+        return cls(found)
+
+    def messages(self, number: int) -> list[bytes]:
+        values = self._fields.get(number, ())
+        for value in values:
+            if not isinstance(value, bytes):
+                raise RequestError(f"field {number} is a number, and not a message")
+        return [value for value in values if isinstance(value, bytes)]
+
+    def names(self, number: int) -> Steps[tuple[str, ...]]:
+        """Each once.  A fleet of clients says the same names: they are held once."""
+        entries = self._entries(number)
+        if len(entries) < 2:
+            return tuple(map(_shared_text, entries))
+        names: dict[str, None] = {}
+        for start in range(0, len(entries), STEP):
+            if start:
+                yield
+            names.update(dict.fromkeys(map(_shared_text, entries[start : start + STEP])))
+        return tuple(names)
+
+    def pairs(self, number: int) -> Steps[dict[str, str]]:
+        """A map of texts, which are shared as those of ``names``."""
+        entries = self._entries(number)
+        pairs: dict[str, str] = {}
+        for start in range(0, len(entries), STEP):
+            if start:
+                yield
+            part = entries[start : start + STEP]
+            pairs.update(map(_shared_pair if max(map(len, part)) <= SHARED_MAX else _pair, part))
+        return pairs
+
+    def _entries(self, number: int) -> list[bytes]:
+        entries = self.messages(number)
+        if len(entries) > NAMES_MAX:
+            raise RequestTooLarge(f"a request with more than {NAMES_MAX} names in field {number}", "names")
+        return entries
+
+    def text(self, number: int) -> str:
+        """The last one; at most ``TEXT_MAX`` characters."""
+        values = self.messages(number)
+        return _text(values[-1])[:TEXT_MAX] if values else ""
+
+    def message(self, number: int) -> _Values:
+        """Of several pieces the last one counts: no client of ours sends several."""
+        pieces = self.messages(number)
+        return _Values.of(pieces[-1] if pieces else b"")
+
+    def integer(self, number: int) -> int:
+        values = self._fields.get(number, [0])
+        value = values[-1]
+        return value if isinstance(value, int) else 0
+
+    def status(self, number: int) -> str | None:
+        return self.message(number).text(2) if number in self._fields else None
+
+    def node(self, number: int) -> ClientFacts | None:
+        if number not in self._fields:
+            return None
+        node = self.message(number)
+        locality = node.message(4)
+        build = node.message(8).message(1)
+        return ClientFacts(
+            id=node.text(1),
+            cluster=node.text(2),
+            region=locality.text(1),
+            zone=locality.text(2),
+            agent=node.text(6),
+            version=(build.integer(1), build.integer(2), build.integer(3)),
+            metadata=_metadata(node.message(3)),
+        )
+
+
+def _metadata(struct: _Values) -> dict[str, str]:
+    """The members of a ``google.protobuf.Struct`` that are strings (``Value`` 3) and in ``METADATA``."""
+    found = {}
+    for entry in struct.messages(1):
+        member = _Values.of(entry, 2)
+        name = member.text(1)
+        if name in METADATA:
+            value = member.message(2)
+            if value.messages(3):
+                found[name] = value.text(3)
+    return found
+
+
+def _pair(entry: bytes) -> tuple[str, str]:
+    """Of a map: in the way in which every library writes short ones, else in any that is allowed."""
+    size = len(entry)
+    middle = 2 + entry[1] if size > 1 and entry[0] == 0x0A and entry[1] < 0x80 else size
+    if middle + 2 <= size < middle + 0x82 and entry[middle] == 0x12 and entry[middle + 1] == size - middle - 2:
+        try:
+            return entry[2:middle].decode(), entry[middle + 2 :].decode()
+        except UnicodeDecodeError as error:
+            raise RequestError(f"a map has no texts: {error}") from error
+    values = _Values.of(entry)
+    return _name(values, 1), _name(values, 2)
+
+
+def _name(values: _Values, number: int) -> str:
+    name = values.text(number)
+    if len(name) > NAME_MAX:
+        raise RequestError(f"a name or version of {len(name)} characters, and it may have {NAME_MAX}", "name")
+    return name
+
+
+def _text(entry: bytes) -> str:
+    try:
+        return entry.decode()
+    except UnicodeDecodeError as error:
+        raise RequestError(f"a name is no text: {error}") from error
+
+
+#: bounded by their numbers and by ``SHARED_MAX``; ``forget_shared`` empties them
+_shared_pair: Final = lru_cache(KEYS_KEPT)(_pair)
+_shared_text: Final = lru_cache(KEYS_KEPT)(_text)

@@ -19,7 +19,12 @@ ALL = "*"
 _NO_RESOURCE = frozenset(("",))
 
 
-class PolicyRule(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyRule(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"groups": "apiGroups", "names": "resourceNames", "urls": "nonResourceURLs"},
+):
     """The members as they are spelled in the object, in its order."""
 
     verbs: tuple[str, ...] = ()
@@ -70,8 +75,27 @@ def go_list(values: Iterable[str]) -> str:
     return "[" + " ".join(quote(value) for value in values) + "]"
 
 
+class _StoredRole(msgspec.Struct):
+    metadata: Document
+    rules: tuple[PolicyRule, ...] = ()
+    aggregationRule: Document | None = None  # noqa: N815  # the member's name
+
+
+_stored_role_decoder = msgspec.json.Decoder(_StoredRole)
+
+
+def decode_role(body: bytes) -> Document:
+    """Decodes a stored Role or ClusterRole for indexes.  ``rules`` are ``PolicyRule`` already: of a role of megabytes,
+    with tens of thousands of rules, that takes a third of the time."""
+    role = _stored_role_decoder.decode(body)
+    return {"metadata": role.metadata, "rules": role.rules, "aggregationRule": role.aggregationRule}
+
+
 def rules_of(document: Document) -> tuple[PolicyRule, ...]:
     """The rules of a Role or ClusterRole."""
+    rules = document.get("rules", ())
+    if isinstance(rules, tuple):
+        return rules
     return tuple(
         PolicyRule(
             verbs=tuple(rule.get("verbs", ())),
@@ -80,7 +104,7 @@ def rules_of(document: Document) -> tuple[PolicyRule, ...]:
             names=tuple(rule.get("resourceNames", ())),
             urls=tuple(rule.get("nonResourceURLs", ())),
         )
-        for rule in document.get("rules", ())
+        for rule in rules
     )
 
 

@@ -296,9 +296,16 @@ class HttpConnection(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if not self.pipeline:
             self._pipelined_bytes = 0
+            self._forget_head()
         if not self.transport.is_closing():
             self._charge()
             self._enter_next()
+
+    def _forget_head(self) -> None:
+        """Lets go of the head of what was answered: it may have a megabyte, and the connection be idle for long."""
+        if self.cycle.response_complete and not self._in_head:
+            self.headers = []
+            self.scope = self.cycle.scope = {}  # type: ignore[typeddict-item]  # nothing reads it any more
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle

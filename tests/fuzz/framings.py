@@ -5,6 +5,9 @@ A server answers each with 400: else two readers of one connection could take di
 
 from __future__ import annotations
 
+import asyncio
+import re
+import ssl
 from collections.abc import Mapping
 
 _CHUNKED = b"Transfer-Encoding: chunked"
@@ -106,3 +109,23 @@ RIGHT: Mapping[str, bytes] = {
     "no body": request(method=b"GET"),
     "HTTP/1.0 without a host": b"GET /livez HTTP/1.0\r\n\r\n",
 }
+
+
+async def codes(port: int, sent: bytes, context: ssl.SSLContext | None = None) -> list[int]:
+    """The codes of all answers on a connection of its own; -1 behind them: it was still open half a second later.
+
+    A request follows that a reader which saw the end elsewhere would take for another one."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    received = bytearray()
+    writer.write(sent)
+    still_open = []
+    try:
+        async with asyncio.timeout(0.5):
+            while data := await reader.read(65536):
+                received += data
+    except TimeoutError:
+        still_open = [-1]
+    except ConnectionError:
+        pass
+    writer.transport.abort()
+    return [int(code) for code in re.findall(rb"HTTP/[0-9.]+ (\d+)", received)] + still_open

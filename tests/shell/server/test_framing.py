@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -12,32 +11,12 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tests.fuzz.framings import BODIES, RIGHT, WRONG
+from tests.fuzz.framings import BODIES, RIGHT, WRONG, codes
 from tests.shell.server.serving import Server
 
 from sliceplane.shell.process.door import Door, GuardedPort
 from sliceplane.shell.process.pages import Page, serve_pages
 from sliceplane.shell.ui.server import PageServer
-
-
-async def codes(port: int, sent: bytes, context: ssl.SSLContext | None = None) -> list[int]:
-    """The codes of all answers on a connection of its own; -1 behind them: it was still open half a second later.
-
-    A request follows that a reader which saw the end elsewhere would take for another one."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
-    received = bytearray()
-    writer.write(sent)
-    still_open = []
-    try:
-        async with asyncio.timeout(0.5):
-            while data := await reader.read(65536):
-                received += data
-    except TimeoutError:
-        still_open = [-1]
-    except ConnectionError:
-        pass
-    writer.transport.abort()
-    return [int(code) for code in re.findall(rb"HTTP/[0-9.]+ (\d+)", received)] + still_open
 
 
 async def failures(port: int, context: ssl.SSLContext | None = None) -> dict[str, list[int]]:

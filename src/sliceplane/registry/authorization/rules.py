@@ -8,6 +8,7 @@ for everything below.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -16,6 +17,8 @@ from sliceplane.api.meta import Document
 from sliceplane.registry.types import Attributes
 
 ALL = "*"
+#: rules of a role that are indexed when it is stored
+INDEXED_AT_ONCE_MAX = 1000
 _NO_RESOURCE = frozenset(("",))
 
 
@@ -127,12 +130,26 @@ def document_of_rule(rule: PolicyRule) -> Document:
 
 
 class RoleRules:
-    """The rules of one role, and which of them speak of a resource: a decision looks at those alone.  Frozen."""
+    """The rules of one role, and which of them speak of a resource: a decision looks at those alone.  Frozen.
+
+    The index of a large role is made by the first decision that needs it, so that storing and indexing are two steps.
+    """
 
     __slots__ = ("_by_resource", "_on_urls", "resources", "rules")
 
     def __init__(self, rules: tuple[PolicyRule, ...]) -> None:
         self.rules = rules
+        if len(rules) <= INDEXED_AT_ONCE_MAX:
+            self._index()
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("_by_resource", "_on_urls", "resources"):
+            raise AttributeError(name)
+        self._index()
+        return getattr(self, name)
+
+    def _index(self) -> None:
+        rules = self.rules
         self._on_urls = tuple(rule for rule in rules if rule.urls)
         by_resource: dict[str, list[PolicyRule]] = {}
         for rule in rules:

@@ -9,7 +9,7 @@ from tests.slices.fake_cluster import FakeCluster, replace
 from sliceplane.api.codec import decode_document
 from sliceplane.api.errors import StatusError, internal, unknown_resource
 from sliceplane.api.meta import OwnerReference
-from sliceplane.api.scheme import ConfigMaps, Services
+from sliceplane.api.scheme import ConfigMaps, Nodes, Services
 from sliceplane.controllers.base import Done
 from sliceplane.controllers.garbage_collector import ORPHANS_MAX, VERIFY_DELAY_S, GarbageCollector
 from sliceplane.informer.cache import Change
@@ -142,6 +142,82 @@ def test_what_cannot_be_collected_does_not_hold_its_owner(cluster: FakeCluster, 
     cluster.delete(Services, "shop", "web", "Foreground")
     cluster.settle(collector, 0.0)
     assert names(cluster) == ["n"]
+
+
+@pytest.mark.parametrize("wrong", ["namespace", "name", "kind"])
+def test_foreground_deletion_is_not_held_up_by_an_object_that_it_does_not_own(
+    cluster: FakeCluster, collector: GarbageCollector, wrong: str
+) -> None:
+    """The uid of an owner can be read off any of its dependents; one in another namespace with a finalizer of its own
+    kept the owner for ever, as upstream."""
+    put(cluster, make("Service", "web", "s1"))
+    name, kind = ("other" if wrong == "name" else "web"), ("ConfigMap" if wrong == "kind" else "Service")
+    owner = owned_by(kind, name, "s1", blocks=True)
+    namespace = "evil" if wrong == "namespace" else "shop"
+    put(cluster, make("ConfigMap", "a", "c1", owner, namespace=namespace, finalizers=("x.io/hold",)))
+    cluster.deliver(collector, 0.0)
+    cluster.delete(Services, "shop", "web", "Foreground")
+    cluster.settle(collector, 0.0)
+    assert names(cluster) == ["a"]
+
+
+@pytest.mark.parametrize("namespace", ["shop", "evil"])
+def test_foreground_deletion_of_a_cluster_wide_owner_waits_for_dependents_of_every_namespace(
+    cluster: FakeCluster, collector: GarbageCollector, namespace: str
+) -> None:
+    put(cluster, make("Node", "n", "n1"))
+    owner = owned_by("Node", "n", "n1", blocks=True)
+    put(cluster, make("ConfigMap", "a", "c1", owner, namespace=namespace, finalizers=("x.io/hold",)))
+    cluster.deliver(collector, 0.0)
+    cluster.delete(Nodes, "", "n", "Foreground")
+    cluster.settle(collector, 0.0)
+    assert names(cluster) == ["a", "n"]
+
+
+def test_an_object_of_another_namespace_makes_no_circle(cluster: FakeCluster, collector: GarbageCollector) -> None:
+    """A circle is cut by not blocking the owner any more: a stranger must not take that from an object."""
+    put(cluster, make("Service", "web", "s1"))
+    put(cluster, make("ConfigMap", "a", "c1", owned_by("Service", "web", "s1", blocks=True), finalizers=("x.io/hold",)))
+    put(cluster, make("Service", "loop", "e1", owned_by("ConfigMap", "a", "c1", blocks=True), namespace="evil"))
+    waited_for = owned_by("Service", "loop", "e1", blocks=True)
+    put(cluster, make("ConfigMap", "b", "e2", waited_for, namespace="evil", finalizers=("x.io/hold",)))
+    cluster.deliver(collector, 0.0)
+    cluster.delete(Services, "evil", "loop", "Foreground")
+    cluster.delete(Services, "shop", "web", "Foreground")
+    cluster.settle(collector, 0.0)
+    (reference,) = cluster.objects["configmaps", "shop", "a"].metadata.owner_references or ()
+    assert reference.block_owner_deletion
+    assert "web" in names(cluster)
+
+
+def test_orphaning_lets_go_of_what_is_owned_and_writes_nothing_elsewhere(
+    cluster: FakeCluster, collector: GarbageCollector
+) -> None:
+    put(cluster, make("Service", "web", "s1"))
+    put(cluster, make("ConfigMap", "a", "c1", owned_by("Service", "web", "s1")))
+    put(cluster, make("ConfigMap", "b", "c2", owned_by("Service", "web", "s1"), namespace="evil"))
+    cluster.deliver(collector, 0.0)
+    cluster.delete(Services, "shop", "web", "Orphan")
+    cluster.deliver(collector, 0.0)
+    jobs = [job for job in collector.take_work(0.0, 10).jobs if job.key == "s1"]
+    assert {write.namespace for job in jobs for write in job.writes} == {"shop"}
+
+
+def test_references_that_come_and_go_leave_nothing_behind(cluster: FakeCluster, collector: GarbageCollector) -> None:
+    """An account that changes what its object names, over and over, must not grow the collector."""
+    put(cluster, make("Service", "web", "s1"))
+    put(cluster, make("Service", "web", "s2", namespace="other"))
+    put(cluster, make("ConfigMap", "kept", "c0", owned_by("Service", "web", "s1")))
+    now = 0.0
+    for number in range(20):
+        wrong = owned_by("Service", f"no-{number}", "s1"), owned_by("Service", "web", "s1"), owned_by("Node", "n", "s2")
+        node_owner = owned_by("Service", "web", f"u{number}")
+        put(cluster, make("ConfigMap", "a", "c1", *wrong))
+        put(cluster, make("Node", "n", "n1", node_owner))
+        now, _ = cluster.settle(collector, now)
+        collector.check()
+    assert sum(map(len, collector._graph._gone.values())) <= 2
+    assert sum(map(len, collector._told.values())) <= 1
 
 
 def test_orphaning_lets_dependents_live(cluster: FakeCluster, collector: GarbageCollector) -> None:

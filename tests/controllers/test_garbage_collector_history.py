@@ -95,7 +95,7 @@ def test_kubernetes_128928_churn_leaves_nothing_behind(cluster: FakeCluster, col
     cluster.delete(Services, "shop", "web")
     cluster.settle(collector, 1000.0)
     graph = collector._graph
-    state = (graph.items, graph._dependents, graph._blocking, graph._gone, graph._ended)
+    state = (graph.items, graph._claimed, graph._blocking, graph._gone, graph._ended)
     own = (collector._acted, collector._open, collector._patient, collector._freed, collector._told)
     assert [len(each) for each in (*state, *own)] == [0] * 10
     assert collector.next_deadline() is None

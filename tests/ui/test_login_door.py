@@ -17,6 +17,7 @@ from tests.ui.cluster import PlaneWithPage, reader_of, service
 from tests.ui.test_server import POLICY, SAME
 from tests.waiting import eventually
 
+from sliceplane.page.logins import LOGINS_EACH_MAX
 from sliceplane.shell.transport.kubeconfig import from_file
 from sliceplane.shell.transport.pool import watchful_socket
 from sliceplane.shell.ui import login_door
@@ -268,6 +269,48 @@ async def test_a_tab_that_is_closed_is_forgotten(plane: PlaneWithPage, browser: 
 
 async def _viewer(login: Any) -> Any:
     return await login.viewer
+
+
+async def test_an_account_without_rights_leaves_room_for_others(plane: PlaneWithPage) -> None:
+    """One account held all logins for eight hours, each with an open tab, and the administrator got 503."""
+    token = await reader(plane, "red")
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(LOGINS_EACH_MAX + 2):
+            hog = await stack.enter_async_context(visitor(plane))
+            assert (await hog.log_in(token)).status == 204
+            lines = await stack.enter_async_context(hog.stream())
+            await wait_for(lines, "hello")
+        mine = [login for login in plane.door._logins if login.user.name.endswith("red:reader")]
+        assert len(mine) == LOGINS_EACH_MAX
+        plane.door._logins.check()
+        async with visitor(plane, certificate=True) as admin, admin.stream() as lines:
+            await wait_for(lines, "view")
+
+
+async def test_questions_and_streams_are_shared_by_account(
+    plane: PlaneWithPage, browser: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second login of the same account is no second share."""
+    await browser.log_in(await reader(plane, "blue"))
+    account = "system:serviceaccount:blue:reader"
+    for shares, path in ((plane.door._streams, "stream?view=now"), (plane.door._questions, "trace?from=a&to=b")):
+        taken = 0
+        while shares.take(account):
+            taken += 1
+        url = f"{plane.url}/ui/v1/{path}"
+        async with browser.session.get(url, headers=SAME) as response:
+            assert response.status == 503
+            assert account in await response.text()
+        shares.give(account)
+        async with browser.session.get(url, headers=SAME) as response:
+            assert response.status == 200
+        await eventually(lambda shares=shares: shares.held_by(account), (taken - 1).__eq__)
+        shares.give(account, taken - 1)
+
+
+async def test_a_namespace_that_is_no_name_is_refused(plane: PlaneWithPage, browser: Visitor) -> None:
+    for namespace in ("a/b", "x" * 64, "../red"):
+        assert (await browser.log_in(await reader(plane, "red"), namespace=namespace)).status == 400
 
 
 async def test_a_tab_that_is_open_at_the_end_is_ended_with_its_loop() -> None:

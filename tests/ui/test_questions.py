@@ -23,9 +23,9 @@ async def test_questions_share_a_part_of_a_core_and_take_turns(monkeypatch: pyte
     made = Questions(no_connection, lambda: now, "", no_connection)
     asked: list[Question] = []
 
-    async def timed(question: Question) -> tuple[Answered, float]:
+    async def timed(question: Question) -> tuple[Answered, float, int]:
         asked.append(question)
-        return Answered(now), COST_S
+        return Answered(now), COST_S, 100
 
     monkeypatch.setattr(made, "_timed", timed)
     names: list[Question] = [("lint",), ("drift",), ("explain", "n", "web")]
@@ -47,3 +47,20 @@ async def test_questions_share_a_part_of_a_core_and_take_turns(monkeypatch: pyte
     assert len(names) < sum(counts) * COST_S * 1000 <= (now - began) * BUSY_MS + 2 * SAVED_MS, (
         "the last one may overdraw"
     )
+
+
+async def test_answers_that_are_kept_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tab chooses what it asks about, and an answer may be as large as a Service."""
+    monkeypatch.setattr(questions, "KEPT_BYTES_MAX", 1000)
+    no_connection: Any = None
+    made = Questions(no_connection, lambda: 1.0, "", no_connection)
+
+    async def timed(question: Question) -> tuple[Answered, float, int]:
+        return Answered(1.0), 0.0, 400
+
+    monkeypatch.setattr(made, "_timed", timed)
+    for number in range(20):
+        made.latest(("trace", str(number)), 1)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert len(made._kept) == 3, "two, and the one that was asked last"

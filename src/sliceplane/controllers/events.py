@@ -164,10 +164,11 @@ class EventCorrelator:
             similar = _Similar()
         similar.at = now
         self._similar.remember(kind, similar)
-        if note.note not in similar.notes and len(similar.notes) >= SIMILAR_MAX:
+        text = cut(note.note, NOTE_BYTES_MAX)
+        if text not in similar.notes and len(similar.notes) >= SIMILAR_MAX:
             return (*kind, _COMBINED), cut(_COMBINED + note.note, NOTE_BYTES_MAX)
-        similar.notes.add(note.note)
-        return (*kind, note.note), cut(note.note, NOTE_BYTES_MAX)
+        similar.notes.add(text)
+        return (*kind, text), text
 
     def _document(self, note: EventNote, text: str, now: float) -> Document:
         meta = note.regarding.metadata

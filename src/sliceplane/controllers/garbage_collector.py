@@ -194,7 +194,7 @@ class GarbageCollector(QueueController):
             return self._release(item, [*waiting, *dangling])
         if unsure:
             return None
-        if waiting and self._graph.has_dependents(uid):
+        if waiting and self._graph.has_dependents(item):
             return self._delete_waiting(item)
         return _job(item, _delete(item, _policy(item)))
 
@@ -207,7 +207,7 @@ class GarbageCollector(QueueController):
 
         If one of those waits for *item* in turn, that is a circle; it is cut by not blocking any owner.
         """
-        circle = any(self._graph.items[uid].foreground for uid in self._graph.dependents(item.uid))
+        circle = any(self._graph.items[uid].foreground for uid in self._graph.dependents(item))
         if not circle or not any(owner.block_owner_deletion for owner in item.owners):
             return _job(item, _delete(item, "Foreground"))
         return _job(item, _unblock(item))
@@ -216,20 +216,22 @@ class GarbageCollector(QueueController):
         """*item* is being deleted: what do its finalizers ask us for?"""
         if item.foreground:
             # Dependents were queued when the deletion was seen, and each one that goes queues its owners.
-            if not self._graph.is_blocked(item.uid):
+            if not self._graph.is_blocked(item):
                 return _job(item, _drop_finalizer(item, FOREGROUND))
             return _job(item, _unblock(item)) if self._graph.is_in_circle(item) else None
         if ORPHAN not in item.finalizers:
             return None
         freed = self._freed.get(item.uid, set())
-        left = [uid for uid in self._graph.dependents(item.uid) if uid not in freed][:ORPHANS_MAX]
+        left = [uid for uid in self._graph.dependents(item) if uid not in freed][:ORPHANS_MAX]
         if not left:
             return _job(item, _drop_finalizer(item, ORPHAN))
         writes = [_drop_owner_uids(self._graph.items[uid], [item.uid]) for uid in left]
         return Job(key=item.uid, writes=tuple(writes), token=_CollectorToken(item.version, freed=tuple(left)))
 
     def _tell_misplaced(self, item: OwnedItem) -> None:
-        known = self._told.get(item.uid, set())
+        known = self._told.pop(item.uid, set()) & {owner.uid for owner in item.owners}
+        if known:
+            self._told[item.uid] = known
         for owner in self._graph.misplaced(item):
             if owner.uid in known:
                 continue

@@ -3,6 +3,7 @@
 An edge is a reference's uid.  What a reference says beside the uid (kind, namespace, name) may be wrong, so all that is
 learned about owners is filed under the whole ``OwnerClaim``: that no Service ``b/web`` with uid U exists says nothing
 about U itself, whose real name and namespace another reference may well give (kubernetes/kubernetes#65200, #88097).
+Nor does a reference with U in another place hold up U's deletion: a namespaced object has no dependents elsewhere.
 
 An owner may be referred to before it is seen, and after it is gone.
 """
@@ -84,11 +85,11 @@ class OwnershipGraph:
             if resource.key in self._resources:
                 self._kinds[resource.api_version, resource.kind] = self._resources[resource.key]
         self.items: dict[str, OwnedItem] = {}
-        #: owner -> dependent -> whether it blocks the owner's deletion
-        self._dependents: dict[str, dict[str, bool]] = {}
-        #: owner -> how many dependents block it; no zeros
-        self._blocking: dict[str, int] = {}
-        #: uid -> claims of which the server said that there is no such object.  A uid does not come back.
+        #: owner's uid -> claim (``None``: it is not judged) -> dependent -> True if it blocks the owner's deletion
+        self._claimed: dict[str, dict[OwnerClaim | None, dict[str, bool]]] = {}
+        #: claim -> number of dependents that block the owner; no zeros
+        self._blocking: dict[OwnerClaim, int] = {}
+        #: uid -> claims without an object, as the server said, while they are made.  A uid does not come back.
         self._gone: dict[str, set[OwnerClaim]] = {}
         #: uids that caches showed going.  A cache may be behind, or a list older than it: a hint, no proof.
         self._ended: set[str] = set()
@@ -115,7 +116,7 @@ class OwnershipGraph:
             self._link(item)
             # dependents that were seen first may have been unsure of it
             concerned = item.owners or item.deleting
-            return (*((uid,) if concerned else ()), *self._dependents.get(uid, ()))
+            return (*((uid,) if concerned else ()), *self.referrers(uid))
         before = (item.owners, item.finalizers, item.deleting)
         if (new.metadata.owner_references or ()) == item.owners:
             item.update(new)
@@ -128,7 +129,7 @@ class OwnershipGraph:
         owners = tuple(owner.uid for owner in item.owners if owner.uid in self.items)
         lost = tuple(owner.uid for owner in before[0] if owner.uid in self.items)
         # deletion or finalizers: dependents see another kind of owner; owners: one may be blocked no more
-        return tuple(dict.fromkeys((uid, *self._dependents.get(uid, ()), *owners, *lost)))
+        return tuple(dict.fromkeys((uid, *self.referrers(uid), *owners, *lost)))
 
     def _remove(self, uid: str) -> tuple[str, ...]:
         item = self.items.pop(uid, None)
@@ -136,7 +137,7 @@ class OwnershipGraph:
             return ()
         self._unlink(item)
         owners = tuple(owner.uid for owner in item.owners if owner.uid in self.items)
-        dependents = self.dependents(uid)
+        dependents = self.referrers(uid)
         if dependents:
             self._ended.add(uid)
         return (*owners, *dependents)
@@ -149,43 +150,63 @@ class OwnershipGraph:
         return dependents
 
     def _link(self, item: OwnedItem) -> None:
-        for uid, blocks in self._edges(item).items():
-            self._dependents.setdefault(uid, {})[item.uid] = blocks
-            if blocks:
-                self._blocking[uid] = self._blocking.get(uid, 0) + 1
+        for (uid, claim), blocks in self._edges(item).items():
+            self._claimed.setdefault(uid, {}).setdefault(claim, {})[item.uid] = blocks
+            if blocks and claim is not None:
+                self._blocking[claim] = self._blocking.get(claim, 0) + 1
 
     def _unlink(self, item: OwnedItem) -> None:
-        for uid, blocks in self._edges(item).items():
-            dependents = self._dependents[uid]
+        for (uid, claim), blocks in self._edges(item).items():
+            claims = self._claimed[uid]
+            dependents = claims[claim]
             del dependents[item.uid]
             if not dependents:
-                del self._dependents[uid]
-                self._gone.pop(uid, None)
+                del claims[claim]
+                self._forget_gone(uid, claim)
+            if not claims:
+                del self._claimed[uid]
                 self._ended.discard(uid)
-            if blocks:
-                self._blocking[uid] -= 1
-                if not self._blocking[uid]:
-                    del self._blocking[uid]
+            if blocks and claim is not None:
+                self._blocking[claim] -= 1
+                if not self._blocking[claim]:
+                    del self._blocking[claim]
 
-    def _edges(self, item: OwnedItem) -> dict[str, bool]:
-        """Owner uid -> whether the item blocks it.  What will not be collected by its means cannot be waited for."""
-        edges: dict[str, bool] = {}
+    def _forget_gone(self, uid: str, claim: OwnerClaim | None) -> None:
+        gone = self._gone.get(uid)
+        if gone is not None and claim is not None:
+            gone.discard(claim)
+            if not gone:
+                del self._gone[uid]
+
+    def _edges(self, item: OwnedItem) -> dict[tuple[str, OwnerClaim | None], bool]:
+        """Returns owner and claim -> True if the item blocks the owner.  What is not judged is not collected by the
+        item's means, and cannot be waited for."""
+        edges: dict[tuple[str, OwnerClaim | None], bool] = {}
         for owner in item.owners:
-            blocks = bool(owner.block_owner_deletion) and self.claim(item, owner) is not None
-            edges[owner.uid] = edges.get(owner.uid, False) or blocks
+            claim = self.claim(item, owner)
+            edge = (owner.uid, claim)
+            edges[edge] = edges.get(edge, False) or (bool(owner.block_owner_deletion) and claim is not None)
         return edges
 
     # -- questions --------------------------------------------------------------------------------------
 
-    def dependents(self, uid: str) -> tuple[str, ...]:
-        return tuple(self._dependents.get(uid, ()))
+    def referrers(self, uid: str) -> tuple[str, ...]:
+        """The objects that name *uid* as an owner, rightly or wrongly."""
+        claims = self._claimed.get(uid, {})
+        return tuple(dict.fromkeys(dependent for dependents in claims.values() for dependent in dependents))
 
-    def has_dependents(self, uid: str) -> bool:
-        return uid in self._dependents
+    def dependents(self, item: OwnedItem) -> tuple[str, ...]:
+        """The objects that *item* owns, by references that it is judged by or that are of a version not known here."""
+        claims = self._claimed.get(item.uid, {})
+        unjudged = (uid for uid in claims.get(None, ()) if item.namespace in ("", self.items[uid].namespace))
+        return tuple(dict.fromkeys((*claims.get(item.claim, ()), *unjudged)))
 
-    def is_blocked(self, uid: str) -> bool:
-        """A dependent wants to go before *uid*."""
-        return uid in self._blocking
+    def has_dependents(self, item: OwnedItem) -> bool:
+        return bool(self.dependents(item))
+
+    def is_blocked(self, item: OwnedItem) -> bool:
+        """Returns True if a dependent of *item* is to go before it."""
+        return item.claim in self._blocking
 
     def is_in_circle(self, item: OwnedItem) -> bool:
         """*item* waits for its dependents, and one of them, by way of others maybe, waits for *item*.
@@ -197,7 +218,8 @@ class OwnershipGraph:
         while walk:
             each = walk.pop()
             for owner in each.owners:
-                above = self.items.get(owner.uid)
+                claim = self.claim(each, owner)
+                above = None if claim is None else self.find(claim)
                 if above is None or not owner.block_owner_deletion or not above.foreground:
                     continue
                 if above is item:
@@ -219,14 +241,10 @@ class OwnershipGraph:
 
     def claimants(self, claim: OwnerClaim) -> tuple[str, ...]:
         """The dependents that make *claim*, in the order in which they came."""
-        return tuple(uid for uid in self._dependents.get(claim.uid, ()) if self._claims(uid, claim))
+        return tuple(self._claimed.get(claim.uid, {}).get(claim, ()))
 
     def is_claimed(self, claim: OwnerClaim) -> bool:
-        return any(self._claims(uid, claim) for uid in self._dependents.get(claim.uid, ()))
-
-    def _claims(self, uid: str, claim: OwnerClaim) -> bool:
-        item = self.items[uid]
-        return any(owner.uid == claim.uid and self.claim(item, owner) == claim for owner in item.owners)
+        return claim in self._claimed.get(claim.uid, ())
 
     def resource(self, claim: OwnerClaim) -> Resource:
         return self._resources[claim.resource]
@@ -271,14 +289,16 @@ class OwnershipGraph:
         return tuple(wrong)
 
     def check(self) -> None:
-        expected: dict[str, dict[str, bool]] = {}
+        expected: dict[str, dict[OwnerClaim | None, dict[str, bool]]] = {}
         for uid, item in self.items.items():
             assert item.uid == uid, f"{item.uid} filed under {uid}"
-            for owner, blocks in self._edges(item).items():
-                expected.setdefault(owner, {})[uid] = blocks
-        assert self._dependents == expected, "edges differ"
-        blocking = {owner: sum(claims.values()) for owner, claims in expected.items() if any(claims.values())}
+            for (owner, claim), blocks in self._edges(item).items():
+                expected.setdefault(owner, {}).setdefault(claim, {})[uid] = blocks
+        assert self._claimed == expected, "edges differ"
+        claims = {claim: made for claims in expected.values() for claim, made in claims.items() if claim is not None}
+        blocking = {claim: sum(made.values()) for claim, made in claims.items() if any(made.values())}
         assert self._blocking == blocking, f"blocking is {self._blocking}, not {blocking}"
-        remembered = {*self._gone, *self._ended}
-        assert remembered <= set(expected), f"remembers {remembered - set(expected)} for no dependent"
+        gone = {claim for claims in self._gone.values() for claim in claims}
+        assert gone <= set(claims), f"remembers {gone - set(claims)}, which nothing claims"
+        assert self._ended <= set(expected), f"remembers {self._ended - set(expected)} for no dependent"
         assert not self._ended & set(self.items), f"{self._ended & set(self.items)} have ended and are there"

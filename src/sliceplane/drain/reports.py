@@ -34,9 +34,16 @@ _PAUSE_S: Final = 0.005
 MEMORY_S: Final = 0.5
 #: consumers that are remembered; the one that told longest ago goes first
 CONSUMERS_MAX: Final = 20_000
+#: bytes that their reports count for together; beyond it the oldest go, too
+REPORTS_BYTES_MAX: Final = 64 * 1024 * 1024
 BODY_BYTES_MAX: Final = 64 * 1024
 #: questions that count at a time
 QUESTIONS_MAX: Final = 1_000
+#: versions that one of them names: a barrier asks for each resource and reading once
+PLACES_MAX: Final = 64
+#: what a report takes in memory, for each byte of its body and besides
+_BYTES_EACH: Final = 4
+_BYTES_BESIDE: Final = 1024
 
 
 class Versions(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -108,6 +115,7 @@ def question(goal: Mapping[Place, int], after: int) -> Write:
 class _Told(NamedTuple):
     number: int
     report: ProgressReport
+    size_bytes: int
 
 
 class _Open(NamedTuple):
@@ -122,18 +130,27 @@ class Reports:
         self._number = number
         #: by key of the Lease, the newest last
         self._told: OrderedDict[str, _Told] = OrderedDict()
+        self._bytes = 0
         self._questions: list[_Open] = []
         self._places: dict[Place, int] = {}
 
     def __len__(self) -> int:
         return len(self._told)
 
-    def on_report(self, name: str, report: ProgressReport) -> None:
+    def on_report(self, name: str, report: ProgressReport, body_bytes: int = 0) -> None:
+        """*body_bytes*: the size of the request that brought it."""
         self._number += 1
-        self._told[name] = _Told(self._number, report)
-        self._told.move_to_end(name)
-        if len(self._told) > CONSUMERS_MAX:
-            self._told.popitem(last=False)
+        told = _Told(self._number, report, _BYTES_BESIDE + _BYTES_EACH * body_bytes)
+        before = self._told.pop(name, None)
+        self._bytes += told.size_bytes - (before.size_bytes if before is not None else 0)
+        self._told[name] = told
+        while len(self._told) > CONSUMERS_MAX or self._bytes > REPORTS_BYTES_MAX:
+            _, oldest = self._told.popitem(last=False)
+            self._bytes -= oldest.size_bytes
+
+    def check(self) -> None:
+        held = sum(told.size_bytes for told in self._told.values())
+        assert self._bytes == held <= REPORTS_BYTES_MAX, f"{self._bytes} are counted, {held} are held"
 
     def on_question(self, asked: BarrierQuestion, now: float) -> None:
         """It counts for as long as it is held, and a little longer: the next one is on its way."""

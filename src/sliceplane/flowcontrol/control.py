@@ -18,6 +18,8 @@ from sliceplane.kit.metrics import Metrics
 _PREFIX = "apiserver_flowcontrol_"
 #: users whose schemas are remembered; all are forgotten beyond it
 USERS_MAX = 4096
+#: characters of the name and groups of one that is remembered; others are matched anew for each request
+USER_CHARACTERS_MAX = 1024
 _ACCOUNT = "system:serviceaccount:"
 _EVERYTHING = (ResourceRule(),), (PathRule(),)
 
@@ -117,9 +119,11 @@ class Classifier:
         user = (name, groups)
         candidates = self._users.get(user)
         if candidates is None:
-            if len(self._users) >= USERS_MAX:
-                self._users.clear()
-            candidates = self._users[user] = self._of_user(name, groups)
+            candidates = self._of_user(name, groups)
+            if len(name) + sum(map(len, groups)) <= USER_CHARACTERS_MAX and len(groups) <= USER_CHARACTERS_MAX:
+                if len(self._users) >= USERS_MAX:
+                    self._users.clear()
+                self._users[user] = candidates
         for flow, always in candidates:
             if always or matches(flow.schema, asked):
                 break

@@ -35,12 +35,13 @@ __all__ = ["Passed", "SortedDict", "remembered"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: characters of one argument; qualified names have 317 at most
+#: characters of one argument, a byte each; qualified names have 317 at most
 TEXT_MAX: Final = 512
 
 
-def remembered(most: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Remember at most *most* answers of a pure function of a text, those to long texts not at all.
+def remembered(most: int, text_max: int = TEXT_MAX) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Remember at most *most* answers of a pure function of a text, those to texts beyond *text_max* characters or
+    ASCII (which take four times the memory) not at all.
 
     A cache bounded by its number of entries is not bounded if strangers choose the entries: a few thousand labels of
     3 MiB each are more than a machine has.  So texts longer than a name can be are worked out anew each time.
@@ -52,7 +53,7 @@ def remembered(most: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
         quick = cast("Callable[..., R]", lru_cache(most)(function))
 
         def answer(text: str, **keywords: Any) -> R:
-            return quick(text, **keywords) if len(text) <= TEXT_MAX else slow(text, **keywords)
+            return quick(text, **keywords) if len(text) <= text_max and text.isascii() else slow(text, **keywords)
 
         return cast("Callable[P, R]", wraps(function)(answer))
 

@@ -11,6 +11,7 @@ the size in memory, not the size on the wire, so that the sum of all amounts bou
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 #: ``vital``: keeps the cluster alive, may use the last tenth; ``exempt``: an administrator, may use all that is left
@@ -61,6 +62,14 @@ class Shares:
         else:
             del self._held[account]
         self.total -= amount
+
+    def give_all(self, account: str) -> None:
+        """Returns all that *account* has; idempotent."""
+        self.total -= self._held.pop(account, 0)
+
+    def __iter__(self) -> Iterator[str]:
+        """The accounts that have something."""
+        return iter(tuple(self._held))
 
     def held_by(self, account: str) -> int:
         return self._held.get(account, 0)

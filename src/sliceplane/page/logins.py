@@ -1,65 +1,100 @@
-"""Who is logged in at the page of a server: sessions in memory, each for a time, and no more than so many.
+"""Logins at the page of a server: sessions in memory, bounded in number and time, shared by account.
 
 A *login* is named by a secret that only its browser has, or by the certificate that the browser shows; of a secret the
-digest is kept.  It ends when it was idle for half an hour, eight hours after it began, or by a word.  What it may see
-is asked of the server each time; ``rights`` is the answer of the last time.
+digest is kept.  It ends after half an hour without a request or a tab, eight hours after it began, or on request.  The
+owner asks the server anew what a login may see; ``rights`` is the last answer.
+
+A login without room takes that of another: of a lower standing, then one without tabs, then one of an account that has
+several.  So no account can shut out one of a higher standing, or others of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sliceplane.kit.shares import Shares, Standing
+
 LOGINS_MAX: Final = 16
+#: logins of one account, however many are free
+LOGINS_EACH_MAX: Final = 4
 IDLE_S: Final = 1800.0
 LAST_S: Final = 8 * 3600.0
+
+_RANKS: Final[dict[Standing, int]] = {"ordinary": 0, "vital": 1, "exempt": 2}
 
 
 @dataclass(slots=True, eq=False)
 class Login:
-    """Changed by ``Logins`` and by its owner.  ``token`` or ``certificate`` is what its requests show."""
+    """Changed by ``Logins`` and by its owner.  Its requests show ``token`` or ``certificate``."""
 
     key: Hashable
     user: Any
+    account: str
     namespace: str
     began: float
+    standing: Standing = "ordinary"
     token: str = ""
     certificate: Any = None
     seen: float = 0.0
     rights: Hashable = None
-    #: streams that are open: such a login is not idle
+    #: open streams: a login with one is not idle
     tabs: int = 0
-    #: what was made for it; its owner's
+    #: the owner's model of the cluster for this login
     viewer: Any = None
 
 
 class Logins:
-    """One caller at a time; *now* in seconds on a clock of the caller's."""
+    """One caller at a time.  *now*: seconds of a clock that is never set."""
 
     def __init__(self) -> None:
         self._by_key: dict[Hashable, Login] = {}
+        self.shares = Shares(LOGINS_MAX)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Login]:
         return iter(tuple(self._by_key.values()))
 
-    def admit(self, login: Login, now: float) -> Login | None:
-        """*login* is there from now on.  Returns the one that has to go for it, which is the one unused for longest.
+    def admit(self, login: Login, now: float) -> tuple[Login, ...]:
+        """Adds *login*.  Returns the logins that ended for it.
 
-        Raises ``OverflowError`` where all have open tabs."""
-        gone = None
-        if len(self._by_key) >= LOGINS_MAX:
-            unused = [other for other in self._by_key.values() if not other.tabs]
-            if not unused:
+        Raises ``OverflowError`` if all others have tabs and are of accounts that have no more and are no less."""
+        ended = []
+        while not self._take(login):
+            victim = self._find_victim(login)
+            if victim is None:
                 raise OverflowError(f"{LOGINS_MAX} logins have open tabs, and that is the most")
-            gone = min(unused, key=lambda other: other.seen)
-            self.end(gone)
+            self.end(victim)
+            ended.append(victim)
         login.seen = now
         self._by_key[login.key] = login
-        return gone
+        return tuple(ended)
+
+    def _take(self, login: Login) -> bool:
+        # Exempt accounts have no bound in ``Shares``; here each account has one.
+        if self.shares.held_by(login.account) >= LOGINS_EACH_MAX:
+            return False
+        return self.shares.take(login.account, 1, login.standing)
+
+    def _find_victim(self, login: Login) -> Login | None:
+        own = [other for other in self if other.account == login.account]
+        if len(own) >= LOGINS_EACH_MAX:
+            return min(own, key=lambda other: (other.tabs > 0, other.seen))
+        held, rank = self.shares.held_by, _RANKS[login.standing]
+
+        def yields(other: Login) -> bool:
+            if other.account == login.account or _RANKS[other.standing] < rank:
+                return True
+            return _RANKS[other.standing] == rank and (not other.tabs or held(other.account) > 1)
+
+        def order(other: Login) -> tuple[int, bool, bool, int, float]:
+            is_other = other.account != login.account
+            return (_RANKS[other.standing], other.tabs > 0, is_other, -held(other.account), other.seen)
+
+        return min(filter(yields, self), key=order, default=None)
 
     def find(self, key: Hashable, now: float) -> Login | None:
-        """The login of that name, which is used *now*."""
+        """Returns the login of that name and notes its use."""
         login = self._by_key.get(key)
         if login is None or self.is_over(login, now):
             return None
@@ -74,3 +109,8 @@ class Logins:
         """Idempotent."""
         if self._by_key.get(login.key) is login:
             del self._by_key[login.key]
+            self.shares.give(login.account)
+
+    def check(self) -> None:
+        self.shares.check()
+        assert self.shares.total == len(self._by_key) <= LOGINS_MAX, f"{len(self._by_key)} logins"

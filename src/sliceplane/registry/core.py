@@ -14,7 +14,7 @@ from typing import Protocol
 
 from sliceplane.api.errors import StatusError, not_found
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import ClusterRoles, IPAddresses, Resource, Services
+from sliceplane.api.scheme import ClusterRoles, IPAddresses, Resource, Roles, Services
 from sliceplane.kit.ip import canonical as canonical_address
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.times import format_time
@@ -23,7 +23,7 @@ from sliceplane.registry.admission.quotas import QuotaIndex
 from sliceplane.registry.admission.services import ServiceLedgers
 from sliceplane.registry.authorization.aggregation import Aggregation, Gatherers
 from sliceplane.registry.authorization.index import PolicyIndex
-from sliceplane.registry.authorization.rules import PolicyRule, document_of_rule
+from sliceplane.registry.authorization.rules import PolicyRule, decode_role, document_of_rule
 from sliceplane.registry.authorization.standing import Standing
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.documents import canonical, document_of, make_record
@@ -31,6 +31,8 @@ from sliceplane.registry.expiry import Expiry
 from sliceplane.registry.types import NoTokens, Target, TokenService
 from sliceplane.store.mvcc import Store
 from sliceplane.store.types import Key, Record, restamp
+
+_ROLES = frozenset((Roles.storage_key, ClusterRoles.storage_key))
 
 
 class Follower(Protocol):
@@ -100,7 +102,7 @@ class Core:
             self.services.on_removed(key)
         for key in changed:
             record = self.store.latest(key)
-            self._tell(key, None if record is None else document_of(record))
+            self._tell(key, None if record is None else _followed(record))
         for key in services:
             self.addresses.suspects.update(self.services.addresses(key))
 
@@ -235,6 +237,11 @@ class Core:
             "labels": {FAMILY_LABEL: family_of(name), MANAGED_BY_LABEL: ALLOCATOR},
         }
         self.put(IPAddresses, {"metadata": head, "spec": {"parentRef": parent}})
+
+
+def _followed(record: Record) -> Document:
+    """The document of *record* as followers read it."""
+    return decode_role(record.body) if record.key.resource in _ROLES else document_of(record)
 
 
 def _with_rules(role: Document, rules: tuple[PolicyRule, ...]) -> Document:

@@ -101,9 +101,9 @@ def complaints(err: str) -> list[str]:
 
 
 @contextmanager
-def serving(periods: Periods) -> Iterator[Server]:
-    """A server of its own that keeps nothing, and waits otherwise than production's."""
-    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0), periods=periods)
+def serving(periods: Periods | None = None, **config: Any) -> Iterator[Server]:
+    """A server of its own that keeps nothing, and waits or is configured otherwise than production's."""
+    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0, **config), periods=periods)
     try:
         yield Server(plane)
     finally:

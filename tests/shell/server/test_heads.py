@@ -8,6 +8,7 @@ import socket
 import ssl
 import weakref
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ from sliceplane.shell.server.config import Periods
 from sliceplane.shell.server.connections import connection as connection_module
 from sliceplane.shell.server.connections.connection import KNOWN_HEAD, UNKNOWN_HEAD, HttpConnection
 from sliceplane.shell.server.connections.newcomers import ConnectionTiming
+from sliceplane.shell.server.requests.limits import Limits
 from sliceplane.shell.server.requests.request import _joined
 
 REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -240,3 +242,46 @@ def test_a_client_that_takes_no_answers_is_cut_off() -> None:
                 while True:
                     tls.sendall(head(last=False).replace(b"/livez", b"/readyz?verbose"))
             until(lambda: server.plane.listener.connections, lambda open_now: open_now < before)
+
+
+def test_the_head_of_an_answered_request_is_let_go(server: Server) -> None:
+    """Thirty thousand idle connections held a megabyte each."""
+    large = head(*(b"X-%d: " % number + b"y" * 1000 for number in range(900)), last=False)
+    with dial(server, certificate=True) as tls:
+        tls.sendall(large)
+        assert tls.recv(65536).startswith(b"HTTP/1.1 200 ")
+        (connection,) = [known for known in gc.get_objects() if type(known) is HttpConnection and known.cycle]
+        until(lambda: connection.scope, lambda scope: scope == {})
+        assert connection.headers == []
+        assert connection.cycle.scope == {}
+        tls.sendall(head())
+        assert read_all(tls).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("where", ["headers", "selector"])
+def test_what_watches_keep_of_their_requests_is_shared_by_account(where: str) -> None:
+    """A watch was one of so many, whatever its head had."""
+    path = b"/api/v1/namespaces?watch=1"
+    fields = [b"X-%d: " % number + b"y" * 1000 for number in range(900)] if where == "headers" else []
+    if where == "selector":
+        path += b"&labelSelector=" + b",".join(b"!k%d" % number for number in range(6000))
+    sent = head(*fields, last=False).replace(b"/livez", path)
+    limits = Limits(watch_bytes_max=3_000_000)
+    with serving(limits=limits) as server, ExitStack() as stack:
+        answers = []
+        for _ in range(4):
+            tls = stack.enter_context(dial(server, certificate=True))
+            tls.sendall(sent)
+            answers.append(tls.recv(12))
+        assert answers[0] == b"HTTP/1.1 200"
+        assert answers[-1] == b"HTTP/1.1 429"
+        held = held_watch_bytes(server)
+        assert 1_500_000 < held <= 3_000_000
+        stack.close()
+        until(lambda: held_watch_bytes(server), (0).__eq__)
+
+
+def held_watch_bytes(server: Server) -> int:
+    lines = server.get("/metrics").body.decode().splitlines()
+    name = 'sliceplane_shared_held{what="watch-bytes"} '
+    return int(float(next(line for line in lines if line.startswith(name)).removeprefix(name)))

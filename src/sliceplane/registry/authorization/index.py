@@ -37,10 +37,16 @@ ABSENT_ROLES_MAX = 8
 
 
 class _Subject(msgspec.Struct, frozen=True):
-    """``identity`` is ``u:NAME`` or ``g:NAME``; ``shown`` is how reasons name it."""
+    """``identity`` is ``u:NAME`` or ``g:NAME``."""
 
     identity: str
-    shown: str
+    kind: str
+    name: str
+
+    @property
+    def shown(self) -> str:
+        """The subject as reasons name it."""
+        return f"{self.kind} {quote(self.name)}"
 
 
 class _Binding(msgspec.Struct, frozen=True):
@@ -64,12 +70,18 @@ Rights = tuple[tuple[str, tuple[PolicyRule, ...]], ...]
 
 @dataclass(slots=True)
 class _Place:
-    """What one subject has in one namespace.  Owned by ``PolicyIndex``."""
+    """What one subject has in one namespace.  Owned by ``PolicyIndex``.
+
+    ``shared``: the subjects of a binding that have nothing else have one place together, which is not changed."""
 
     #: the names of the bindings that lead to a role, sorted
     bindings: dict[Key, list[str]] = field(default_factory=dict)
     #: (first of these names, role), sorted
     roles: list[tuple[str, Key]] = field(default_factory=list)
+    shared: bool = field(default=False, compare=False)
+
+    def copy(self) -> _Place:
+        return _Place({role: list(names) for role, names in self.bindings.items()}, list(self.roles))
 
     def add(self, role: Key, name: str) -> None:
         names = self.bindings.setdefault(role, [])
@@ -141,8 +153,15 @@ class PolicyIndex:
         self._unbind(key, kept=subjects if old is not None and old.role == role else {})
         self._bindings[key] = _Binding(key, role, subjects)
         self._led_by.setdefault(role, {})[key] = None
+        alone = _Place({role: [key.name]}, [(key.name, role)], shared=True)
+        places = self._places
         for identity in subjects:
-            self._places.setdefault((key.namespace, identity), _Place()).add(role, key.name)
+            at = (key.namespace, identity)
+            place = places.setdefault(at, alone)
+            if place is not alone:
+                if place.shared:
+                    place = places[at] = place.copy()
+                place.add(role, key.name)
 
     def on_removed(self, key: Key) -> None:
         if key.resource not in RESOURCES:
@@ -162,8 +181,9 @@ class PolicyIndex:
             del self._led_by[old.role]
         for identity in old.subjects:
             place = self._places[key.namespace, identity]
-            place.discard(old.role, key.name)
-            if not place.roles:
+            if not place.shared:
+                place.discard(old.role, key.name)
+            if place.shared or not place.roles:
                 del self._places[key.namespace, identity]
         self._standing.doubt(identity for identity in old.subjects if identity not in (kept or {}))
 
@@ -286,10 +306,10 @@ def _subject(subject: Document, namespace: str) -> _Subject:
     name = subject.get("name", "")
     if kind == "ServiceAccount":
         home = subject.get("namespace") or namespace
-        return _Subject(f"u:system:serviceaccount:{home}:{name}", f"ServiceAccount {quote(f'{name}/{home}')}")
+        return _Subject(f"u:system:serviceaccount:{home}:{name}", kind, f"{name}/{home}")
     if subject.get("apiGroup", RBAC_GROUP) != RBAC_GROUP or kind not in ("User", "Group"):
-        return _Subject("", "")
-    return _Subject(f"{kind[0].lower()}:{name}", f"{kind} {quote(name)}")
+        return _Subject("", "", "")
+    return _Subject(f"{kind[0].lower()}:{name}", kind, name)
 
 
 #: nothing in the message is markup, should it ever be shown as such

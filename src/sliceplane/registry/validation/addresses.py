@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Any
+from typing import Any, Final
 
 from sliceplane.api.errors import FieldError, invalid_value, not_supported, required, show
 from sliceplane.api.service_rules import PROTOCOLS, is_port
@@ -32,7 +32,12 @@ _MULTICAST_LOCAL_V4 = ipaddress.IPv4Network("224.0.0.0/24")
 _MULTICAST_LOCAL_V6 = ipaddress.IPv6Network("ff02::/16")
 
 
-@remembered(65536)
+#: addresses whose form is remembered, and the characters of the longest one, of IPv6 with an IPv4 part
+PLAIN_MAX: Final = 65536
+_ADDRESS_CHARACTERS_MAX: Final = 45
+
+
+@remembered(PLAIN_MAX, _ADDRESS_CHARACTERS_MAX)
 def plain_version(text: str) -> int:
     """4 or 6 for an address in canonical form that any endpoint may have: there is nothing to say of it by any of the
     functions below; 0 for all else."""

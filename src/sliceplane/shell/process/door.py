@@ -9,12 +9,14 @@ So a connection is one question and one answer, and everything about it is bound
 * all ports of a process together have at most ``CONNECTIONS_MAX`` connections, and an eighth of its descriptors.  One
   more takes the place of the oldest that has asked nothing yet: who asks at once is answered, however many are silent.
 
-The HTTP is aiohttp's; this is a protocol around its protocol.
+The HTTP is aiohttp's; this is a protocol around its protocol.  A request whose framing is ambiguous gets 400, and none
+that a client sends wrongly is logged: a stranger could fill the log with them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from typing import TYPE_CHECKING, cast
 
@@ -141,6 +143,31 @@ class _Guarded(asyncio.Protocol):
         self._door.leave(self)
 
 
+def is_ambiguous(request: web.BaseRequest) -> bool:
+    """Returns True if readers could differ on where the request ends (RFC 9112 6.1), beyond what aiohttp refuses."""
+    encodings = [value.lower() for value in request.headers.getall("Transfer-Encoding", ())]
+    if encodings and (encodings != ["chunked"] or request.version != (1, 1)):
+        return True
+    return request.version not in ((1, 0), (1, 1))
+
+
+class _ServerFaults(logging.Filter):
+    """Drops records about requests that a client sent wrongly."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        from aiohttp.http_exceptions import HttpProcessingError
+
+        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+def http_logger() -> logging.Logger:
+    """The logger of aiohttp's servers: faults of ours only."""
+    logger = logging.getLogger("aiohttp.server.faults")
+    if not logger.filters:
+        logger.addFilter(_ServerFaults())
+    return logger
+
+
 class GuardedPort:
     """Some listening sockets that *answer* serves.  ``close`` ends it and its connections."""
 
@@ -150,11 +177,11 @@ class GuardedPort:
         async def once(request: web.BaseRequest) -> web.Response:
             if request.transport is not None:
                 cast(_Guarded, request.transport.get_protocol()).on_asked()
-            response = await answer(request)
+            response = web.Response(status=400) if is_ambiguous(request) else await answer(request)
             response.force_close()
             return response
 
-        self._server: web.Server = web.Server(once, access_log=None, lingering_time=0)
+        self._server: web.Server = web.Server(once, access_log=None, lingering_time=0, logger=http_logger())
         self._guard = guard
         self._listening: list[asyncio.Server] = []
 

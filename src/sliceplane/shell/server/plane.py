@@ -325,6 +325,7 @@ class ServerPlane:
             steps=steps,
             clock=self.clock,
         )
+        self._cleanup.callback(services.watches.backlogs.close)
         app = ApiServer(services)
         # Names and order are those that monitoring of Kubernetes knows.
         self.health.add("log", lambda: "")
@@ -337,6 +338,7 @@ class ServerPlane:
         for metrics in (
             *(app.in_flight.metrics, self.heavy.metrics, self.committer.metrics, self.hub.metrics, log.metrics),
             *(revocation.metrics, self.registry.metrics, self.health.metrics, self.reports.metrics),
+            services.watches.backlogs.metrics,
             store_metrics(self.store, self.data_dir.database),
         ):
             self.metrics.include(metrics.families)

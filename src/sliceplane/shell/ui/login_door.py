@@ -19,15 +19,19 @@ import json
 import secrets
 import ssl
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
 from sliceplane.api.errors import StatusError
+from sliceplane.kit.metrics import Metrics
+from sliceplane.kit.names import check_dns_label
+from sliceplane.kit.shares import Shares, Standing
 from sliceplane.page.feed import line
 from sliceplane.page.logins import LAST_S, Login, Logins
-from sliceplane.registry.types import User
+from sliceplane.registry.types import MASTERS, Attributes, User
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.server.connections.listener import App
 from sliceplane.shell.server.plane import ServerPlane
@@ -53,6 +57,12 @@ COOKIE: Final = "__Host-sliceplane-ui"
 #: how often it is asked whether logins still count
 PERIOD_S: Final = 10.0
 BODY_MAX: Final = 32 * 1024
+#: streams of all logins, and of one account
+STREAMS_MAX: Final = 256
+STREAMS_EACH_MAX: Final = 64
+#: questions (trace, what-if) that are being answered, of all logins and of one account
+QUESTIONS_MAX: Final = 12
+QUESTIONS_EACH_MAX: Final = 3
 SERVICE_ACCOUNT: Final = "system:serviceaccount:"
 
 _log = get_logger("page")
@@ -68,6 +78,26 @@ class LoginDoor:
         self._what_if = what_if
         self._static = StaticFiles()
         self._logins = Logins()
+        #: by account, however many logins it has
+        self._streams = Shares(STREAMS_MAX, most_each=STREAMS_EACH_MAX)
+        self._questions = Shares(QUESTIONS_MAX, most_each=QUESTIONS_EACH_MAX)
+        self._metrics = Metrics()
+        shared = {"logins": self._logins.shares, "streams": self._streams, "questions": self._questions}
+        self._metrics.computed(
+            "gauge",
+            "sliceplane_page_shared_held",
+            "Logins, streams and questions of the page now.",
+            lambda: [((what,), shares.total) for what, shares in shared.items()],
+            "what",
+        )
+        self._metrics.computed(
+            "counter",
+            "sliceplane_page_shared_refused_total",
+            "Logins that took the room of another or got none, and streams and questions that were refused, since "
+            "accounts share them.",
+            lambda: [((what,), shares.refused) for what, shares in shared.items()],
+            "what",
+        )
         #: what the page's own requests of a certificate's login show -> the certificate
         self._shown: dict[str, Certificate] = {}
         self._rooms = _Rooms()
@@ -77,6 +107,7 @@ class LoginDoor:
     # As a service
 
     async def start(self, context: ServiceContext) -> None:
+        context.add_samples(self._metrics.families)
         self._looking = asyncio.create_task(self._look())
 
     async def drain(self) -> None: ...
@@ -153,14 +184,26 @@ class LoginDoor:
         return await self._ask(login, path, query)
 
     async def _ask(self, login: Login, path: str, query: dict[str, str]) -> PageAnswer | _OpenTab:
-        shown = await self._viewer(login)
-        if path != "v1/stream":
-            return await self._rooms.run(shown.answer(path, query))
-        tab = await self._rooms.run(_opened(shown, query))
-        if isinstance(tab, PageAnswer):
-            return tab
-        login.tabs += 1
-        return _OpenTab(login, tab)
+        """Raises ``StatusError`` and ``Unreachable``."""
+        streams = path == "v1/stream"
+        shares = self._streams if streams else self._questions
+        if not shares.take(login.account, 1, login.standing):
+            what = "streams are open" if streams else "questions are being answered"
+            return text(503, f"too many {what} for {login.account}: try again later")
+        answer: PageAnswer | _OpenTab | None = None
+        try:
+            shown = await self._viewer(login)
+            if streams:
+                tab = await self._rooms.run(_opened(shown, query))
+                answer = tab if isinstance(tab, PageAnswer) else _OpenTab(login, tab)
+            else:
+                answer = await self._rooms.run(shown.answer(path, query))
+        finally:
+            if not isinstance(answer, _OpenTab):
+                shares.give(login.account)
+        if isinstance(answer, _OpenTab):
+            login.tabs += 1
+        return answer
 
     # Logins
 
@@ -171,13 +214,14 @@ class LoginDoor:
             token, namespace = form["token"].strip(), form.get("namespace", "").strip()
         except (ValueError, TypeError, KeyError, AttributeError):
             return text(400, 'the body is {"token": "...", "namespace": "..."}')
-        now = self.plane.clock()
-        user = self.plane.registry.authenticate(token, now) if token else None
+        if namespace and (problems := check_dns_label(namespace)):
+            return text(400, f"namespace {problems[0]}")
+        user = self.plane.registry.authenticate(token, self.plane.clock()) if token else None
         if user is None:
             return text(401, "this token is not known here, or its time is over")
         secret = secrets.token_urlsafe(32)
-        login = Login(_digest(secret), user, namespace or _own_namespace(user), now, token=token)
-        refusal = self._admit(login, now)
+        login = self._new_login(_digest(secret), user, namespace or _own_namespace(user), token=token)
+        refusal = self._admit(login)
         if refusal is not None:
             return refusal
         _log.info("logged in at the page", user=user.name)
@@ -185,7 +229,7 @@ class LoginDoor:
         return PageAnswer(204, b"", {"Set-Cookie": f"{COOKIE}={secret}; {attributes}", **NO_STORE})
 
     def _log_out(self, headers: dict[bytes, bytes]) -> PageAnswer:
-        login = self._logins.find(_digest(_cookie(headers)), self.plane.clock())
+        login = self._logins.find(_digest(_cookie(headers)), time.monotonic())
         if login is not None:
             self._end(login, "you have logged out")
         gone = f"{COOKIE}=; Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age=0"
@@ -193,43 +237,63 @@ class LoginDoor:
 
     def _login_of(self, scope: Scope, headers: dict[bytes, bytes]) -> Login | PageAnswer:
         """Whose request it is, asked anew."""
-        now = self.plane.clock()
+        now = time.monotonic()
         certificate: Certificate | None = scope["state"]["certificate"]
-        if certificate is not None and certificate.counts(now):
-            key: Hashable = certificate
-            login = self._logins.find(key, now)
+        if certificate is not None and certificate.counts(self.plane.clock()):
+            login = self._logins.find(certificate, now)
             if login is None:
-                user = certificate.user
-                login = Login(key, user, "default", now, certificate=certificate)
-                refusal = self._admit(login, now)
+                login = self._new_login(certificate, certificate.user, "default", certificate=certificate)
+                refusal = self._admit(login)
                 if refusal is not None:
                     return refusal
         else:
             login = self._logins.find(_digest(_cookie(headers)), now)
             if login is None:
                 return text(401, "log in")
-        why = self._review(login, now)
+        why = self._review(login)
         return login if not why else text(401, why)
 
-    def _admit(self, login: Login, now: float) -> PageAnswer | None:
+    def _new_login(
+        self, key: Hashable, user: User, namespace: str, *, token: str = "", certificate: Certificate | None = None
+    ) -> Login:
+        return Login(
+            key,
+            user,
+            user.name,
+            namespace,
+            time.monotonic(),
+            standing=self._standing(user),
+            token=token,
+            certificate=certificate,
+        )
+
+    def _standing(self, user: User) -> Standing:
+        """Administrators come before accounts that read the whole cluster, and these before all others."""
+        decide = self.plane.registry.decide
+        if MASTERS in user.groups or decide(user, Attributes(verb="*", group="*", resource="*")).allowed:
+            return "exempt"
+        return "vital" if decide(user, Attributes(verb="list", resource="services")).allowed else "ordinary"
+
+    def _admit(self, login: Login) -> PageAnswer | None:
         try:
-            gone = self._logins.admit(login, now)
+            ended = self._logins.admit(login, time.monotonic())
         except OverflowError as error:
             return text(503, str(error))
-        if gone is not None:
-            self._drop(gone, {"type": "ended", "says": "another login needed the room"})
+        for other in ended:
+            self._drop(other, {"type": "ended", "says": "another login needed the room"})
         login.rights = self.plane.registry.rights(login.user)
         return None
 
-    def _review(self, login: Login, now: float) -> str:
+    def _review(self, login: Login) -> str:
         """Why *login* has ended; "" if it has not.  What was read with other rights is dropped."""
+        now = self.plane.clock()
         user: User | None = login.user
         if login.certificate is not None:
             why = "" if login.certificate.counts(now) else "the time of the certificate is over"
         else:
             user = self.plane.registry.authenticate(login.token, now)
             why = "" if user == login.user else "the token is worth nothing any more"
-        if not why and self._logins.is_over(login, now):
+        if not why and self._logins.is_over(login, time.monotonic()):
             why = "the time of the login is over"
         if why:
             self._end(login, why)
@@ -243,9 +307,8 @@ class LoginDoor:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(PERIOD_S)
-            now = self.plane.clock()
             for login in self._logins:
-                self._review(login, now)
+                self._review(login)
 
     def _end(self, login: Login, why: str) -> None:
         self._logins.end(login)
@@ -323,7 +386,8 @@ class LoginDoor:
             feeding.cancel()
             gone.cancel()
             tab.login.tabs -= 1
-            tab.login.seen = self.plane.clock()
+            tab.login.seen = time.monotonic()
+            self._streams.give(tab.login.account)
             self._rooms.call(tab.tab.close)
 
     async def _pass_on(self, tab: Tab, send: Send) -> None:

@@ -44,6 +44,8 @@ WANTED_S: Final = 5.0
 #: nor later, as long as a tab shows it
 AGE_MAX_S: Final = 10.0
 KEPT_MAX: Final = 256
+#: bytes of all answers that are kept, as JSON
+KEPT_BYTES_MAX: Final = 16 * 1024 * 1024
 METRICS_PORT: Final = 10249
 
 #: what-ifs that are worked out or wait for it: they are the longest questions
@@ -63,6 +65,7 @@ class _Kept:
     wanted: float = -WANTED_S
     running: asyncio.Task[None] | None = None
     answered: Answered | None = None
+    size_bytes: int = 0
 
 
 class Questions:
@@ -95,8 +98,7 @@ class Questions:
         """The last answer, which may be older than *version* of the model; a newer one is on its way then."""
         kept = self._kept.pop(question, None) or _Kept()
         self._kept[question] = kept
-        while len(self._kept) > KEPT_MAX:
-            del self._kept[next(iter(self._kept))]
+        self._keep_bounds()
         now = time.monotonic()
         rested = now - kept.ended
         if kept.running is None and rested >= GAP_S and (kept.version != version or rested >= AGE_MAX_S):
@@ -106,6 +108,12 @@ class Questions:
                 kept.wanted = -WANTED_S
                 kept.running = asyncio.create_task(self._note(question, kept))
         return kept.answered
+
+    def _keep_bounds(self) -> None:
+        """Forgets answers, the longest unused first; the newest is kept whatever its size."""
+        size_bytes = sum(kept.size_bytes for kept in self._kept.values())
+        while len(self._kept) > 1 and (len(self._kept) > KEPT_MAX or size_bytes > KEPT_BYTES_MAX):
+            size_bytes -= self._kept.pop(next(iter(self._kept))).size_bytes
 
     def _is_next(self, kept: _Kept, now: float) -> bool:
         """There is CPU for it, no other is being asked, and of all that are wanted its answer is the oldest."""
@@ -127,14 +135,17 @@ class Questions:
         finally:
             self._what_ifs -= 1
 
-    async def _timed(self, question: Question) -> tuple[Answered, float]:
-        """And the CPU that the thread used meanwhile, also for other questions."""
-        future: Future[tuple[Answered, float]] = asyncio.run_coroutine_threadsafe(self._measured(question), self._loop)
+    async def _timed(self, question: Question) -> tuple[Answered, float, int]:
+        """Returns the answer, the CPU that the thread used meanwhile, also for other questions, and the answer's bytes
+        as JSON."""
+        future: Future[tuple[Answered, float, int]] = asyncio.run_coroutine_threadsafe(
+            self._measured(question), self._loop
+        )
         return await asyncio.wrap_future(future)
 
     async def _note(self, question: Question, kept: _Kept) -> None:
         try:
-            answered, cpu_s = await self._timed(question)
+            answered, cpu_s, kept.size_bytes = await self._timed(question)
             if kept.answered is not None:
                 self._budget.take(time.monotonic(), cpu_s * 1000)
             kept.answered = answered
@@ -160,10 +171,11 @@ class Questions:
             self._loop.run_until_complete(self._client.close())
             self._loop.close()
 
-    async def _measured(self, question: Question) -> tuple[Answered, float]:
+    async def _measured(self, question: Question) -> tuple[Answered, float, int]:
         began = time.thread_time()
         answered = await self._answer(question)
-        return answered, time.thread_time() - began
+        size_bytes = len(msgspec.json.encode(answered.part()))
+        return answered, time.thread_time() - began, size_bytes
 
     async def _answer(self, question: Question) -> Answered:
         at = self._clock()

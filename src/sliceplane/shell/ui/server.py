@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from sliceplane.shell.process.door import http_logger, is_ambiguous
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.shell.ui import viewer
 from sliceplane.shell.ui.questions import WhatIf
@@ -48,7 +49,10 @@ class PageServer:
         answer = self._refusal(request) or await self._answer(request)
         if isinstance(answer, Tab):
             return await self._feed(request, answer)
-        return web.Response(status=answer.status, body=answer.body, headers={**HEADERS, **answer.headers})
+        response = web.Response(status=answer.status, body=answer.body, headers={**HEADERS, **answer.headers})
+        if answer.status == 400:
+            response.force_close()
+        return response
 
     async def _answer(self, request: web.BaseRequest) -> PageAnswer | Tab:
         path = request.path.split("/", 2)[2]
@@ -65,6 +69,8 @@ class PageServer:
         return await self.viewer.answer(path, request.query)
 
     def _refusal(self, request: web.BaseRequest) -> PageAnswer | None:
+        if is_ambiguous(request):
+            return text(400, "it is not certain where this request ends")
         if request.headers.get("Host", "") != f"127.0.0.1:{self.port}":
             return text(421, f"this is http://127.0.0.1:{self.port}, and nothing else")
         if request.method not in ("GET", "HEAD"):
@@ -110,7 +116,7 @@ async def page(connection: Connection, namespace: str, port: int, what_if: WhatI
     try:
         await shown.start()
         made = PageServer(shown)
-        server = web.Server(made.answer, access_log=None)
+        server = web.Server(made.answer, access_log=None, logger=http_logger())
         try:
             listening = await asyncio.get_running_loop().create_server(server, "127.0.0.1", port)
             made.port = listening.sockets[0].getsockname()[1]

@@ -7,6 +7,8 @@
   authenticated yet on this connection, Go's for the others (see ``HeadLimits``).  Trailers count as well, and are
   dropped: what comes behind a body is no header (RFC 9110 6.5.1).
 - Until it authenticates a connection is a newcomer (see ``newcomers``), and charged with what it makes us hold.
+- A request whose end two readers could see in two places gets 400: one ``Transfer-Encoding``, which is ``chunked``, in
+  HTTP/1.1 only, and one ``Host`` (RFC 9112 3.2, 6.1).  The parser refuses the rest of the family.
 - The verified client certificate is put into the ASGI scope (``scope["state"]["certificate"]``), read once.  Beside it
   is the connection itself, for watch streams: they write to it from callbacks, without a task to wake and without ASGI
   messages, which halves what an event costs (``scope["state"]["connection"]``).
@@ -73,6 +75,10 @@ class _Phase(enum.Enum):
 
 class _TooLarge(Exception):
     """Ends the parsing of a head."""
+
+
+class _Ambiguous(Exception):
+    """Ends the parsing: where the request ends, or for whom it is, is not certain."""
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -221,8 +227,20 @@ class HttpConnection(HttpToolsProtocol):
         """Called for whatever ends the parsing."""
         if self._fields > self._head_limits.fields or self._head_bytes > self._head_limits.size:
             self._refuse_head()
-        else:
+        elif self._is_unanswered():
             super().send_400_response(msg)
+        elif self.cycle.response_complete:
+            self.transport.close()
+        else:
+            # It would be read as the answer to the request before, or as a part of one.
+            self.abort()
+
+    def _is_unanswered(self) -> bool:
+        """Returns True if the next bytes to the client are the answer to what is being parsed."""
+        cycle = self.cycle
+        if self._in_head or cycle is None:
+            return cycle is None or cycle.response_complete
+        return self._answering is cycle and not cycle.response_started and self._on_lost is None
 
     def _count(self, size: int) -> None:
         """Raises what ends the parsing if that was too much."""
@@ -248,6 +266,8 @@ class HttpConnection(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if _is_ambiguous(self.headers, self.parser.get_http_version()):
+            raise _Ambiguous
         self._in_head = False
         self._framing_bytes = 0
         self.url = b"".join(self._url)
@@ -276,9 +296,16 @@ class HttpConnection(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if not self.pipeline:
             self._pipelined_bytes = 0
+            self._forget_head()
         if not self.transport.is_closing():
             self._charge()
             self._enter_next()
+
+    def _forget_head(self) -> None:
+        """Lets go of the head of what was answered: it may have a megabyte, and the connection be idle for long."""
+        if self.cycle.response_complete and not self._in_head:
+            self.headers = []
+            self.scope = self.cycle.scope = {}  # type: ignore[typeddict-item]  # nothing reads it any more
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
@@ -333,3 +360,16 @@ class HttpConnection(HttpToolsProtocol):
     def arriving(self) -> bool:
         """A head has begun to arrive, and nothing is being answered."""
         return self._in_head and self._phase is _Phase.HEAD
+
+
+def _is_ambiguous(headers: list[tuple[bytes, bytes]], version: str) -> bool:
+    hosts = 0
+    encodings = []
+    for name, value in headers:
+        if name == b"host":
+            hosts += 1
+        elif name == b"transfer-encoding":
+            encodings.append(value.lower())
+    if encodings and (encodings != [b"chunked"] or version != "1.1"):
+        return True
+    return hosts > 1 or (version == "1.1" and not hosts) or version not in ("1.0", "1.1")

@@ -37,8 +37,11 @@ if TYPE_CHECKING:
     PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
     PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
 
-#: tokens whose claims are remembered
+#: tokens whose claims are remembered, and the bytes that these count for
 VERIFIED_MAX = 4096
+VERIFIED_BYTES_MAX = 32 * 1024 * 1024
+#: what claims take in memory for each character of their token: a list of short texts is the worst
+_BYTES_EACH = 12
 #: a longer token is none
 TOKEN_CHARACTERS_MAX = 16 * 1024
 #: curve to algorithm
@@ -68,7 +71,8 @@ class TokenKeys:
         self._signing_file = config.signing_key_file or own_key_file
         self._key_files = config.key_files
         self._find_static = find_static
-        self._verified: OrderedDict[bytes, Document] = OrderedDict()
+        self._verified: OrderedDict[bytes, tuple[Document, int]] = OrderedDict()
+        self._verified_bytes = 0
         if config.signing_key_file is None:
             _ensure_key(own_key_file)
         if config.signing_key_file is not None or config.key_files:
@@ -84,16 +88,21 @@ class TokenKeys:
         if token.count(".") != 2 or len(token) > TOKEN_CHARACTERS_MAX:
             return None
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-        claims = self._verified.get(digest)
-        if claims is not None:
+        known = self._verified.get(digest)
+        if known is not None:
             self._verified.move_to_end(digest)
-            return claims
+            return known[0]
         claims = self._verify(token)
         if claims is not None:
-            self._verified[digest] = claims
-            if len(self._verified) > VERIFIED_MAX:
-                self._verified.popitem(last=False)
+            self._remember(digest, claims, _BYTES_EACH * len(token))
         return claims
+
+    def _remember(self, digest: bytes, claims: Document, size_bytes: int) -> None:
+        self._verified[digest] = claims, size_bytes
+        self._verified_bytes += size_bytes
+        while len(self._verified) > VERIFIED_MAX or self._verified_bytes > VERIFIED_BYTES_MAX:
+            _, (_, freed_bytes) = self._verified.popitem(last=False)
+            self._verified_bytes -= freed_bytes
 
     def key_set(self) -> Document:
         """The JSON Web Key Set with which others verify our tokens."""

@@ -237,7 +237,7 @@ class ApiServer:
         request.place = place = RequestPlace(self.in_flight, flow, user, "read" if reading else "write")
         try:
             if verb == "watch" or (request.path in self._streams and request.method == "GET"):
-                with self.in_flight.hold(self.in_flight.watches, flow, user):
+                with self.in_flight.hold_stream(flow, user, request.kept_bytes):
                     await self._stream(request, path, exchange, send)
                 return None
             if path is None and wanted.resource:
@@ -259,7 +259,7 @@ class ApiServer:
 
     async def _report(self, request: Request, flow: Flow, user: User) -> Response:
         """Held for as long as its client wants, so it has no seat."""
-        with self.in_flight.hold(self.in_flight.watches, flow, user):
+        with self.in_flight.hold_stream(flow, user, request.kept_bytes):
             body = await request.body()
             request.place.close()
             answer = await self._services.reports.answer(request.path, body)

@@ -23,6 +23,8 @@ WRITES_PER_OBJECT_MAX: Final = 4
 #: written again and again, and shown by no finding
 _UNTOLD: Final = ("leases", "events")
 _AGENT_CHARACTERS_MAX: Final = 64
+#: of a user, and of an object: a longer name of a user is cut, an object with a longer one is not remembered
+NAME_CHARACTERS_MAX: Final = 320
 
 
 class NotedWrite(NamedTuple):
@@ -55,11 +57,12 @@ class LastWrites:
     def note(self, wanted: Attributes, created: bytes, write: NotedWrite) -> None:
         """A request was done.  *created*: the object that it made, b"" for other verbs."""
         name = wanted.name or (_created.decode(created).metadata.name if created else "")
-        if not name or wanted.resource in _UNTOLD:
+        if not name or len(name) > NAME_CHARACTERS_MAX or wanted.resource in _UNTOLD:
             return
+        write = write._replace(user=write.user[:NAME_CHARACTERS_MAX], agent=write.agent[:_AGENT_CHARACTERS_MAX])
         resource = f"{wanted.resource}.{wanted.group}" if wanted.group else wanted.resource
         key = (resource, wanted.namespace, name)
-        last = (*self._by_object.pop(key, ()), write._replace(agent=write.agent[:_AGENT_CHARACTERS_MAX]))
+        last = (*self._by_object.pop(key, ()), write)
         self._by_object[key] = last[-WRITES_PER_OBJECT_MAX:]
         if len(self._by_object) > OBJECTS_MAX:
             self._by_object.popitem(last=False)

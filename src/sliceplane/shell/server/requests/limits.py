@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
@@ -29,18 +29,23 @@ from sliceplane.registry.types import User
 LINE_S_MAX = 15.0
 #: what a request with a body counts for at least, however little of it has come
 BODY_BYTES_LEAST = 16 * 1024
+#: what a watch keeps of its request: for each header and each of its bytes, and for each byte of selectors, parsed
+HEADER_BYTES = 160
+HEADER_BYTES_EACH = 1
+QUERY_BYTES_EACH = 28
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """``reads_max`` and ``writes_max``: requests being worked on (upstream's --max-requests-inflight and
     --max-mutating-requests-inflight), shared among priority levels; ``watches_max``: open streams; ``connections_max``:
-    TCP connections; ``bodies_bytes_max``: of requests that are arriving or not answered; ``future_reads_max``: reads
-    that wait for a version of the future, and ``future_reads_of_user``; ``unsent_bytes_max``: of large responses whose
-    clients have not taken them yet."""
+    TCP connections; ``watch_bytes_max``: of the requests of open streams; ``bodies_bytes_max``: of requests that are
+    arriving or not answered; ``future_reads_max``: reads that wait for a version of the future, and
+    ``future_reads_of_user``; ``unsent_bytes_max``: of large responses whose clients have not taken them yet."""
 
     reads_max: int = 400
     writes_max: int = 200
     watches_max: int = 20_000
+    watch_bytes_max: int = 512 * 1024 * 1024
     connections_max: int = 30_000
     bodies_bytes_max: int = 256 * 1024 * 1024
     future_reads_max: int = 1_000
@@ -60,6 +65,7 @@ class InFlight:
         self.bodies = Shares(limits.bodies_bytes_max)
         self.future_reads = Shares(limits.future_reads_max, most_each=limits.future_reads_of_user)
         self.watches = Shares(limits.watches_max)
+        self.watch_bytes = Shares(limits.watch_bytes_max)
         self.unsent = Shares(limits.unsent_bytes_max)
         #: who stands in line
         self._sleeping: dict[SeatTicket, asyncio.Future[None]] = {}
@@ -77,13 +83,14 @@ class InFlight:
             ("body-bytes",): self.bodies,
             ("future-reads",): self.future_reads,
             ("unsent-bytes",): self.unsent,
+            ("watch-bytes",): self.watch_bytes,
             ("watches",): self.watches,
         }
         self.metrics.computed(
             "gauge",
             "sliceplane_shared_held",
             "Held by requests now, of what users share: bytes of bodies, waits for future versions, bytes that clients "
-            "have not taken, watches.",
+            "have not taken, watches and the bytes of their requests.",
             lambda: [(labels, shares.total) for labels, shares in shared.items()],
             "what",
         )
@@ -104,6 +111,12 @@ class InFlight:
             yield
         finally:
             shares.give(user.name, amount)
+
+    @contextmanager
+    def hold_stream(self, flow: Flow, user: User, size_bytes: int) -> Iterator[None]:
+        """A watch, or a request that is held as one, of *size_bytes*.  Raises ``TooMany`` instead of entering."""
+        with self.hold(self.watches, flow, user), self.hold(self.watch_bytes, flow, user, size_bytes):
+            yield
 
     async def stand_in_line(self, kind: Kind, ticket: SeatTicket) -> None:
         """Return when *ticket* has a seat.  Raises ``TooMany`` after ``LINE_S_MAX``; who does not wait any more
@@ -128,6 +141,12 @@ class InFlight:
             # It may just have been cancelled: then its task gives the seat back.
             if not woken.done():
                 woken.set_result(None)
+
+
+def kept_bytes(headers: Mapping[bytes, bytes], query: bytes) -> int:
+    """What a request takes in memory for as long as it is answered; of what its client chose the size of."""
+    heads = sum(HEADER_BYTES + HEADER_BYTES_EACH * (len(name) + len(value)) for name, value in headers.items())
+    return heads + QUERY_BYTES_EACH * len(query)
 
 
 class RequestPlace:

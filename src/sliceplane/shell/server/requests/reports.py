@@ -15,7 +15,7 @@ from sliceplane.api.codec import encode
 from sliceplane.api.errors import bad_request, shutting_down, too_large_body
 from sliceplane.api.requests import PROGRESS_PATH
 from sliceplane.api.scheme import Leases
-from sliceplane.drain.reports import BODY_BYTES_MAX, HELD_S_MAX, Reports, Wanted, questions, tellings
+from sliceplane.drain.reports import BODY_BYTES_MAX, HELD_S_MAX, PLACES_MAX, Reports, Wanted, questions, tellings
 from sliceplane.kit.metrics import Metrics
 from sliceplane.proxy.progress import LEASE_NAMESPACE
 from sliceplane.registry.types import Attributes
@@ -65,7 +65,7 @@ class HeldReports:
 
     async def _tell(self, name: str, body: bytes) -> bytes:
         telling = tellings.decode(body)
-        self._reports.on_report(name, telling.report)
+        self._reports.on_report(name, telling.report, len(body))
         for barrier in self._barriers:
             barrier.set()
         news = asyncio.Event()
@@ -87,6 +87,8 @@ class HeldReports:
 
     async def _ask(self, body: bytes) -> bytes:
         question = questions.decode(body)
+        if len(question.versions.places()) > PLACES_MAX:
+            raise bad_request(f"{PROGRESS_PATH}: more than {PLACES_MAX} versions")
         now = asyncio.get_running_loop().time()
         self._reports.on_question(question, now)
         for name, consumer in self._consumers:

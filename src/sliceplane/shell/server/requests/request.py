@@ -21,7 +21,7 @@ from sliceplane.flowcontrol.types import Flow
 from sliceplane.registry.attendance import Claim
 from sliceplane.registry.types import Target, User
 from sliceplane.shell.server.requests.auth import Certificate
-from sliceplane.shell.server.requests.limits import RequestPlace
+from sliceplane.shell.server.requests.limits import RequestPlace, kept_bytes
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
 
@@ -117,6 +117,11 @@ class Request:
         self.created = b""
         self._scope = scope
         self._receive = receive
+
+    @property
+    def kept_bytes(self) -> int:
+        """What it takes in memory until it is answered, besides its body."""
+        return kept_bytes(self.headers, self._scope["query_string"])
 
     @property
     def uri(self) -> str:

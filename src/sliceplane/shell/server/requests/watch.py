@@ -22,6 +22,7 @@ from sliceplane.api.errors import StatusError, expired
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Target, WatchPlan
 from sliceplane.shell.server.monitoring.metrics import WatchTraffic
+from sliceplane.shell.server.requests.backlogs import Backlogs
 from sliceplane.shell.server.requests.encoders import AnyEncoder, TableEncoder, encoder_for
 from sliceplane.shell.server.requests.params import watch_options
 from sliceplane.shell.server.requests.request import Request, Route, Send, StreamConnection
@@ -37,7 +38,7 @@ from sliceplane.shell.server.requests.response import (
 )
 from sliceplane.shell.server.requests.timers import HubTicker, Revocation
 from sliceplane.store.hub import Hub
-from sliceplane.store.watcher import Interest, Watcher, nothing
+from sliceplane.store.watcher import Interest, Watcher, nothing, too_old
 
 #: how long a client that reads nothing keeps its connection after its watch was closed
 STALLED_S_MAX = 5.0
@@ -123,7 +124,7 @@ class Stream:
         self._turns = turns
         self._traffic = traffic
         self._loop = asyncio.get_running_loop()
-        #: taken from the watcher, not written yet
+        #: taken from the watcher, not written yet; dropped if the watch was too slow
         self._held: deque[bytes] = deque()
         self._columns_due = isinstance(encoder, TableEncoder)
         self._scheduled = False
@@ -143,6 +144,20 @@ class Stream:
             self._watcher.notify = nothing
             if self._cut is not None:
                 self._cut.cancel()
+
+    @property
+    def waiting(self) -> int:
+        """The number of events that wait for the client."""
+        return len(self._held) + len(self._watcher.queue)
+
+    def end_slow(self) -> None:
+        """Ends the watch as the hub ends one whose queue is full."""
+        watcher = self._watcher
+        since = max(watcher.seen, watcher.since)
+        newest = watcher.queue[-1].revision if watcher.queue else since
+        self._held.clear()
+        watcher.close(too_old(since, newest))
+        self._wake()
 
     def _wake(self) -> None:
         if not self._scheduled:
@@ -230,6 +245,7 @@ class WatchHandler:
         self._ticker = ticker
         self._revocation = revocation
         self._turns = StreamTurns()
+        self.backlogs = Backlogs()
 
     async def respond(
         self, request: Request, route: Route, send: Send, on_head: Callable[[], str], traffic: WatchTraffic
@@ -257,15 +273,23 @@ class WatchHandler:
             if watcher is None:
                 assert late is not None, "without a watcher there is an error to tell"
                 request.connection.write(encoder.error(late))
-            elif not await Stream(
-                request.connection, watcher, encoder, self._turns, traffic, stalled_s=self._stalled_s
-            ).run():
+            elif not await self._run(request, watcher, encoder, traffic):
                 return
             await send({"type": "http.response.body", "body": b""})
         finally:
             if watcher is not None:
                 self._revocation.end(number)
                 self._hub.unsubscribe(watcher)
+
+    async def _run(self, request: Request, watcher: Watcher, encoder: AnyEncoder, traffic: WatchTraffic) -> bool:
+        """Returns True if the response can be completed."""
+        stream = Stream(request.connection, watcher, encoder, self._turns, traffic, stalled_s=self._stalled_s)
+        account = request.user.name if request.user is not None else ""
+        self.backlogs.begin(stream, account, "ordinary" if request.flow is None else request.flow.level.standing)
+        try:
+            return await stream.run()
+        finally:
+            self.backlogs.end(stream)
 
     async def _future_error(self, request: Request, target: Target, plan: WatchPlan) -> StatusError | None:
         """A state at a version from the future is waited for a little; then it is an ERROR event.  A

@@ -119,6 +119,8 @@ class TableDraft(ElementsDraft):
 class NftRules:
     """See the module.  A ``proxy.plane.Ruleset``."""
 
+    chain_per_target: Final = False
+
     def __init__(self, table: TableRef, around: Surroundings | None = None, writer: str = "0") -> None:
         """*writer*: a word that no other writer of this table has."""
         self.table = table

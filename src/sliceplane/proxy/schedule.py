@@ -146,6 +146,8 @@ LARGE: Final = 16
 #: what large Services may change in one write; some 0.3 s of the kernel's.  Each portion looks at its whole Service
 #: again, so it must not be small beside the largest Service that ``bounds`` allow
 PORTION: Final = 4_000
+#: the same where each target is a chain (iptables): its cost to the kernel grows with the square
+PORTION_OF_CHAINS: Final = 500
 #: the rest of a namespace's large and heavy Services, in lengths of the write that carried one
 REST: Final = 4
 #: no longer than this, well below the time after which a waiting change makes the proxy unhealthy

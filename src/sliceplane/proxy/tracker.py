@@ -40,7 +40,7 @@ from sliceplane.proxy.model import (
     categorize,
     first_of,
 )
-from sliceplane.proxy.schedule import PORTION, Portions
+from sliceplane.proxy.schedule import PORTION, PORTION_OF_CHAINS, Portions
 from sliceplane.proxy.servicemap import health_port, read
 from sliceplane.proxy.slicecache import EndpointOrigin, HeldSlice, SliceCache
 from sliceplane.proxy.usable import Locality
@@ -191,7 +191,7 @@ class ServiceTracker:
         self._changed = set()
         for key in self.portions.begin(taken, lambda key: self._slices.size(key) if key in self._services else None):
             yield self._change(key, self._honoured(key))
-        budget = PORTION
+        budget = PORTION_OF_CHAINS if self._chains else PORTION
         turns = len(self.portions.behind)
         while turns and (whole or budget > 0):
             turns -= 1

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.tools.process import PlaneProcess, Process
 from tests.attack.harness import Attack, Figure, alive
-from tests.kernel.cluster import CLIENT, SERVER
+from tests.kernel.cluster import SERVER, ask
 from tests.kernel.netns import Host, Net
 
 from sliceplane.api.codec import encode
@@ -69,9 +69,8 @@ class Stage:
 
     async def answer(self, address: str, number: int = 80, patience_s: float = 0.5) -> str:
         """Who answers the node there; "" or "!ERROR": nobody."""
-        done = await asyncio.to_thread(self.node.python, CLIENT, "tcp", address, str(number), "1", str(patience_s))
-        (answer,) = json.loads(done.stdout)
-        return str(answer).split()[0] if answer else ""
+        (answer,) = await ask(self.node, address, number, patience_s=patience_s)
+        return answer.split()[0] if answer else ""
 
     async def wait_for(self, name: str, address: str, seconds_max: float = 120.0) -> float:
         """How long it takes until *name* answers there."""
@@ -158,10 +157,10 @@ async def take_addresses(folder: Path) -> Sequence[Figure]:
     return figures
 
 
-async def stall_nodes(folder: Path) -> Sequence[Figure]:
+async def stall_nodes(folder: Path, mode: str = "nftables") -> Sequence[Figure]:
     async with stage(folder) as made:
         await made.service(GOOD, "first", made.victim, clusterIP=VICTIM_IP)
-        with proxy(made, folder) as process:
+        with proxy(made, folder, "--proxy-mode", mode) as process:
             await made.wait_for("victim", VICTIM_IP)
             before = process.rss_mib()
             addresses = [f"198.{18 + (n >> 16)}.{n >> 8 & 255}.{n & 255}" for n in range(STALL_ADDRESSES)]
@@ -185,10 +184,10 @@ async def stall_nodes(folder: Path) -> Sequence[Figure]:
             )
 
 
-async def churn(folder: Path) -> Sequence[Figure]:
+async def churn(folder: Path, mode: str = "nftables", count: int = CHURN_SERVICES) -> Sequence[Figure]:
     async with stage(folder) as made:
         await made.service(GOOD, "first", made.victim, clusterIP=VICTIM_IP)
-        with proxy(made, folder) as process:
+        with proxy(made, folder, "--proxy-mode", mode) as process:
             await made.wait_for("victim", VICTIM_IP)
             sizes: list[float] = []
             for number in range(CHURN_ROUNDS):
@@ -198,7 +197,7 @@ async def churn(folder: Path) -> Sequence[Figure]:
                     async with gate:  # noqa: B023  # awaited in this round
                         await made.service(EVIL, f"s{at}", made.evil, externalIPs=[f"198.18.{at >> 8}.{at & 255}"])
 
-                await asyncio.gather(*(one(at) for at in range(CHURN_SERVICES)))
+                await asyncio.gather(*(one(at) for at in range(count)))
                 for resource in (Services, EndpointSlices):
                     page = await made.client.list(resource, namespace=EVIL)
                     names = [json.loads(body)["metadata"]["name"] for body in page.items]
@@ -209,7 +208,8 @@ async def churn(folder: Path) -> Sequence[Figure]:
                 await made.wait_for("victim", f"10.96.1.{number + 1}")
                 await asyncio.sleep(2.0)  # what is out of use goes a second later
                 sizes.append(process.rss_mib())
-            listed = made.node.exec(["nft", "list", "table", "ip", "sliceplane"]).stdout
+            listing = ["nft", "list", "table", "ip", "sliceplane"] if mode == "nftables" else ["iptables-save"]
+            listed = made.node.exec(listing).stdout
             return (
                 Figure(
                     "memory after the last round over that after the second", round(sizes[-1] - sizes[1]), "MiB", 15
@@ -238,10 +238,10 @@ async def two_modes(folder: Path) -> Sequence[Figure]:
             )
 
 
-async def many_ports(folder: Path) -> Sequence[Figure]:
+async def many_ports(folder: Path, mode: str = "nftables") -> Sequence[Figure]:
     async with stage(folder) as made:
         await made.service(GOOD, "first", made.victim, clusterIP=VICTIM_IP)
-        with proxy(made, folder) as process:
+        with proxy(made, folder, "--proxy-mode", mode) as process:
             await made.wait_for("victim", VICTIM_IP)
             before = process.rss_mib()
             ports = [port(number) for number in range(1, 1 + MANY_PORTS)]

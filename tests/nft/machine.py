@@ -109,7 +109,8 @@ class AnyMachine(ABC):
 
     def sync(self) -> None:
         """What a shell does until nothing is due."""
-        while self.plane.schedule.due(self.now):
+        while self.plane.schedule.due(self.now) or self.plane.tracker.portions.behind:
+            self.now = max(self.now, self.plane.schedule.next_deadline() or 0.0)
             transaction = self.plane.take_transaction(self.now)
             if transaction is None:
                 continue

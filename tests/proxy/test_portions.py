@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.iptables.restorer import Machine as IptablesMachine
-from tests.nft.machine import AnyMachine, make_slice, service
+from tests.nft.machine import NODE, AnyMachine, make_slice, service
 from tests.nft.machine import Machine as NftMachine
 
 from sliceplane.proxy import schedule, tracker
@@ -27,7 +27,9 @@ def big(first: int, count: int, name: str = "big", **spec: Any) -> Any:
 
 def one_write(machine: AnyMachine) -> int:
     """The size of the next transaction."""
-    assert machine.plane.schedule.due(machine.now)
+    deadline = machine.plane.schedule.next_deadline()
+    assert deadline is not None
+    machine.now = max(machine.now, deadline)
     transaction = machine.plane.take_transaction(machine.now)
     if transaction is None:
         return 0
@@ -157,3 +159,85 @@ def _renamed(found: Any, name: str) -> Any:
 
 def test_bounds_are_far_above_what_ordinary_services_have() -> None:
     assert LARGE + DESTINATIONS_MAX < PORTION < PORTS_MAX
+
+
+def crowd(count: int, name: str, version: int = 1) -> Any:
+    return make_slice([f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}" for n in range(count)], name, version=version)
+
+
+def test_a_heavy_service_that_changes_all_the_time_has_a_fifth_and_others_go_on(machine: AnyMachine) -> None:
+    """Issue 30: every change of one endpoint had the node read all of them again, at once and for ever; of deletions
+    none waits, since the addresses may be another's."""
+    size = PORTION + 1
+    machine.put(service("heavy", 5), crowd(size, "heavy"))
+    machine.sync()
+    machine.now += 1.0
+    slices = machine.plane.tracker._slices
+    read: list[str] = []
+    endpoints = slices.endpoints
+    slices.endpoints = lambda key: read.append(key.name) or endpoints(key)  # type: ignore[method-assign,func-returns-value]
+    for number in range(200):  # 4 s of changes, 20 ms apart; a write takes 50 ms
+        machine.put(crowd(size + number % 3, "heavy", version=2 + number))
+        if number % 20 == 0:
+            machine.put(service(f"other-{number}", 10 + number // 20), make_slice(["10.9.9.9"], f"other-{number}"))
+        if machine.plane.schedule.due(machine.now):
+            transaction = machine.plane.take_transaction(machine.now)
+            if transaction is not None:
+                assert machine._taken(transaction)
+                machine.now += 0.05
+                machine.plane.on_success(machine.now)
+            if number % 20 == 0:
+                assert machine_answers(machine, f"172.30.0.{10 + number // 20}") == ("10.9.9.9 8080",)
+        machine.now += 0.02
+    assert 10 <= read.count("heavy") <= 50, f"all its endpoints were read {read.count('heavy')} times"
+    machine.drop(service("heavy", 5))
+    machine.put(crowd(size, "heavy", version=999))
+    assert machine.plane.schedule.due(machine.now)
+    one_write(machine)
+    assert machine_answers(machine, "172.30.0.5") != ("10.0.0.1 8080",), "it is gone at once"
+    machine.sync()
+
+
+def test_triggers_and_progress_of_others_do_not_wait_for_a_heavy_service(machine: AnyMachine) -> None:
+    size = PORTION + 1
+    machine.put(service("heavy", 5), crowd(size, "heavy"))
+    machine.sync()
+    machine.now += 1.0
+    portions = machine.plane.tracker.portions
+    machine.put(crowd(size - 1, "heavy", version=2))
+    one_write(machine)
+    assert portions.complete == portions.number
+    machine.put(crowd(size, "heavy", version=3))
+    assert machine.plane.schedule.due(machine.now)
+    machine.plane.take_transaction(machine.now)  # it rests: nothing is written
+    resting_since = portions.number
+    assert portions.complete == resting_since - 1
+    machine.put(service("other", 6), make_slice(["10.9.9.9"], "other"))
+    assert machine.plane.schedule.due(machine.now), "others do not rest"
+    one_write(machine)
+    assert portions.complete == resting_since - 1, "what was told since is not complete"
+    one_write(machine)
+    assert portions.complete == portions.number
+
+
+@pytest.mark.parametrize("kind", [NftMachine, IptablesMachine])
+@pytest.mark.parametrize("sticky", [False, True])
+def test_targets_that_are_chains_are_bounded_and_local_ones_stay(
+    kind: Any, sticky: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 30: 20,000 chains took a kernel 10 s (iptables) and 45 s (affinity), growing with the square."""
+    monkeypatch.setattr(tracker, "CHAINS_MAX", 40)
+    monkeypatch.setattr(tracker, "STICKY_MAX", 20)
+    rows = [{"name": f"p{n}", "port": n, "protocol": "TCP"} for n in (1, 2)]
+    endpoints = [{"addresses": [f"10.0.1.{n}"], "nodeName": NODE if n == 199 else "other"} for n in range(100, 200)]
+    affinity = {"sessionAffinity": "ClientIP"} if sticky else {}
+    machine = kind()
+    machine.put(service("big", 9, ports=rows, **affinity), make_slice(endpoints, "big", ports=rows))  # type: ignore[arg-type]
+    machine.sync()
+    most = 10 if sticky else 20 if kind is IptablesMachine else 100
+    found = {answer.split()[0] for answer in machine_answers(machine, "172.30.0.9", 1)}
+    assert len(found) == most
+    assert "10.0.1.199" in found, "what is on this node stays"
+    key = next(key for key in machine.plane.tracker.services() if key.name == "big")
+    assert (key in machine.plane.tracker.unserved) == (most < 100)
+    assert ("endpoints of a port" in str(machine.plane.tracker.excess(key))) == (most < 100)

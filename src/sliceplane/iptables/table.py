@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -97,6 +97,8 @@ class _RestoreDraft:
 
 class IptablesRules:
     """See the module.  A ``proxy.plane.Ruleset``."""
+
+    chain_per_target: Final = True
 
     def __init__(self, family: Family) -> None:
         self._family: Family = family

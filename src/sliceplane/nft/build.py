@@ -66,6 +66,8 @@ class RuleChain(msgspec.Struct, frozen=True):
     name: str
     rules: tuple[NftRule, ...]
     own_set: NftContainer | None = None
+    #: the namespace that the clients in its set are counted for
+    account: str = ""
 
 
 Chain = BalancedChain | RuleChain
@@ -208,7 +210,7 @@ class _NftPort:
             self._sticky_names[endpoint.ip, endpoint.port] = names
             clients = NftContainer(names[0], ("addr",), timeout_s=self._port.affinity_timeout_s)
             rules = (NftRule((Remember(clients.name),)), NftRule((Dnat(self._protocol, endpoint.ip, endpoint.port),)))
-            self._chains.append(RuleChain(names[1], rules, clients))
+            self._chains.append(RuleChain(names[1], rules, clients, self._port.name.service.namespace))
 
     @property
     def _variant(self) -> str:

@@ -86,6 +86,8 @@ class NftContainer(msgspec.Struct, frozen=True):
     protocol: str = ""
     #: of a dynamic set, which packets fill: how long an element stays; 0: it is none
     timeout_s: int = 0
+    #: the same: how many elements it takes; packets beyond them are served, and not remembered
+    size: int = 0
 
     def definition(self, family: NftFamily) -> str:
         if "numgen" in self.key:
@@ -99,6 +101,7 @@ class NftContainer(msgspec.Struct, frozen=True):
         held = {"none": "", "verdict": " : verdict", "target": f" : {types['addr']} . {types['port']}"}
         suffix = held[self.value]
         dynamic = f" flags dynamic,timeout; timeout {self.timeout_s}s;" if self.timeout_s else ""
+        dynamic += f" size {self.size};" if self.size else ""
         return f"{{ type {' . '.join(types[part] for part in self.key)}{suffix};{dynamic} }}"
 
     @property

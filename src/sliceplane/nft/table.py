@@ -13,8 +13,10 @@ first is full too, and thereby adopts or replaces whatever an earlier process le
 
 **Two kinds of chains.**  One that only balances is kept target by target (``HeldTargets``); any other is rewritten
 whole when its rules change (``HeldRules``).  A dynamic set belongs to such a chain, and comes and goes with it; its
-elements are the kernel's, filled by packets.  They outlive every change but a full transaction, into which the caller
-may give what was in them just before (``remember``; ``wants_memory`` says whether it matters).
+elements are the kernel's, filled by packets, up to a size that follows from how many sets the namespace has: a flood
+from made-up addresses fills no more than the namespace's share of the kernel's memory.  They outlive every change but
+a full transaction, into which the caller may give what was in them just before (``remember``; ``wants_memory`` says
+whether it matters).
 
 **Order of commands.**  0. see whose table it is, and make the rooms that are missing, in a step of their own
 (``nft.layout.steps``), since a packet that asks for its destination must have met their rules; 1. make the maps and
@@ -44,10 +46,12 @@ Owned by one ``proxy.plane.NodePlane``.  Times are seconds since the epoch.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from sliceplane.kit.ip import Family
 from sliceplane.nft.build import BalancedChain, Chain, RuleChain, ServiceObjects, build_service, node_port_addresses
@@ -84,6 +88,11 @@ from sliceplane.proxy.plane import NodePlane, NodePlaneConfig
 from sliceplane.proxy.surroundings import Surroundings, ThisNode
 
 NFT_FAMILIES: Final[dict[Family, NftFamily]] = {"IPv4": "ip", "IPv6": "ip6"}
+#: clients that session affinity remembers for one Service port's endpoint; in all sets of a namespace (but see
+#: ``clients_max``: a set keeps the size that it was made with); and in a set of a namespace with very many
+CLIENTS_OF_SET_MAX: Final = 65_535
+CLIENTS_MAX: Final = 2**20
+CLIENTS_MIN: Final = 16
 #: whose objects the node's own are; no Service has an empty name
 _NODE: Final = ServiceKey("", "")
 
@@ -119,6 +128,8 @@ class TableDraft(ElementsDraft):
 class NftRules:
     """See the module.  A ``proxy.plane.Ruleset``."""
 
+    chain_per_target: Final = False
+
     def __init__(self, table: TableRef, around: Surroundings | None = None, writer: str = "0") -> None:
         """*writer*: a word that no other writer of this table has."""
         self.table = table
@@ -134,6 +145,7 @@ class NftRules:
         self._marked_chains: set[str] = set()
         self.needs_full = True
         self._memory: Memory = {}
+        self._sets: Counter[str] = Counter()  # sets of clients, by namespace
         self._draft: TableDraft | None = None
 
     def set_surroundings(self, around: Surroundings, node_ports: tuple[str, ...]) -> bool:
@@ -159,6 +171,8 @@ class NftRules:
         else:
             self._services[key] = new
         chains = {chain.name: chain for chain in new.chains}
+        self._sets.update(_accounts(new))
+        self._sets -= Counter(_accounts(old))
         for chain in old.chains:
             if chain.name not in chains:
                 del self._wanted[chain.name]
@@ -288,7 +302,7 @@ class NftRules:
         assert wanted.rules, f"{name} has no rules: its Service must not have built it"
         if held is None:
             if wanted.own_set is not None:
-                draft.made.append(AddContainer(wanted.own_set))
+                draft.made.append(AddContainer(replace(wanted.own_set, size=clients_max(self._sets[wanted.account]))))
             draft.made.append(AddChain(name))
         else:
             assert held.chain.own_set == wanted.own_set, f"{name} had {held.chain.own_set}, wants {wanted.own_set}"
@@ -385,6 +399,8 @@ class NftRules:
         """Every invariant; what is not marked is in the kernel as it shall be.  O(state)."""
         chains = {chain.name: chain for objects in self._services.values() for chain in objects.chains}
         assert chains == self._wanted, f"chains {self._wanted} should be {chains}"
+        sets = Counter(account for objects in self._services.values() for account in _accounts(objects))
+        assert sets == self._sets, f"sets {self._sets} should be {sets}"
         in_kernel = not self.needs_full and self._draft is None
         self._elements.check(self._wishes(), in_kernel=in_kernel)
         if not in_kernel:
@@ -422,6 +438,15 @@ def nft_plane(family: Family, config: NodePlaneConfig, table: str = TABLE, write
 def wants_memory(plane: NftPlane) -> bool:
     """The next write replaces the table, and there are clients whose endpoints should be remembered over it."""
     return plane.rules.needs_full and plane.tracker.has_affinity()
+
+
+def clients_max(sets: int) -> int:
+    """How many clients a new set takes if its namespace has *sets* of them."""
+    return max(CLIENTS_MIN, min(CLIENTS_OF_SET_MAX, CLIENTS_MAX // sets))
+
+
+def _accounts(objects: ServiceObjects) -> list[str]:
+    return [chain.account for chain in objects.chains if isinstance(chain, RuleChain) and chain.own_set is not None]
 
 
 def _has_retired(held: HeldTargets | HeldRules) -> bool:

@@ -9,7 +9,10 @@ object alone, so it is the same on every node:
 * addresses in the order of the object, those of load balancers before external IPs, and each with all its ports;
 * source ranges, of the first ``READ_MAX`` that are listed, in the order of their numbers (who is in a range beyond the
   bound may not pass);
-* endpoints from the oldest slice to the newest (``slicecache``).
+* endpoints from the oldest slice to the newest (``slicecache``);
+* targets that need a chain each (iptables; session affinity): those of this node, and the others in the order of their
+  addresses.  What the kernel does with chains grows with the square of their number: 250,000 of them, which 50 Pods
+  and 5,000 ports are, took a node many minutes, and all its other Services waited.
 """
 
 from __future__ import annotations
@@ -26,6 +29,10 @@ SOURCES_MAX: Final = 10_000
 READ_MAX: Final = 10_000
 #: targets of a Service in one family: endpoints times ports; twice the largest Service that was measured
 TARGETS_MAX: Final = 250_000
+#: the same where each target is a chain (iptables): 0.5 to 2 s of the kernel's; twice the Nodes of the largest cluster
+CHAINS_MAX: Final = 10_000
+#: the same with session affinity, in any mode: a chain, a set of clients and two or three rules each
+STICKY_MAX: Final = 5_000
 
 
 class Excess(NamedTuple):
@@ -34,6 +41,8 @@ class Excess(NamedTuple):
     ports: int = 0
     addresses: int = 0
     source_ranges: int = 0
+    #: in the largest of its ports
+    targets: int = 0
 
     def __str__(self) -> str:
         """A sentence; "" if there is none."""
@@ -43,6 +52,7 @@ class Excess(NamedTuple):
                 (self.ports, "ports", f"{PORTS_MAX:,}"),
                 (self.addresses, "external addresses", f"{DESTINATIONS_MAX:,} (addresses times ports)"),
                 (self.source_ranges, "loadBalancerSourceRanges", f"{SOURCES_MAX:,} (ranges times ports)"),
+                (self.targets, "endpoints of a port", "what a node serves by chains (endpoints times ports)"),
             )
             if number
         ]

@@ -31,22 +31,36 @@ class UdpFlow(NamedTuple):
     answered_by: Place
 
 
+class TrackedFlow(NamedTuple):
+    """One entry of the table: its judgement, and what names it to the kernel."""
+
+    flow: UdpFlow
+    client: Place
+    zone: int = 0
+
+
 class Expected:
-    """Who may answer, by where it was sent."""
+    """The endpoints that may answer, by destination.
+
+    All addresses of a service port share one set of endpoints: a thousand external IPs of a Service with a hundred
+    thousand endpoints cost a thousand references.
+    """
 
     def __init__(self) -> None:
-        self._by_place: dict[Place, set[Place]] = {}
-        self._by_node_port: dict[int, set[Place]] = {}
+        self._by_place: dict[Place, tuple[frozenset[Place], ...]] = {}
+        self._by_node_port: dict[int, tuple[frozenset[Place], ...]] = {}
 
     def add(self, port: ServedPort, endpoints: Iterable[NodeEndpoint]) -> None:
         """A UDP service port and all its endpoints: serving ones may answer, whatever hints and policies say, and
         no other."""
         assert port.name.protocol == "UDP", f"{port.name} is {port.name.protocol}"
-        serving = {(endpoint.ip, endpoint.port) for endpoint in endpoints if endpoint.serving}
+        serving = frozenset((endpoint.ip, endpoint.port) for endpoint in endpoints if endpoint.serving)
+        more = (serving,) if serving else ()
         for ip in (port.cluster_ip, *port.external_ips, *port.vips):
-            self._by_place.setdefault((ip, port.port), set()).update(serving)
+            place = (ip, port.port)
+            self._by_place[place] = self._by_place.get(place, ()) + more
         if port.node_port:
-            self._by_node_port.setdefault(port.node_port, set()).update(serving)
+            self._by_node_port[port.node_port] = self._by_node_port.get(port.node_port, ()) + more
 
     def __bool__(self) -> bool:
         return bool(self._by_place)
@@ -57,19 +71,25 @@ class Expected:
         serving = self._by_place.get(flow.sent_to)
         if serving is None:
             serving = self._by_node_port.get(flow.sent_to[1])
-        return serving is not None and flow.answered_by not in serving
-
-
-def stale_flows(lines: Iterable[str], expected: Expected, family: Family) -> tuple[UdpFlow, ...]:
-    """Those among the *lines* of ``conntrack -L``, each once, sorted."""
-    flows = {flow for line in lines if (flow := parse_flow(line, family)) is not None and expected.is_stale(flow)}
-    return tuple(sorted(flows))
+        return serving is not None and not any(flow.answered_by in endpoints for endpoints in serving)
 
 
 _LINE = re.compile(
-    r"^(?:udp\s|tcp\s.*?\bESTABLISHED\s).*?\bsrc=\S+ dst=(?P<to>\S+) sport=\d+ dport=(?P<port>\d+)"
-    r".*?\bsrc=(?P<by>\S+) dst=\S+ sport=(?P<from>\d+) dport=\d+"
+    r"^(?:udp\s|tcp\s.*?\bESTABLISHED\s).*?\bsrc=(?P<client>\S+) dst=(?P<to>\S+) sport=(?P<sport>\d+)"
+    r" dport=(?P<port>\d+).*?\bsrc=(?P<by>\S+) dst=\S+ sport=(?P<from>\d+) dport=\d+"
 )
+_ZONE = re.compile(r"\bzone=(\d+)")
+
+
+def parse_tracked(line: str, family: Family) -> TrackedFlow | None:
+    """One line of ``conntrack -L`` as an entry; ``None`` if it is not of a UDP flow of the family."""
+    flow = parse_flow(line, family)
+    match = _LINE.match(line) if flow is not None else None
+    client = canonical_of(match["client"], family) if match is not None else None
+    if flow is None or match is None or client is None:
+        return None
+    zone = _ZONE.search(line, match.end())
+    return TrackedFlow(flow, (client, int(match["sport"])), int(zone[1]) if zone is not None else 0)
 
 
 def parse_flow(line: str, family: Family, protocol: str = "udp") -> UdpFlow | None:

@@ -181,6 +181,20 @@ def categorize(endpoints: Sequence[NodeEndpoint], port: ServedPort, place: Local
     return Categories(cluster=cluster, local=local, reachable=reachable, has_any=has_any)
 
 
+def first_of(categories: Categories, most: int) -> Categories:
+    """At most *most* of those that each policy may use; those of this node, which another node may not have, first."""
+    if len(categories.reachable) <= most:
+        return categories
+    local = categories.local[:most]
+    here = [endpoint for endpoint in categories.cluster if endpoint.is_local][:most]
+    elsewhere = [endpoint for endpoint in categories.cluster if not endpoint.is_local][: most - len(here)]
+    kept = {id(endpoint) for endpoint in (*here, *elsewhere)}
+    cluster = tuple([endpoint for endpoint in categories.cluster if id(endpoint) in kept])
+    kept.update(map(id, local))
+    reachable = tuple([endpoint for endpoint in categories.reachable if id(endpoint) in kept])
+    return Categories(cluster, local, reachable, categories.has_any)
+
+
 class PortState(msgspec.Struct, frozen=True):
     """All that a data plane needs to know of one service port."""
 

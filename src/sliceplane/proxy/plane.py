@@ -74,6 +74,10 @@ class Ruleset(Protocol[T_co]):
     #: the next transaction replaces everything, whatever the shadow says; the caller may wish for it, too
     needs_full: bool
 
+    @property
+    def chain_per_target(self) -> bool:
+        """Each target of a Service is a chain: so a Service has fewer of them."""
+
     def set_surroundings(self, around: Surroundings, node_ports: tuple[str, ...]) -> bool:
         """What rules depend on besides Services; *node_ports*: the addresses that node ports are on, where they are
         listed.  Whether anything is to be written for it."""
@@ -157,7 +161,7 @@ class NodePlane(Generic[R, T]):
         #: where node ports are served; ``None``: on all of the host's addresses but loopback ones
         self.node_port_addresses = node_port_addresses(config.rules, family, self._node)
         #: what is known of Services and endpoints; to look at, not to change
-        self.tracker = ServiceTracker(family, config.node_name, since=config.since)
+        self.tracker = ServiceTracker(family, config.node_name, since=config.since, chains=rules.chain_per_target)
         self.tracker.reserve_ports("the node proxy", [("TCP", port) for port in config.own_ports])
         rules.set_surroundings(self.around, ())
         #: when to write, and how the last writes went; to look at, not to change
@@ -168,6 +172,7 @@ class NodePlane(Generic[R, T]):
         #: when the kernel last took all rules; ``None``: not yet
         self.written_whole_at: float | None = None
         self._in_flight_is_full = False
+        self._began = 0.0
         #: what follows from what the kernel has; the shell tells it
         self.aftermath = Aftermath()
         self._on_network(NodeNetwork(ip=own_address(config.rules, family, "")), now=0.0)
@@ -247,14 +252,12 @@ class NodePlane(Generic[R, T]):
         written."""
         assert self._synced, "nothing may be written before the first lists are complete"
         self.schedule.on_start()
-        for change in self.tracker.take_changes(whole=self.rules.needs_full):
+        self._began = now
+        for change in self.tracker.take_changes(now, whole=self.rules.needs_full):
             self.rules.set_service(change, self.facts)
             if change.complete:
                 self.aftermath.note(change)
-        if (
-            not self.tracker.portions.behind
-        ):  # a trigger time does not say whose it is, so all wait for the last of the Services
-            self.aftermath.note_triggers(self.tracker.take_triggers())
+        self.aftermath.note_triggers(self.tracker.take_triggers())
         transaction: T | None = self.rules.take_transaction(now)
         self._in_flight_is_full = transaction is not None and transaction.full
         if transaction is None:
@@ -272,8 +275,9 @@ class NodePlane(Generic[R, T]):
     def _finish(self, now: float) -> None:
         self.aftermath.on_success(now)
         self.schedule.on_success(now)
-        if self.tracker.portions.behind:
-            self.schedule.on_change(now)
+        resume = self.tracker.on_written(self._began, now)
+        if resume is not None:
+            self.schedule.on_remaining(now, resume)
         deadline = self.rules.next_deadline()
         if deadline is not None:
             self.schedule.want(deadline)

@@ -21,6 +21,7 @@ Revisions of one resource are ordered (``store``; KEP-5504 for other servers); o
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from hashlib import blake2b
 from math import inf
@@ -72,6 +73,9 @@ UNASKED_MAX: Final = 50
 #: what is told of a kernel in trouble: sentences, and characters of each
 PROBLEMS_MAX: Final = 3
 PROBLEM_LENGTH_MAX: Final = 200
+#: transactions of which is remembered what they carried while large Services wait for their turn; if there are more,
+#: the oldest is forgotten and the report is later
+TAKEN_MAX: Final = 64
 
 #: resource and reading
 Place = tuple[str, str]
@@ -169,7 +173,9 @@ class Progress:
         self._digests: dict[Place, Digest] = {}
         #: what the model was told, what the transaction under way carries of it, and what the kernel holds
         self._seen: dict[Place, Held] = {}
-        self._carried: dict[Family, dict[Place, Held]] = {family: {} for family in families}
+        self._carried: dict[Family, deque[tuple[int, dict[Place, Held]]]] = {
+            family: deque(maxlen=TAKEN_MAX) for family in families
+        }
         self._held: dict[Family, dict[Place, Held]] = {family: {} for family in families}
         self._problems: tuple[str, ...] = ()
         self._inputs_since = 0
@@ -219,17 +225,22 @@ class Progress:
             self._digests.pop((plural, reading), None)
             self._seen.pop((plural, reading), None)
 
-    def on_taken(self, family: Family) -> None:
-        """A transaction begins; it carries everything seen so far."""
-        self._carried[family] = dict(self._seen)
+    def on_taken(self, family: Family, number: int = 0) -> None:
+        """Transaction *number* begins; it carries everything seen so far, but for what is left for a later one."""
+        if not number:
+            self._carried[family].clear()
+        self._carried[family].append((number, dict(self._seen)))
 
-    def on_written(self, family: Family) -> None:
-        """The kernel took it."""
-        self._held[family] = self._carried[family]
+    def on_written(self, family: Family, complete: int = 0) -> None:
+        """The kernel took the last one, and has all that was seen before transaction *complete* and with it."""
+        carried = self._carried[family]
+        while carried and carried[0][0] <= complete:
+            self._held[family] = carried.popleft()[1]
 
     def on_idle(self, family: Family) -> None:
         """Nothing waits to be written: what was seen had no consequences here, or they are there."""
-        self._held[family] = self._carried[family] = dict(self._seen)
+        self._held[family] = dict(self._seen)
+        self._carried[family].clear()
 
     def on_problems(self, problems: tuple[str, ...]) -> None:
         """What is wrong with the kernel's rules, or was lately; a sentence each."""

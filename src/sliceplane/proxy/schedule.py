@@ -13,6 +13,11 @@ change.  Owned by one data plane.
 every change of ordinary Services, and of large ones together at most ``PORTION``: so many destinations and targets.
 What is left goes with the next write, behind whatever has changed by then; large Services take turns.  Between two
 portions a Service has some ports as they were and some as they are to be, each whole; endpoints are always the newest.
+A Service of few ports and very many endpoints is *heavy*: it is a portion of its own.
+
+**Rest.**  One endpoint that changes a thousand times a second would have a large or heavy Service computed and written
+without a pause.  After a portion the large and heavy Services of its namespace rest ``REST`` times as long as the write
+took: they have a fifth of the loop, of the CPU and of the kernel at most, and all others go on meanwhile.
 
 **Damage.**  Rules that were gone from the kernel although this proxy did not remove them: seen, put back, told of for
 a while.  That a table is written anew mends it within a moment, and hides who deletes it: a firewall's reload, a
@@ -21,7 +26,7 @@ second proxy, a person.  So each time counts, and health speaks of it for ``RECE
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -70,6 +75,12 @@ class Schedule:
             self._waiting_since = now
         self._not_before = min(self._not_before, now + self._min_period_s)
         self.want(now)
+
+    def on_remaining(self, now: float, at: float) -> None:
+        """Some changes were left for a write of their own, at *at*."""
+        if self._waiting_since is None:
+            self._waiting_since = now
+        self.want(at)
 
     def want(self, at: float) -> None:
         """Something may be written at *at*, which no reader need wait for (the removal of retired objects)."""
@@ -135,6 +146,16 @@ LARGE: Final = 16
 #: what large Services may change in one write; some 0.3 s of the kernel's.  Each portion looks at its whole Service
 #: again, so it must not be small beside the largest Service that ``bounds`` allow
 PORTION: Final = 4_000
+#: the same where each target is a chain (iptables): its cost to the kernel grows with the square
+PORTION_OF_CHAINS: Final = 500
+#: the rest of a namespace's large and heavy Services, in lengths of the write that carried one
+REST: Final = 4
+#: no longer than this, well below the time after which a waiting change makes the proxy unhealthy
+REST_MAX_S: Final = 20.0
+#: a shorter one is none: Services of ordinary size are not delayed
+REST_MIN_S: Final = 0.05
+#: a portion counts at least as long as it takes to read its endpoints, so many a second: a change may mean no write
+READ_PER_S: Final = 250_000
 
 Ports = tuple[ServedPort, ...]
 
@@ -145,8 +166,59 @@ class Portions:
     def __init__(self) -> None:
         #: large Services, and what was told of them
         self.told: dict[ServiceKey, Ports] = {}
-        #: those of them with more to tell, the next in turn first
-        self.behind: dict[ServiceKey, None] = {}
+        #: large and heavy Services with more to tell, the next in turn first; and the number of the write since which
+        self.behind: dict[ServiceKey, int] = {}
+        #: the number of the last write
+        self.number = 0
+        #: sizes of heavy Services as they were told last
+        self._heavy: dict[ServiceKey, int] = {}
+        #: what the write under way carries of large and heavy Services, by namespace; and who rests until when
+        self._carried: dict[str, int] = {}
+        self._resting: dict[str, float] = {}
+
+    def begin(self, marked: Iterable[ServiceKey], size: Callable[[ServiceKey], int | None]) -> list[ServiceKey]:
+        """A write begins: those of *marked* that need no portion; the others wait for their turn.  *size*: of all that
+        would have to be read of a Service; ``None``: it is gone.  Then its addresses may be another's, and cannot wait.
+        """
+        self.number += 1
+        self._carried = {}
+        ordinary = []
+        for key in marked:
+            read = size(key)
+            if key in self.told or (read is not None and max(read, self._heavy.get(key, 0)) > PORTION):
+                self.behind.setdefault(key, self.number)
+            else:
+                self._heavy.pop(key, None)
+                self.behind.pop(key, None)
+                ordinary.append(key)
+        return ordinary
+
+    def rests(self, key: ServiceKey, now: float) -> bool:
+        return self._resting.get(key.namespace, 0.0) > now
+
+    def on_carried(self, key: ServiceKey, size: int, *, whole: bool) -> None:
+        """The write under way carries *key*, or a portion of it; no rest follows from one that replaces everything."""
+        if not whole:
+            self._carried[key.namespace] = self._carried.get(key.namespace, 0) + size
+        self._heavy.pop(key, None)
+        if size > PORTION and key not in self.told:
+            self._heavy[key] = size
+
+    def on_written(self, began: float, now: float, is_gone: Callable[[ServiceKey], bool]) -> float | None:
+        """The kernel has what was carried since *began*; when those that are behind may go on; ``None``: none is."""
+        self._resting = {namespace: until for namespace, until in self._resting.items() if until > now}
+        for namespace, size in self._carried.items():
+            rest_s = min(REST * max(now - began, size / READ_PER_S), REST_MAX_S)
+            if rest_s >= REST_MIN_S:
+                self._resting[namespace] = now + rest_s
+        self._carried = {}
+        resumes = (now if is_gone(key) else self._resting.get(key.namespace, now) for key in self.behind)
+        return min(resumes, default=None)
+
+    @property
+    def complete(self) -> int:
+        """The number of the newest write up to which every change was carried."""
+        return min(self.behind.values(), default=self.number + 1) - 1
 
     def on_service(self, key: ServiceKey, old: Callable[[], Ports], new: Ports) -> None:
         """Before a Service becomes another one: *old* is what was told of it, if it was not large."""
@@ -154,10 +226,10 @@ class Portions:
             self.told[key] = old()
 
     def advance(
-        self, key: ServiceKey, wanted: Ports, size: Callable[[ServedPort], int], budget: int
+        self, key: ServiceKey, wanted: Ports, size: Callable[[ServedPort], int], budget: int, since: int
     ) -> tuple[Ports, int]:
         """What to tell of a large Service next, and what that costs: at least one port's change, if there is any, and
-        no more than *budget* but for that one.  *size*: of the endpoints of a port."""
+        no more than *budget* but for that one.  *size*: of the endpoints of a port; *since*: as in ``behind``."""
         before = {port.name: port for port in self.told[key]}
         names = {port.name for port in wanted}
         result: list[ServedPort] = []
@@ -185,25 +257,26 @@ class Portions:
                 result.append(held)
             else:
                 spent += cost
+        if not complete:
+            self.behind[key] = since
         self._note(key, tuple(result), complete=complete)
         return tuple(result), spent
 
     def finish(self, key: ServiceKey, wanted: Ports) -> Ports:
         """All at once, for a write that replaces everything."""
-        self.behind.pop(key, None)
-        self._note(key, wanted, complete=True)
+        if key in self.told:
+            self._note(key, wanted, complete=True)
         return wanted
 
     def _note(self, key: ServiceKey, ports: Ports, *, complete: bool) -> None:
-        if not complete:
-            self.behind[key] = None
         if complete and len(ports) <= LARGE:
             del self.told[key]
         else:
             self.told[key] = ports
 
     def check(self) -> None:
-        assert self.behind.keys() <= self.told.keys(), f"{self.behind.keys() - self.told.keys()} are not large"
+        late = {key: since for key, since in self.behind.items() if not 0 < since <= self.number}
+        assert not late, f"{late} are behind since a write that did not begin"
 
 
 def _destinations(port: ServedPort) -> int:

@@ -17,13 +17,14 @@ Owned by one caller (a family's data plane); not for several threads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from math import inf
+from typing import Final, TypeVar
 
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, LABEL_ZONE, EndpointSlice
 from sliceplane.kit.ip import Family, networks
 from sliceplane.kit.times import parse_time
-from sliceplane.proxy.bounds import Excess
+from sliceplane.proxy.bounds import CHAINS_MAX, STICKY_MAX, TARGETS_MAX, Excess, share
 from sliceplane.proxy.claims import AddressClaims
 from sliceplane.proxy.conntrack import Expected
 from sliceplane.proxy.grounds import Ground
@@ -37,12 +38,15 @@ from sliceplane.proxy.model import (
     ServicePortName,
     canonical_of,
     categorize,
+    first_of,
 )
-from sliceplane.proxy.schedule import PORTION, Portions
+from sliceplane.proxy.schedule import PORTION, PORTION_OF_CHAINS, Portions
 from sliceplane.proxy.servicemap import health_port, read
 from sliceplane.proxy.slicecache import EndpointOrigin, HeldSlice, SliceCache
 from sliceplane.proxy.usable import Locality
 
+#: trigger times of one Service that wait for a write; later ones are not measured
+TRIGGERS_MAX: Final = 1_000
 _NO_EXCESS = Excess()
 V = TypeVar("V")
 _EndpointsOf = dict[ServicePortName, list[NodeEndpoint]]
@@ -51,14 +55,16 @@ _EndpointsOf = dict[ServicePortName, list[NodeEndpoint]]
 class ServiceTracker:
     """The model of one IP family on one node."""
 
-    def __init__(self, family: Family, node_name: str, *, since: float = 0.0) -> None:
-        """*since*: trigger times before it are no business of ours."""
+    def __init__(self, family: Family, node_name: str, *, since: float = 0.0, chains: bool = False) -> None:
+        """*since*: trigger times before it are no business of ours.  *chains*: each target is a chain in the kernel."""
+        self._chains = chains
         self.family: Family = family
         self._since = since
         self._health_ports: dict[ServiceKey, int] = {}
         self._triggers: dict[ServiceKey, list[float]] = {}
         self._services: dict[ServiceKey, tuple[ServedPort, ...]] = {}  # as they ask
         self._excess: dict[ServiceKey, Excess] = {}
+        self._beyond: dict[ServiceKey, int] = {}  # targets of a port for which there is no chain
         self._claims = AddressClaims()
         self.portions = Portions()
         #: those that do not get all that they ask for, as of the last ``take_changes``; and those that came since
@@ -90,7 +96,7 @@ class ServiceTracker:
         if ports != before:
             self.portions.on_service(key, lambda: self._claims.honoured(key, before), ports)
         marked = self._claims.on_service(key, created, before, ports)
-        if ports != before or asked_at != self._health_ports.get(key, 0) or excess != self.excess(key):
+        if ports != before or asked_at != self._health_ports.get(key, 0) or excess != self._excess.get(key, _NO_EXCESS):
             marked.add(key)
         _keep(self._health_ports, key, asked_at)
         _keep(self._services, key, ports)
@@ -151,7 +157,9 @@ class ServiceTracker:
         except ValueError:
             return
         if moment > self._since:
-            self._triggers.setdefault(marked[-1], []).append(moment)
+            moments = self._triggers.setdefault(marked[-1], [])
+            if len(moments) < TRIGGERS_MAX:
+                moments.append(moment)
 
     def on_node(self, node: Node | None) -> tuple[ServiceKey, ...]:
         """This node changed.  Only its zone matters; a change of it marks every Service.
@@ -172,38 +180,56 @@ class ServiceTracker:
         self._changed.update(self._services)
         return tuple(self._services)
 
-    def take_changes(self, *, whole: bool = False) -> Iterator[ServiceChange]:
-        """The newest state of every marked Service, sorted by key; the marks are taken off.  Large ones come
-        last, and in portions, some of which may be left (``portions.behind``) unless the *whole* is asked for.
+    def take_changes(self, now: float = inf, *, whole: bool = False) -> Iterator[ServiceChange]:
+        """The newest state of every marked Service, sorted by key; the marks are taken off.  Large and heavy ones come
+        last, and in portions, some of which may be left (``portions.behind``) unless the *whole* is asked for; at *now*
+        some may have to rest.
 
         States are computed while iterating, so that a first sync never holds them all; finish before the next event.
         """
         taken = sorted(self._changed)
         self._changed = set()
-        for key in taken:
-            if key in self.portions.told:
-                self.portions.behind.setdefault(key)
-            else:
-                yield self._change(key, self._honoured(key))
-        budget = PORTION
+        for key in self.portions.begin(taken, lambda key: self._slices.size(key) if key in self._services else None):
+            yield self._change(key, self._honoured(key))
+        budget = PORTION_OF_CHAINS if self._chains else PORTION
         turns = len(self.portions.behind)
         while turns and (whole or budget > 0):
             turns -= 1
             key = next(iter(self.portions.behind))
-            del self.portions.behind[key]
+            since = self.portions.behind.pop(key)
             wanted = self._honoured(key)
-            if whole:
-                yield self._change(key, self.portions.finish(key, wanted))
+            # Of one that is gone, the addresses may be another's by now.
+            if wanted and not whole and self.portions.rests(key, now):
+                self.portions.behind[key] = since
+                continue
+            size = self._slices.size(key)
+            if whole or key not in self.portions.told:
+                ports = self.portions.finish(key, wanted)
+                self.portions.on_carried(key, size, whole=whole)
+                budget -= max(size, 1)
+                yield self._change(key, ports)
                 continue
             endpoints = self._slices.endpoints(key)
-            ports, spent = self.portions.advance(key, wanted, lambda port: len(endpoints.get(port.name, ())), budget)  # noqa: B023  # called at once
+            ports, spent = self.portions.advance(
+                key,
+                wanted,
+                lambda port: len(endpoints.get(port.name, ())),  # noqa: B023  # called at once
+                budget,
+                since,
+            )
             budget -= spent
+            self.portions.on_carried(key, max(size, spent), whole=False)
             yield self._change(key, ports, endpoints)
 
+    def on_written(self, began: float, now: float) -> float | None:
+        """The kernel has what ``take_changes`` gave at *began*; when what was left may go on; ``None``: nothing was."""
+        return self.portions.on_written(began, now, lambda key: key not in self._services)
+
     def take_triggers(self) -> tuple[float, ...]:
-        """The trigger times of what ``take_changes`` gave, in the order of Services and events."""
-        taken = [moment for key in sorted(self._triggers) for moment in self._triggers[key]]
-        self._triggers = {}
+        """The trigger times of what ``take_changes`` gave whole, in the order of Services and events."""
+        behind = self.portions.behind
+        taken = [moment for key in sorted(self._triggers) if key not in behind for moment in self._triggers[key]]
+        self._triggers = {key: moments for key, moments in self._triggers.items() if key in behind}
         return tuple(taken)
 
     def _change(
@@ -212,8 +238,9 @@ class ServiceTracker:
         """*found*: its endpoints, if they are known already."""
         if found is None:
             found = self._slices.endpoints(key) if ports else {}
-        states = self._states(ports, found)
-        if not (self._claims.refusals(key) or key in self._excess):
+        states, beyond = self._states(ports, found)
+        _keep(self._beyond, key, beyond)
+        if not (self._claims.refusals(key) or key in self._excess or beyond):
             self.unserved.discard(key)
             self.newly_unserved.discard(key)
         elif key not in self.unserved:
@@ -239,18 +266,30 @@ class ServiceTracker:
 
     def excess(self, key: ServiceKey) -> Excess:
         """How much of *key* is beyond the bounds."""
-        return self._excess.get(key, _NO_EXCESS)
+        return self._excess.get(key, _NO_EXCESS)._replace(targets=self._beyond.get(key, 0))
 
     def state(self, key: ServiceKey) -> tuple[PortState, ...]:
         """What *key* is now, one entry per service port.  O(the Service)."""
         ports = self._honoured(key)
-        return self._states(ports, self._slices.endpoints(key)) if ports else ()
+        return self._states(ports, self._slices.endpoints(key))[0] if ports else ()
 
     def _honoured(self, key: ServiceKey) -> tuple[ServedPort, ...]:
         return self._claims.honoured(key, self._services.get(key, ()))
 
-    def _states(self, ports: tuple[ServedPort, ...], endpoints: _EndpointsOf) -> tuple[PortState, ...]:
-        return tuple(PortState(port, categorize(endpoints.get(port.name, ()), port, self._place)) for port in ports)
+    def _states(self, ports: tuple[ServedPort, ...], endpoints: _EndpointsOf) -> tuple[tuple[PortState, ...], int]:
+        """And how many targets the largest port has beyond the bound."""
+        states = tuple(PortState(port, categorize(endpoints.get(port.name, ()), port, self._place)) for port in ports)
+        most = self._targets_max(ports)
+        beyond = max((len(state.categories.reachable) for state in states), default=0) - most
+        if beyond > 0:
+            states = tuple(PortState(state.port, first_of(state.categories, most)) for state in states)
+        return states, max(0, beyond)
+
+    def _targets_max(self, ports: tuple[ServedPort, ...]) -> int:
+        """How many targets each of *ports*, those of one Service, may have."""
+        if any(port.affinity_timeout_s for port in ports):
+            return share(STICKY_MAX, len(ports))
+        return share(CHAINS_MAX if self._chains else TARGETS_MAX, len(ports))
 
     def origins(self, key: ServiceKey, slice_key: str = "") -> dict[ServicePortName, list[EndpointOrigin]]:
         """Where the endpoints of *key* come from, see ``SliceCache.origins``."""

@@ -128,6 +128,8 @@ def definition(table: str, container: NftContainer, family: NftFamily, set_id: i
     body.append(number(_ID, set_id))
     if container.timeout_s:
         body.append(long_number(_TIMEOUT_MS, container.timeout_s * 1000))
+    if container.size:
+        body.append(nest(_DESCRIPTION, number(1, container.size)))
     body.append(attribute(_USERDATA, _userdata(container, family)))
     return b"".join(body)
 

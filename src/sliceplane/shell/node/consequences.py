@@ -38,6 +38,11 @@ from sliceplane.shell.process import descriptors
 from sliceplane.shell.process.door import Door, GuardedPort, door
 from sliceplane.shell.process.log import get_logger
 
+#: after a pass over UDP flows, the pause until the next one, in lengths of that pass: a tenant who changes a Service
+#: all the time must not keep the loop busy with a large table
+FLOWS_REST = 4
+FLOWS_REST_MAX_S = 30.0
+
 _log = get_logger("node-proxy")
 
 
@@ -114,7 +119,9 @@ class Consequences:
                 self._changed.set()
                 continue
             complained = ""
-            self._metrics.on_conntrack(plane.family, self._clock() - started, forgotten)
+            seconds = self._clock() - started
+            self._metrics.on_conntrack(plane.family, seconds, forgotten)
+            await asyncio.sleep(min(seconds * FLOWS_REST, FLOWS_REST_MAX_S))
 
     @property
     def asked(self) -> dict[int, float]:

@@ -434,7 +434,7 @@ class NodeProxy:
     async def _write_once(self, plane: AnyNodePlane) -> None:
         started = self._clock()
         wanted_since = plane.schedule.pending_since
-        self.progress.on_taken(plane.family)
+        self.progress.on_taken(plane.family, plane.tracker.portions.number + 1)
         if plane.rules.needs_full:
             await self._backend.prepare(plane)
         transaction = plane.take_transaction(started)
@@ -481,12 +481,12 @@ class NodeProxy:
         )
 
     def _on_held(self, plane: AnyNodePlane) -> None:
-        """The kernel has what was taken, perhaps but for portions of large Services."""
-        if not plane.tracker.portions.behind:
-            self.progress.on_written(plane.family)
-            self.held_more.set()
-            if self.progress.asked:
-                self.reports_wanted.set()
+        """The kernel has what was taken, perhaps but for portions of large Services: of these, what was complete
+        before they began to wait."""
+        self.progress.on_written(plane.family, plane.tracker.portions.complete)
+        self.held_more.set()
+        if self.progress.asked:
+            self.reports_wanted.set()
         if plane.tracker.newly_unserved:
             self._claims.tell(plane)
 

@@ -8,7 +8,6 @@ for one transaction, the text by standard input, in a network namespace if asked
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 from typing import Literal, Protocol
@@ -25,7 +24,7 @@ from sliceplane.nft.objects import Memory, TableRef, Transaction, deletion
 from sliceplane.nft.table import NFT_FAMILIES, NftPlane, nft_plane, wants_memory
 from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.shell.node.kernel.backend import KernelError
-from sliceplane.shell.node.kernel.nft_netlink import TABLE_OF_ANOTHER, Messages, NftError, generation
+from sliceplane.shell.node.kernel.nft_netlink import TABLE_OF_ANOTHER, Messages, NftError, generation, remembered
 from sliceplane.shell.node.kernel.program import KernelProgram, parse_version
 from sliceplane.shell.process.log import get_logger
 
@@ -116,20 +115,12 @@ class NftRunner:
         return frozenset(TableRef(family, name) for family, name in listed)
 
     async def memory(self, table: TableRef) -> Memory:
-        """What packets have put into the dynamic sets of *table*; nothing where there is no table.  Raises
-        ``NftError``."""
-        if table not in await self.tables():
-            return {}
-        listed = json.loads(await self._nft("-j", "list", "sets", "table", table.family, table.name))
-        return {
-            entry["set"]["name"]: tuple(
-                (element["elem"]["val"], element["elem"].get("expires", 0))
-                for element in entry["set"].get("elem", ())
-                if isinstance(element, dict) and "elem" in element
-            )
-            for entry in listed["nftables"]
-            if "timeout" in entry.get("set", {}).get("flags", ())
-        }
+        """What packets have put into the dynamic sets of *table*, at most ``REMEMBERED_MAX`` clients; nothing where
+        there is no table.  Raises ``NftError``."""
+        try:
+            return await asyncio.to_thread(remembered, table, self._netns)
+        except (OSError, RuntimeError) as error:  # RuntimeError: there is no more thread
+            raise NftError("resources", f"clients could not be read: {error}") from error
 
     async def listing(self, table: TableRef) -> str:
         """All of *table*, for ``nft.listing``.  Raises ``NftError``."""

@@ -23,10 +23,12 @@ import socket
 import struct
 import threading
 import weakref
+from collections.abc import Iterator
 
 from sliceplane.nft.netlink.batch import MessageBatch, encode
+from sliceplane.nft.netlink.clients import DumpPart, clients_request, limits, parse_part, sets_request
 from sliceplane.nft.netlink.messages import HEADER, REQUEST, Inexpressible, KernelAnswer, parse_answers
-from sliceplane.nft.objects import FlushChain, TableRef, Transaction
+from sliceplane.nft.objects import FlushChain, Memory, TableRef, Transaction
 from sliceplane.shell.node.kernel.backend import KernelError
 from sliceplane.shell.node.kernel.netns import FOLDER, within_at_once
 from sliceplane.shell.process import descriptors
@@ -64,6 +66,33 @@ def generation(netns: str = "") -> int | None:
             return parse_generation(sock.recv(4096))
     except OSError:
         return None
+
+
+def remembered(table: TableRef, netns: str = "") -> Memory:
+    """What packets have put into the sets of clients of *table*.  Takes a while; raises ``OSError``."""
+    found: dict[str, tuple[tuple[str, int], ...]] = {}
+    names: list[str] = []
+    for part in _dump(sets_request(table), table, netns):
+        names += part.names
+    for name, limit in limits(tuple(names)).items():
+        clients: list[tuple[str, int]] = []
+        for part in _dump(clients_request(table, name), table, netns) if limit else ():
+            clients += part.clients
+            if len(clients) >= limit:
+                break
+        found[name] = tuple(clients[:limit])
+    return found
+
+
+def _dump(request: bytes, table: TableRef, netns: str) -> Iterator[DumpPart]:
+    """Of a socket of its own: to close it ends a dump of which no more is wanted."""
+    with netfilter_socket(netns) as sock:
+        sock.settimeout(_TIMEOUT_S)
+        sock.sendto(request, (0, 0))
+        part = DumpPart()
+        while not part.done:
+            part = parse_part(sock.recv(_RECEIVE_BYTES), table)
+            yield part
 
 
 def parse_generation(message: bytes) -> int | None:

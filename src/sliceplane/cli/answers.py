@@ -11,6 +11,8 @@ from typing import Any, Final, Literal, NoReturn
 
 import click
 
+from sliceplane.kit.terminal_text import printable_lines
+
 #: exit codes: the answer is as it should be; it is not (as of diff(1)); there is no answer, and stderr says why
 GOOD: Final = 0
 BAD: Final = 1
@@ -48,28 +50,25 @@ def screen_width() -> int | None:
 
 def fail(sentence: str, exit_code: int = 1) -> NoReturn:
     """End the command with *sentence* on stderr."""
-    click.echo(f"Error: {sentence}", err=True)
+    note(f"Error: {sentence}")
     raise SystemExit(exit_code)
+
+
+def note(text: str) -> None:
+    """Prints *text* on stderr: an error, or a remark beside the answer."""
+    click.echo(printable_lines(text), err=True)
 
 
 def show(text: str, *, newline: bool = True, exit_code: int = 1) -> None:
     """Print *text*, which the command was run for: if it cannot be printed whole, the command failed.  A reader that
     has read enough (``| head``) ends it without a word, as click does."""
     try:
-        click.echo(_visible(text), nl=newline)
+        click.echo(printable_lines(text), nl=newline)
     except BrokenPipeError:
         raise
     except OSError as error:
         give_up_stdout()
         fail(f"cannot write to stdout: {(error.strerror or str(error)).lower()}", exit_code)
-
-
-def _visible(text: str) -> str:
-    """Names and messages come from strangers: what a terminal would obey, or what turns the direction of reading, is
-    spelled out."""
-    if text.replace("\n", "").isprintable():
-        return text
-    return "".join(one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode() for one in text)
 
 
 def give_up_stdout() -> None:

@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from sliceplane.kit.terminal_text import printable_lines
+
 FORMATS = ("text", "json")
 KEYS = ("timestamp", "level", "component", "event")
 LINE_CHARACTERS_MAX = 32 * 1024
 
-#: all but the ends of lines and tabs, which tracebacks have
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-#: what JSON leaves as it is, and a terminal or a reader of lines does not
-_JSON_CONTROL = re.compile("[\x7f-\x9f\u2028\u2029]")
+#: what JSON leaves as it is, and a terminal, the order of reading or a reader of lines does not
+_JSON_CONTROL = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 #: values of a line that is too long are cut to this, then to nothing
 _VALUE_CHARACTERS_MAX = 1024
 
@@ -77,7 +77,7 @@ def fit_text(text: str) -> str:
     """*text* with its end, as a terminal may see it."""
     if len(text) > LINE_CHARACTERS_MAX:
         text = f"{text[:LINE_CHARACTERS_MAX]}... ({len(text) - LINE_CHARACTERS_MAX} characters more)\n"
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    return printable_lines(text)
 
 
 def painted(line: str) -> str:

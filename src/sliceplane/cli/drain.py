@@ -74,7 +74,7 @@ def command(*, what: tuple[str, ...], unknown: str, output: Form, **flags: Any) 
         space, _, bare = name.rpartition("/")
         return await drained(client, kind, space or flags["namespace"] or namespace, bare, options)
 
-    answer = ask(flags["kubeconfig"], flags["context"], work, NoTarget, exit_code=NO_ANSWER)
+    answer = ask(flags["kubeconfig"], flags["context"], work, NoTarget, exit_code=NO_ANSWER, once=False)
     width = screen_width()
 
     def text() -> str:
@@ -91,9 +91,11 @@ async def drained(client: Client, kind: TargetKind, namespace: str, name: str, o
     from sliceplane.kit.rng import Rng
     from sliceplane.shell.tools.drain_targets import find_pods
     from sliceplane.shell.tools.draining import drain_pods
+    from sliceplane.shell.transport.bounds import question
     from sliceplane.shell.transport.reflect import loop_clock
 
-    pods = await find_pods(client, kind, namespace, name)
+    async with question():
+        pods = await find_pods(client, kind, namespace, name)
     rng = Rng(int.from_bytes(os.urandom(8)))
     return await drain_pods(client, pods, f"{kind} {name}", options, clock=loop_clock(time.time()), rng=rng)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import GOOD, NO_ANSWER, fail, screen_width, show
-from sliceplane.cli.cluster import ask, cluster_options
+from sliceplane.cli.answers import GOOD, NO_ANSWER, fail, note, screen_width, show
+from sliceplane.cli.cluster import ask, question_options
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.recorder import read
 from sliceplane.cli.values import DurationType
@@ -63,7 +63,7 @@ def command() -> None:
     help="A recording, in the place of what the running plane keeps.")  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True,
     help="Lines for people, or one document for programs.")  # fmt: skip
-@cluster_options
+@question_options
 def service(
     *,
     name: str,
@@ -90,6 +90,7 @@ def service(
         _answer(_timeline(read(file), where, plain), since, diff, opened=opened, as_json=output == "json")
         return
     from sliceplane.recorder.elsewhere import NOTICE
+    from sliceplane.recorder.file import RecordingError
     from sliceplane.shell.tools import recordings
 
     async def work(client: Any, default: str) -> tuple[Recording | None, str, list[Line]]:
@@ -99,11 +100,11 @@ def service(
             return recording, there, []
         return None, there, await recordings.lines_elsewhere(client, there, plain, time.time() - since)
 
-    recording, there, lines = ask(kubeconfig, context, work, exit_code=NO_ANSWER)
+    recording, there, lines = ask(kubeconfig, context, work, RecordingError, exit_code=NO_ANSWER)
     if recording is not None:
         _answer(_timeline(recording, there, plain), since, diff, opened=opened, as_json=output == "json")
         return
-    click.echo(f"Note: {NOTICE}", err=True)
+    note(f"Note: {NOTICE}")
     if diff is not None:
         fail("--diff needs a recording", NO_ANSWER)
     _show(lines, opened=opened, as_json=output == "json")
@@ -115,7 +116,7 @@ def _timeline(recording: Recording, namespace: str, name: str) -> Timeline:
     from sliceplane.recorder.timeline import Timeline
 
     if recording.problem:
-        click.echo(f"Note: {recording.problem}", err=True)
+        note(f"Note: {recording.problem}")
     try:
         timeline = Timeline(Index(recording), namespace, name)
     except (ValueError, IndexError, TypeError, AssertionError) as error:

@@ -21,6 +21,7 @@ from sliceplane.api.scheme import EndpointSlices, Resource
 from sliceplane.client.connecting import RawObject, load_raw
 from sliceplane.informer.actions import Counters
 from sliceplane.informer.cache import Change, Coalesced, IndexFunction
+from sliceplane.informer.paging import CACHE_BYTES_MAX
 from sliceplane.informer.reflector import IDLE_TIMEOUT_S
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.transport import reflect
@@ -72,6 +73,7 @@ class Informer(Generic[T]):
                 idle_timeout_s=idle_timeout_s,
                 decode=decode,
                 only_reads=resource is EndpointSlices,
+                cache_bytes_max=CACHE_BYTES_MAX,
                 log=StandardLog(),
             )
 

@@ -32,11 +32,13 @@ from sliceplane.shell.transport.http import HttpClient
 _OWNERS: Final = {resource.kind: resource for resource in (ReplicaSets, Deployments, StatefulSets, DaemonSets)}
 #: requests for Pods and their owners; the others are as their siblings
 _OBJECTS_MAX: Final = 200
+#: what a plane keeps of the last minutes, as lines
+RECORDING_BYTES_MAX: Final = 256 << 20
 
 
 async def fetch(client: HttpClient) -> list[bytes]:
     """The lines of a recording.  Raises what the client raises: ``StatusError``, ``Unreachable``."""
-    return b"".join([portion async for portion in client.download(PATH)]).splitlines(keepends=True)
+    return (await client.page(PATH, bytes_max=RECORDING_BYTES_MAX)).splitlines(keepends=True)
 
 
 async def save(client: HttpClient, path: Path) -> Recording:

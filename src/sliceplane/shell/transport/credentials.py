@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sliceplane.kit.times import parse_time
+from sliceplane.shell.transport.bounds import read_file
 from sliceplane.shell.transport.tls import Tls
 
 #: service account tokens are rotated by the kubelet; the file is read again after this
@@ -81,7 +82,7 @@ class TokenFile:
         is_refused = refused is not None and refused == self._value
         if is_refused or now - self._read_at > TOKEN_FILE_PERIOD_S:
             try:
-                token = self._path.read_text().strip()
+                token = read_file(self._path).decode("latin-1").strip()
             except OSError as error:
                 if self._value and not is_refused:
                     return self._value

@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from sliceplane.shell.transport.bounds import read_file
+
 
 class KubeconfigError(Exception):
     """The configuration cannot be used.  The text is a sentence for a person and names the file."""
@@ -136,11 +138,13 @@ def _read(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        document = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        document = yaml.load(read_file(path).decode(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except OSError as error:
         raise KubeconfigError(f"kubeconfig {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
         raise KubeconfigError(f"kubeconfig {path} is not YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise KubeconfigError(f"kubeconfig {path} cannot be used: its members are nested too deeply") from error
     if not isinstance(document, dict):
         raise KubeconfigError(f"kubeconfig {path} is incomplete: it holds no members")
     read: dict[str, Any] = {"current-context": document.get("current-context")}

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from sliceplane.shell.process.log import get_logger
+from sliceplane.shell.transport.bounds import read_file
 
 #: between two looks at the files
 LOOK_S = 5.0
@@ -34,7 +35,7 @@ class Pem(msgspec.Struct, frozen=True):
 
     def read(self) -> bytes:
         """Raises ``OSError``."""
-        return self.data or (self.path.read_bytes() if self.path is not None else b"")
+        return self.data or (read_file(self.path) if self.path is not None else b"")
 
 
 NO_PEM: Final = Pem()

@@ -10,9 +10,12 @@ import ssl
 from typing import Final, cast
 
 from sliceplane.shell.transport.answers import AnswerParser, BadStream
+from sliceplane.shell.transport.bounds import TooLarge
 
 #: of an answer that its reader has not taken yet; then the rest waits in the socket
 UNREAD_BYTES_MAX: Final = 512 * 1024
+#: pieces of a body that are kept apart: a server that sends two bytes at a time makes more of them than of bytes
+PIECES_MAX: Final = 4096
 
 
 class ClientConnection(asyncio.Protocol):
@@ -106,11 +109,19 @@ class ClientConnection(asyncio.Protocol):
             self.transport.resume_reading()
         return portion
 
-    async def body(self) -> bytes:
-        """All of it."""
+    async def body(self, bytes_max: int) -> bytes:
+        """All of it.  Raises ``TooLarge``, before it has come where its length is said."""
         portions = [await self.portion()]
+        size = len(portions[0])
         while not self._parser.complete or self._portions:
+            if size + self._parser.announced > bytes_max:
+                raise TooLarge(bytes_max)
             portions.append(await self.portion())
+            size += len(portions[-1])
+            if len(portions) > PIECES_MAX:
+                portions = [b"".join(portions)]
+        if size > bytes_max:
+            raise TooLarge(bytes_max)
         return portions[0] if len(portions) == 1 else b"".join(portions)
 
     def rest(self, seconds: float) -> None:

@@ -20,6 +20,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, Services
 from sliceplane.informer.cache import Change
+from sliceplane.informer.paging import CACHE_BYTES_MAX
 from sliceplane.kit.rng import Rng
 from sliceplane.page.model import ClusterModel
 from sliceplane.shell.transport.base import Reader, Unreachable
@@ -106,7 +107,13 @@ class LiveCluster:
         self, selection: Selection, kind: type[T], handler: Callable[[tuple[Change[T], ...]], None]
     ) -> RunningInformer[T]:
         informer: RunningInformer[T] = RunningInformer(
-            self._client, selection, clock=self._clock, rng=self._rng, kind=kind, log=_Quiet()
+            self._client,
+            selection,
+            clock=self._clock,
+            rng=self._rng,
+            kind=kind,
+            cache_bytes_max=CACHE_BYTES_MAX,
+            log=_Quiet(),
         )
         informer.add_handler(handler, lambda: None)
         self._informers.append(informer)

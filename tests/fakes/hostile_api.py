@@ -1,0 +1,627 @@
+"""An API server that lies: raw sockets that answer as a stranger's server may, for clients that must survive it.
+
+``HostileApi`` runs in a thread of its own, so a command under test may block or run a loop of its own.  It serves a
+healthy cluster (``tests.explain.world``), except for its *behaviour*, one of ``BEHAVIOURS``.  It counts requests, and
+keeps what reaches its second listener, ``elsewhere``: another origin, where no client has business.
+
+    with HostileApi("endless-pages") as api:
+        run("lint", "--kubeconfig", api.kubeconfig(folder))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from tests.explain.world import healthy
+from tests.fakes.fake_api import FakeApi
+
+from sliceplane.api.requests import Selection
+from sliceplane.api.scheme import RESOURCES, Resource
+from sliceplane.proxy.progress import ANNOTATION_PROGRESS, COMPONENT, LABEL_COMPONENT, LEASE_NAMESPACE
+from sliceplane.slices.guard import REASON_HELD
+
+TOKEN: Final = "a-secret-of-the-kubeconfig"
+#: colour, window title, clipboard, carriage return, C1, bidirectional override, and a line that looks like ours
+PAYLOAD: Final = "\x1b[31mred\x1b]0;owned\x07\x1b]52;c;b3duZWQ=\x07\r\x9b2J\u202eoverride\u2066\nready https://evil.example"
+CHUNK_BYTES: Final = 256 * 1024
+#: pause between two bytes, lines or events of a slow answer
+DRIP_S: Final = 0.02
+_HEAD: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+_BY_PATH: Final = {(f"apis/{row.group}/{row.version}" if row.group else f"api/{row.version}", row.plural): row
+                   for row in RESOURCES}  # fmt: skip
+
+
+class Exchange:
+    """One request, and the way to answer it."""
+
+    def __init__(self, api: HostileApi, head: bytes, writer: asyncio.StreamWriter) -> None:
+        line, *fields = head.decode("latin-1").rstrip().split("\r\n")
+        self.api = api
+        self.method, target, _ = line.split(" ", 2)
+        self.headers = {name.lower(): value.strip() for name, _, value in (text.partition(":") for text in fields)}
+        parts = urlsplit(target)
+        self.target = target
+        self.query = dict(parse_qsl(parts.query))
+        self._writer = writer
+        steps = unquote(parts.path).strip("/").split("/")
+        version = "/".join(steps[: 3 if steps[0] == "apis" else 2])
+        rest = steps[version.count("/") + 1 :]
+        self.namespace = ""
+        if rest[:1] == ["namespaces"] and len(rest) > 2:
+            self.namespace, rest = rest[1], rest[2:]
+        self.resource: Resource | None = _BY_PATH.get((version, rest[0])) if rest else None
+        self.name = rest[1] if len(rest) > 1 else ""
+
+    @property
+    def is_watch(self) -> bool:
+        return self.query.get("watch") == "true"
+
+    @property
+    def is_list(self) -> bool:
+        return self.resource is not None and not self.name and not self.is_watch and self.method == "GET"
+
+    @property
+    def selection(self) -> Selection:
+        assert self.resource is not None, "only paths of a resource select objects"
+        return Selection(
+            self.resource, self.namespace, self.query.get("labelSelector", ""), self.query.get("fieldSelector", "")
+        )
+
+    def documents(self) -> list[dict[str, Any]]:
+        """The honest items of a list."""
+        return [json.loads(item) for item in self.api.store.list(self.selection).items]
+
+    async def send(self, data: bytes) -> None:
+        self._writer.write(data)
+        self.api.sent_bytes += len(data)
+        await self._writer.drain()
+
+    async def reply(self, status: int, body: Any, *fields: str) -> None:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        lines = [f"HTTP/1.1 {status} X", "Content-Type: application/json", f"Content-Length: {len(data)}", *fields]
+        await self.send("\r\n".join(lines).encode() + b"\r\n\r\n" + data)
+
+    async def list_of(self, items: list[Any], **metadata: Any) -> None:
+        await self.reply(200, {"metadata": {"resourceVersion": "1000", **metadata}, "items": items})
+
+    async def chunk(self, data: bytes) -> None:
+        await self.send(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+
+    async def event(self, kind: str, document: Any) -> None:
+        await self.chunk(json.dumps({"type": kind, "object": document}).encode() + b"\n")
+
+    async def bookmark(self, version: str) -> None:
+        assert self.resource is not None, "only a resource is watched"
+        await self.event("BOOKMARK", {"kind": self.resource.kind, "metadata": {"resourceVersion": version}})
+
+    async def status(self, code: int, message: str, *fields: str, **more: Any) -> None:
+        body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code, **more}
+        await self.reply(code, body, *fields)
+
+
+Behaviour = Callable[[Exchange], Awaitable[None]]
+BEHAVIOURS: Final[dict[str, Behaviour]] = {}
+
+
+def behaviour(function: Behaviour) -> Behaviour:
+    BEHAVIOURS[function.__name__.replace("_", "-")] = function
+    return function
+
+
+@behaviour
+async def honest(exchange: Exchange) -> None:
+    resource = exchange.resource
+    if exchange.target.startswith("/version"):
+        await exchange.reply(200, {"major": "1", "minor": "34", "gitVersion": "v1.34.0"})
+    elif exchange.target.startswith("/readyz"):
+        await exchange.reply(200, b"[+]ping ok\nreadyz check passed\n")
+    elif exchange.target.startswith("/metrics"):
+        await exchange.reply(200, b"# TYPE up gauge\nup 1\n")
+    elif resource is None or exchange.method != "GET":
+        await exchange.status(404, "there is no such page", reason="NotFound")
+    elif exchange.is_watch:
+        await exchange.send(_HEAD)
+        await exchange.bookmark("1000")
+        await asyncio.sleep(3600)
+    elif exchange.is_list:
+        await exchange.list_of(exchange.documents())
+    else:
+        named = [item for item in exchange.documents() if item["metadata"]["name"] == exchange.name]
+        if named:
+            await exchange.reply(200, {**named[0], "kind": resource.kind, "apiVersion": resource.api_version})
+        else:
+            await exchange.status(404, f'{resource.plural} "{exchange.name}" not found', reason="NotFound")
+
+
+# Where the client is led
+
+
+@behaviour
+async def redirects_elsewhere(exchange: Exchange) -> None:
+    await exchange.reply(307, b"", f"Location: http://127.0.0.1:{exchange.api.elsewhere_port}{exchange.target}")
+
+
+@behaviour
+async def redirects_to_a_file(exchange: Exchange) -> None:
+    await exchange.reply(302, b"", "Location: file:///etc/passwd")
+
+
+# How much there is
+
+
+def only_lists(answer: Behaviour) -> Behaviour:
+    """A behaviour of lists alone; everything else is honest."""
+
+    async def chosen(exchange: Exchange) -> None:
+        await (answer if exchange.is_list else honest)(exchange)
+
+    chosen.__name__ = answer.__name__
+    return chosen
+
+
+@behaviour
+@only_lists
+async def endless_pages(exchange: Exchange) -> None:
+    """Objects of 64 KiB, with names that no page had before."""
+    number = int(exchange.query.get("continue", "0")) + 1
+    items = [
+        {"metadata": {"name": f"n{number}-{at}", "namespace": "shop", "annotations": {"a": "x" * 65536}}}
+        for at in range(100)
+    ]
+    await exchange.list_of(items, **{"continue": str(number)})
+
+
+@behaviour
+@only_lists
+async def endless_small_pages(exchange: Exchange) -> None:
+    number = int(exchange.query.get("continue", "0")) + 1
+    items = [{"metadata": {"name": f"n{number}-{at}"}} for at in range(20000)]
+    await exchange.list_of(items, **{"continue": str(number)})
+
+
+@behaviour
+@only_lists
+async def empty_pages(exchange: Exchange) -> None:
+    await exchange.list_of([], **{"continue": str(int(exchange.query.get("continue", "0")) + 1)})
+
+
+@behaviour
+@only_lists
+async def repeats_its_token(exchange: Exchange) -> None:
+    await exchange.list_of(exchange.documents(), **{"continue": "again"})
+
+
+@behaviour
+@only_lists
+async def huge_token(exchange: Exchange) -> None:
+    await exchange.list_of(exchange.documents(), **{"continue": "x" * (1 << 20)})
+
+
+@behaviour
+async def endless_body(exchange: Exchange) -> None:
+    await exchange.send(_HEAD)
+    await exchange.chunk(b'{"metadata":{"resourceVersion":"1"},"items":[')
+    item = b'{"metadata":{"name":"a","annotations":{"a":"' + b"x" * CHUNK_BYTES + b'"}}},'
+    while True:
+        await exchange.chunk(item)
+
+
+@behaviour
+async def promises_an_exabyte(exchange: Exchange) -> None:
+    await exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1152921504606846976\r\n\r\n")
+    while True:
+        await exchange.send(b" " * CHUNK_BYTES)
+
+
+@behaviour
+async def tiny_chunks(exchange: Exchange) -> None:
+    await exchange.send(_HEAD)
+    while True:
+        await exchange.send(b"1\r\n \r\n" * 40000)
+
+
+@behaviour
+async def gzip_bomb(exchange: Exchange) -> None:
+    await exchange.reply(200, _bomb(), "Content-Encoding: gzip")
+
+
+_bombs: list[bytes] = []
+
+
+def _bomb() -> bytes:
+    """4 GiB of blanks in 4 MiB: many members of 64 MiB each would be as good, and readers stop at the first."""
+    if not _bombs:
+        block = gzip.compress(b" " * (1 << 30), 9)
+        _bombs.append(block)
+    return _bombs[0]
+
+
+# What cannot be read
+
+
+def bodies(name: str, body: bytes) -> None:
+    """A behaviour that answers every request with *body*, a watch with *body* as its one line."""
+
+    async def answer(exchange: Exchange) -> None:
+        if exchange.is_watch:
+            await exchange.send(_HEAD)
+            await exchange.chunk(b'{"type":"ADDED","object":' + body.replace(b"\n", b" ") + b"}\n")
+            await asyncio.sleep(3600)
+        await exchange.reply(200, body)
+
+    BEHAVIOURS[name] = answer
+
+
+_PREFIX = b'{"metadata":{"resourceVersion":"1000"},"items":[{"metadata":{"name":"cart","namespace":"shop"},"spec":'
+bodies("deep-objects", _PREFIX + b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"}]}")
+bodies("deep-enough", _PREFIX + b'{"a":' * 900 + b"1" + b"}" * 900 + b"}]}")
+bodies("deep-lists", b"[" * 100_000 + b"]" * 100_000)
+bodies("huge-integers", _PREFIX + b'{"ports":[{"port":' + b"9" * 6000 + b"}]}}]}")
+bodies("not-a-number", _PREFIX + b'{"ports":[{"port":NaN}]}}]}')
+bodies("duplicate-keys", _PREFIX + b'{"clusterIP":"1","clusterIP":{}}}],"items":null}')
+bodies("invalid-utf-8", _PREFIX + b'{"type":"\xff\xfe","clusterIP":"\xed\xa0\x80"}}]}')
+bodies("lone-surrogates", _PREFIX + b'{"type":"\\ud800"}}]}')
+bodies("null-items", b'{"metadata":{"resourceVersion":"1000"},"items":null}')
+bodies("items-of-nulls", b'{"metadata":{"resourceVersion":"1000"},"items":[null,null]}')
+bodies("no-metadata", b'{"metadata":{"resourceVersion":"1000"},"items":[{},{"metadata":null},{"metadata":{"name":null}}]}')
+bodies("no-version", b'{"items":[]}')
+bodies("no-json", b"<html>welcome</html>")
+bodies("nothing", b"")
+bodies("a-number", b"17")
+
+
+def changed(name: str, change: Callable[[Any], Any]) -> None:
+    """A behaviour in which *change* is made to every honest document."""
+
+    async def answer(exchange: Exchange) -> None:
+        if exchange.resource is None or exchange.method != "GET":
+            await honest(exchange)
+        elif exchange.is_watch:
+            await exchange.send(_HEAD)
+            for document in exchange.documents():
+                await exchange.event("ADDED", change(document))
+            await asyncio.sleep(3600)
+        else:
+            items = [change(document) for document in exchange.documents()]
+            if exchange.name:
+                await exchange.reply(200, (items or [{}])[0])
+            await exchange.list_of(items)
+
+    BEHAVIOURS[name] = answer
+
+
+def with_leaves(value: Any, change: Callable[[str], Any], inside: str = "") -> Any:
+    """*value* with every string replaced, except those by which objects are selected."""
+    if isinstance(value, dict):
+        return {key: with_leaves(member, change, key) for key, member in value.items()}
+    if isinstance(value, list):
+        return [with_leaves(member, change, inside) for member in value]
+    return change(value) if isinstance(value, str) else value
+
+
+def paths_of(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to every member of a document, the inner ones, too."""
+    if path:
+        yield path
+    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, member in members:
+        yield from paths_of(member, (*path, key))
+
+
+def replaced(value: Any, path: tuple[Any, ...], by: Any) -> Any:
+    """A copy of *value* with *by* at *path*, where *value* has that."""
+    if not path:
+        return by
+    step, *rest = path
+    if isinstance(value, dict) and step in value:
+        return {**value, step: replaced(value[step], tuple(rest), by)}
+    if isinstance(value, list) and isinstance(step, int) and step < len(value):
+        return [*value[:step], replaced(value[step], tuple(rest), by), *value[step + 1 :]]
+    return value
+
+
+changed("escapes", lambda document: with_leaves(document, lambda text: text + PAYLOAD))
+changed("garbage-strings", lambda document: with_leaves(document, lambda text: "\u00b2-?" + text))
+changed("empty-strings", lambda document: with_leaves(document, lambda text: ""))
+changed("huge-version", lambda document: replaced(document, ("metadata", "resourceVersion"), "9" * 6000))
+changed("no-number-version", lambda document: replaced(document, ("metadata", "resourceVersion"), "../../?a=b&c"))
+changed("annotations-of-lists", lambda document: {**document, "metadata": {**document["metadata"], "annotations": []}})
+changed("labels-of-numbers", lambda document: {**document, "metadata": {**document["metadata"], "labels": {"a": 1}}})
+for _number, _text in enumerate(
+    ("yesterday", "9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59", "2026-01-01T00:00:00")
+):
+    changed(
+        f"times-{_number}",
+        lambda document, text=_text: with_leaves(document, lambda leaf: text if leaf[4:5] == "-" else leaf),
+    )
+
+
+@behaviour
+async def says_it_in_a_status(exchange: Exchange) -> None:
+    await exchange.status(500, PAYLOAD * 3, reason=PAYLOAD)
+
+
+@behaviour
+async def lies_in_a_status(exchange: Exchange) -> None:
+    body = b'{"kind":"Status","status":{"a":1},"code":1e300,"details":{"retryAfterSeconds":-1000000000},"message":["m"]}'
+    await exchange.reply(500, body)
+
+
+@behaviour
+async def endless_status(exchange: Exchange) -> None:
+    await exchange.status(500, "x" * (12 << 20))
+
+
+@behaviour
+async def lies_about_its_version(exchange: Exchange) -> None:
+    if exchange.target.startswith("/version"):
+        await exchange.reply(200, {"major": 10**9, "minor": PAYLOAD, "gitVersion": ["v", 10**30]})
+    elif exchange.target.startswith(("/readyz", "/metrics")):
+        await exchange.reply(200, (PAYLOAD + " 1e999\nup{a=\"" + "9" * 6000 + "\n").encode("utf-8", "replace"))
+    else:
+        await honest(exchange)
+
+
+# How slow it is
+
+
+@behaviour
+async def silent(exchange: Exchange) -> None:
+    await asyncio.sleep(3600)
+
+
+@behaviour
+async def drips_its_body(exchange: Exchange) -> None:
+    await exchange.send(_HEAD)
+    while True:
+        await exchange.chunk(b" ")
+        await asyncio.sleep(DRIP_S)
+
+
+@behaviour
+async def drips_its_head(exchange: Exchange) -> None:
+    await exchange.send(b"HTTP/1.1 200 OK\r\nX-Long: ")
+    while True:
+        await exchange.send(b"x")
+        await asyncio.sleep(DRIP_S)
+
+
+@behaviour
+async def large_head(exchange: Exchange) -> None:
+    await exchange.send(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        await exchange.send(b"X-Field: " + b"x" * 4096 + b"\r\n")
+
+
+@behaviour
+async def endless_news(exchange: Exchange) -> None:
+    while True:
+        await exchange.send(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 100)
+
+
+@behaviour
+async def endless_trailers(exchange: Exchange) -> None:
+    await exchange.send(_HEAD)
+    await exchange.chunk(b"{}")
+    await exchange.send(b"0\r\n")
+    while True:
+        await exchange.send(b"X-Trailer: 1\r\n" * 1000)
+
+
+def throttled(name: str, retry_after: str) -> None:
+    async def answer(exchange: Exchange) -> None:
+        await exchange.status(429, "come back", f"Retry-After: {retry_after}", details={"retryAfterSeconds": 10**18})
+
+    BEHAVIOURS[name] = answer
+
+
+throttled("come-back-in-an-age", "1000000000")
+throttled("come-back-yesterday", "-5")
+throttled("come-back-in-digits", "9" * 5000)
+
+
+# What a watch says
+
+
+def watches(answer: Behaviour) -> Behaviour:
+    """A behaviour of watches alone; everything else is honest."""
+
+    async def chosen(exchange: Exchange) -> None:
+        if exchange.is_watch:
+            await exchange.send(_HEAD)
+            await answer(exchange)
+        else:
+            await honest(exchange)
+
+    chosen.__name__ = answer.__name__
+    return behaviour(chosen)
+
+
+@watches
+async def endless_bookmarks(exchange: Exchange) -> None:
+    for number in range(2000, 10**9):
+        await exchange.bookmark(str(number))
+
+
+@watches
+async def endless_objects(exchange: Exchange) -> None:
+    """New names for ever, of 64 KiB each."""
+    for number in range(2000, 10**9):
+        metadata = {"name": f"n{number}", "namespace": "shop", "resourceVersion": str(number), "uid": f"u{number}"}
+        await exchange.event("ADDED", {"metadata": {**metadata, "annotations": {"a": "x" * 65536}}})
+
+
+@watches
+async def garbage_events(exchange: Exchange) -> None:
+    await exchange.chunk(b'{"type":"EXPLODED","object":{"metadata":{}}}\n')
+    await exchange.chunk(b'{"type":["ADDED"],"object":17}\n')
+
+
+@watches
+async def deep_events(exchange: Exchange) -> None:
+    await exchange.chunk(b'{"type":"ADDED","object":{"metadata":{"name":"a"},"spec":' + b"[" * 50000 + b"]" * 50000 + b"}}\n")
+
+
+@watches
+async def long_line(exchange: Exchange) -> None:
+    await exchange.chunk(b'{"type":"ADDED","object":{"a":"')
+    while True:
+        await exchange.chunk(b"x" * CHUNK_BYTES)
+
+
+@watches
+async def other_kinds(exchange: Exchange) -> None:
+    metadata = {"name": "victim", "namespace": "elsewhere", "resourceVersion": "2000", "uid": "u"}
+    await exchange.event("ADDED", {"kind": "Secret", "apiVersion": "v1", "metadata": metadata, "endpoints": "none"})
+    await asyncio.sleep(3600)
+
+
+@watches
+async def gone_for_ever(exchange: Exchange) -> None:
+    await exchange.event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "old"})
+
+
+@watches
+async def hangs_up(exchange: Exchange) -> None:
+    await exchange.send(b"0\r\n\r\n")
+
+
+@watches
+async def moves_and_hangs_up(exchange: Exchange) -> None:
+    exchange.api.revision += 1
+    await exchange.bookmark(str(exchange.api.revision))
+    await exchange.send(b"0\r\n\r\n")
+
+
+@watches
+async def goes_backwards(exchange: Exchange) -> None:
+    await exchange.bookmark("5")
+
+
+@watches
+async def huge_versions(exchange: Exchange) -> None:
+    await exchange.bookmark("9" * 100_000)
+    await exchange.send(b"0\r\n\r\n")
+
+
+class HostileApi:
+    """See the module.  *tls*: the context of a server, for https.  Ended by the ``with`` block."""
+
+    def __init__(self, behaves: str, tls: ssl.SSLContext | None = None) -> None:
+        self.behaviour = BEHAVIOURS[behaves]
+        self.store = _store()
+        self.port = self.elsewhere_port = 0
+        #: moves with what a behaviour says
+        self.revision = 1000
+        self.sent_bytes = 0
+        self.requests: list[tuple[str, str]] = []
+        #: heads of the requests that came to the other origin
+        self.elsewhere: list[bytes] = []
+        self._tls = tls
+        self._loop = asyncio.new_event_loop()
+        self._handlers: set[asyncio.Task[None]] = set()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._listening = threading.Event()
+        self._ended = asyncio.Event()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._listening.wait(10)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
+
+    @property
+    def url(self) -> str:
+        return f"http{'s' if self._tls else ''}://127.0.0.1:{self.port}"
+
+    def kubeconfig(self, folder: Path, **cluster: Any) -> str:
+        """The path of one that leads here, with a token."""
+        path = folder / f"kubeconfig-{self.port}"
+        document = {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "shop"}}],
+            "clusters": [{"name": "c", "cluster": {"server": self.url, **cluster}}],
+            "users": [{"name": "u", "user": {"token": TOKEN}}],
+        }
+        path.write_text(json.dumps(document))
+        return str(path)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(self._handle, "127.0.0.1", 0, ssl=self._tls, limit=1 << 21)
+        other = await asyncio.start_server(self._note, "127.0.0.1", 0)
+        self.port, self.elsewhere_port = (each.sockets[0].getsockname()[1] for each in (server, other))
+        self._listening.set()
+        await self._ended.wait()
+        server.close()
+        other.close()
+        for task in tuple(self._handlers):
+            task.cancel()
+        await asyncio.gather(*self._handlers, return_exceptions=True)
+
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "a handler is a task"
+        self._handlers.add(task)
+        try:
+            while True:
+                exchange = Exchange(self, await reader.readuntil(b"\r\n\r\n"), writer)
+                await reader.readexactly(int(exchange.headers.get("content-length", "0")))
+                self.requests.append((exchange.method, exchange.target))
+                await self.behaviour(exchange)
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError, asyncio.CancelledError):
+            pass
+        finally:
+            self._handlers.discard(task)
+            if writer.transport is not None:
+                writer.transport.abort()
+
+    async def _note(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, OSError):
+            self.elsewhere.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.transport.abort()
+
+
+def _store() -> FakeApi:
+    world = healthy()
+    held = {"type": REASON_HELD, "status": "True", "reason": "Held", "message": "3 endpoints", "lastTransitionTime": "2026-01-01T00:00:00Z"}  # fmt: skip
+    world.get("Service", "shop", "cart")["status"]["conditions"] = [held]
+    store = FakeApi()
+    rows = {row.key: row for row in RESOURCES}
+    for key, documents in world.documents.items():
+        for document in documents.values():
+            metadata = document["metadata"]
+            store.put(rows[key], metadata.get("namespace", ""), metadata["name"], document)
+    lease = {
+        "metadata": {"labels": {LABEL_COMPONENT: COMPONENT}, "annotations": {ANNOTATION_PROGRESS: '{"a":1}'}},
+        "spec": {"holderIdentity": "node-0", "leaseDurationSeconds": 90, "renewTime": "2026-01-01T00:00:00.000000Z"},
+    }
+    store.put(rows["leases.coordination.k8s.io"], LEASE_NAMESPACE, "sliceplane-proxy-node-0", lease)
+    event = {
+        "involvedObject": {"kind": "Service", "name": "cart", "namespace": "shop"},
+        "reason": "Happened", "message": "it did", "type": "Normal", "count": 1,
+        "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+    store.put(rows["events"], "shop", "cart.1", event)
+    return store

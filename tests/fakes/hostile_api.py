@@ -11,10 +11,10 @@ keeps what reaches its second listener, ``elsewhere``: another origin, where no 
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import ssl
 import threading
+import zlib
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +25,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from tests.explain.world import healthy
 from tests.fakes.fake_api import FakeApi
 
+from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import RESOURCES, Resource
 from sliceplane.proxy.progress import ANNOTATION_PROGRESS, COMPONENT, LABEL_COMPONENT, LEASE_NAMESPACE
@@ -32,7 +33,9 @@ from sliceplane.slices.guard import REASON_HELD
 
 TOKEN: Final = "a-secret-of-the-kubeconfig"
 #: colour, window title, clipboard, carriage return, C1, bidirectional override, and a line that looks like ours
-PAYLOAD: Final = "\x1b[31mred\x1b]0;owned\x07\x1b]52;c;b3duZWQ=\x07\r\x9b2J\u202eoverride\u2066\nready https://evil.example"
+PAYLOAD: Final = (
+    "\x1b[31mred\x1b]0;owned\x07\x1b]52;c;b3duZWQ=\x07\r\x9b2J\u202eoverride\u2066\nready https://evil.example"
+)
 CHUNK_BYTES: Final = 256 * 1024
 #: pause between two bytes, lines or events of a slow answer
 DRIP_S: Final = 0.02
@@ -78,8 +81,13 @@ class Exchange:
         )
 
     def documents(self) -> list[dict[str, Any]]:
-        """The honest items of a list."""
-        return [json.loads(item) for item in self.api.store.list(self.selection).items]
+        """The honest items of a list; all of the resource where the selectors are none."""
+        try:
+            items = self.api.store.list(self.selection).items
+        except StatusError:
+            assert self.resource is not None, "only a resource is listed"
+            items = self.api.store.list(Selection(self.resource)).items
+        return [json.loads(item) for item in items]
 
     async def send(self, data: bytes) -> None:
         self._writer.write(data)
@@ -239,10 +247,11 @@ _bombs: list[bytes] = []
 
 
 def _bomb() -> bytes:
-    """4 GiB of blanks in 4 MiB: many members of 64 MiB each would be as good, and readers stop at the first."""
+    """8 GiB of blanks in 8 MiB.  After a full flush equal input makes equal output, so one block is compressed."""
     if not _bombs:
-        block = gzip.compress(b" " * (1 << 30), 9)
-        _bombs.append(block)
+        zipper = zlib.compressobj(9, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+        first, block = (zipper.compress(b" " * (1 << 20)) + zipper.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
+        _bombs.append(first + block * (8 << 10))
     return _bombs[0]
 
 
@@ -273,7 +282,9 @@ bodies("invalid-utf-8", _PREFIX + b'{"type":"\xff\xfe","clusterIP":"\xed\xa0\x80
 bodies("lone-surrogates", _PREFIX + b'{"type":"\\ud800"}}]}')
 bodies("null-items", b'{"metadata":{"resourceVersion":"1000"},"items":null}')
 bodies("items-of-nulls", b'{"metadata":{"resourceVersion":"1000"},"items":[null,null]}')
-bodies("no-metadata", b'{"metadata":{"resourceVersion":"1000"},"items":[{},{"metadata":null},{"metadata":{"name":null}}]}')
+bodies(
+    "no-metadata", b'{"metadata":{"resourceVersion":"1000"},"items":[{},{"metadata":null},{"metadata":{"name":null}}]}'
+)
 bodies("no-version", b'{"items":[]}')
 bodies("no-json", b"<html>welcome</html>")
 bodies("nothing", b"")
@@ -300,13 +311,13 @@ def changed(name: str, change: Callable[[Any], Any]) -> None:
     BEHAVIOURS[name] = answer
 
 
-def with_leaves(value: Any, change: Callable[[str], Any], inside: str = "") -> Any:
-    """*value* with every string replaced, except those by which objects are selected."""
+def with_leaves(value: Any, change: Callable[[str, str], Any], inside: str = "") -> Any:
+    """*value* with every string replaced; *change* is given the name of its member, too."""
     if isinstance(value, dict):
         return {key: with_leaves(member, change, key) for key, member in value.items()}
     if isinstance(value, list):
         return [with_leaves(member, change, inside) for member in value]
-    return change(value) if isinstance(value, str) else value
+    return change(value, inside) if isinstance(value, str) else value
 
 
 def paths_of(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -330,9 +341,17 @@ def replaced(value: Any, path: tuple[Any, ...], by: Any) -> Any:
     return value
 
 
-changed("escapes", lambda document: with_leaves(document, lambda text: text + PAYLOAD))
-changed("garbage-strings", lambda document: with_leaves(document, lambda text: "\u00b2-?" + text))
-changed("empty-strings", lambda document: with_leaves(document, lambda text: ""))
+changed("escapes", lambda document: with_leaves(document, lambda text, _: text + PAYLOAD))
+#: members that readers show and do not interpret
+_SHOWN: Final = frozenset(
+    ("name", "message", "reason", "nodeName", "zone", "image", "manager", "holderIdentity", "renewTime", "key", "since")
+)
+changed(
+    "escapes-where-it-is-shown",
+    lambda document: with_leaves(document, lambda text, inside: text + PAYLOAD if inside in _SHOWN else text),
+)
+changed("garbage-strings", lambda document: with_leaves(document, lambda text, _: "\u00b2-?" + text))
+changed("empty-strings", lambda document: with_leaves(document, lambda text, _: ""))
 changed("huge-version", lambda document: replaced(document, ("metadata", "resourceVersion"), "9" * 6000))
 changed("no-number-version", lambda document: replaced(document, ("metadata", "resourceVersion"), "../../?a=b&c"))
 changed("annotations-of-lists", lambda document: {**document, "metadata": {**document["metadata"], "annotations": []}})
@@ -342,7 +361,7 @@ for _number, _text in enumerate(
 ):
     changed(
         f"times-{_number}",
-        lambda document, text=_text: with_leaves(document, lambda leaf: text if leaf[4:5] == "-" else leaf),
+        lambda document, text=_text: with_leaves(document, lambda leaf, _: text if leaf[4:5] == "-" else leaf),
     )
 
 
@@ -353,7 +372,9 @@ async def says_it_in_a_status(exchange: Exchange) -> None:
 
 @behaviour
 async def lies_in_a_status(exchange: Exchange) -> None:
-    body = b'{"kind":"Status","status":{"a":1},"code":1e300,"details":{"retryAfterSeconds":-1000000000},"message":["m"]}'
+    body = (
+        b'{"kind":"Status","status":{"a":1},"code":1e300,"details":{"retryAfterSeconds":-1000000000},"message":["m"]}'
+    )
     await exchange.reply(500, body)
 
 
@@ -367,7 +388,7 @@ async def lies_about_its_version(exchange: Exchange) -> None:
     if exchange.target.startswith("/version"):
         await exchange.reply(200, {"major": 10**9, "minor": PAYLOAD, "gitVersion": ["v", 10**30]})
     elif exchange.target.startswith(("/readyz", "/metrics")):
-        await exchange.reply(200, (PAYLOAD + " 1e999\nup{a=\"" + "9" * 6000 + "\n").encode("utf-8", "replace"))
+        await exchange.reply(200, (PAYLOAD + ' 1e999\nup{a="' + "9" * 6000 + "\n").encode("utf-8", "replace"))
     else:
         await honest(exchange)
 
@@ -469,7 +490,9 @@ async def garbage_events(exchange: Exchange) -> None:
 
 @watches
 async def deep_events(exchange: Exchange) -> None:
-    await exchange.chunk(b'{"type":"ADDED","object":{"metadata":{"name":"a"},"spec":' + b"[" * 50000 + b"]" * 50000 + b"}}\n")
+    await exchange.chunk(
+        b'{"type":"ADDED","object":{"metadata":{"name":"a"},"spec":' + b"[" * 50000 + b"]" * 50000 + b"}}\n"
+    )
 
 
 @watches

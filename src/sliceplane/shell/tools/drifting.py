@@ -27,7 +27,7 @@ from sliceplane.drift.envoy import SETTLE_S, EnvoyDrift, NoAdminPages, compare_e
 from sliceplane.drift.facts import TELLERS, DriftFacts, Listed, Look, ToldNode, listed
 from sliceplane.drift.judge import judge, wanted_past
 from sliceplane.kit.ip import parse_strict
-from sliceplane.kit.times import parse_time
+from sliceplane.kit.times import time_or_zero
 from sliceplane.proxy.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
@@ -145,7 +145,7 @@ def _told(lease: Lease) -> ToldNode:
         lease.spec.holder_identity or lease.metadata.name.removeprefix(lease_prefix(kind)),
         report,
         revision_of(annotations.get(ANNOTATION_REVISION, "")),
-        parse_time(lease.spec.renew_time) if lease.spec.renew_time else 0.0,
+        time_or_zero(lease.spec.renew_time),
         lease.spec.lease_duration_seconds or LEASE_DURATION_S,
         owner,
         kind,
@@ -176,7 +176,7 @@ async def _objects(client: Reader, plural: str, version: int | None) -> tuple[in
 def _written_at(body: bytes) -> float:
     metadata = _written.decode(body).metadata
     times = [entry.time for entry in metadata.managed_fields or () if entry.time]
-    return parse_time(max(times)) if times else 0.0
+    return time_or_zero(max(times, default=""))
 
 
 async def _past(client: Reader, facts: DriftFacts) -> dict[tuple[str, int], tuple[Listed, ...] | str]:

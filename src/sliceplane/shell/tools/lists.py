@@ -41,8 +41,8 @@ async def list_pages(
     bounds = ListBounds()
     token = ""
     while True:
-        at = None if token else resource_version
-        page = await client.list(selection, resource_version=at, limit=PAGE_OBJECTS, continue_token=token)
+        at = {"resource_version": resource_version} if resource_version and not token else {}
+        page = await client.list(selection, limit=PAGE_OBJECTS, continue_token=token, **at)
         checked_page(bounds, selection, page)
         yield page
         token = page.continue_token

@@ -30,8 +30,6 @@ QUESTION_BYTES_MAX: Final = 1 << 30
 QUESTION_TIMEOUT_S: Final = 300.0
 #: a token, a certificate, a kubeconfig
 FILE_BYTES_MAX: Final = 4 << 20
-#: what an answer costs besides its bytes
-_ANSWER_BYTES: Final = 4096
 #: for a window of any size, with gzip's head
 _GZIP_BITS: Final = 16 + zlib.MAX_WBITS
 
@@ -84,8 +82,8 @@ class Allowance:
         return max(self._left, 0)
 
     def take(self, size: int) -> None:
-        """An answer of *size* bytes is kept.  Raises ``TooLarge``."""
-        self._left -= size + _ANSWER_BYTES
+        """*size* bytes more have come.  Raises ``TooLarge``."""
+        self._left -= size
         if self._left < 0:
             raise TooLarge(self._bytes_max, "the answers to this question together have")
 

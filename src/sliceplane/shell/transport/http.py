@@ -253,12 +253,12 @@ class HttpClient(Verbs):
         allowance = current_allowance() or Allowance(QUESTION_BYTES_MAX)
         body = bytearray()
         with allowance.waiting(f"GET {path}"):
-            async for portion in self.download(path, bytes_max=min(bytes_max, allowance.left)):
+            async for portion in self.download(path, bytes_max=bytes_max):
                 body += portion
-        try:
-            allowance.take(len(body))
-        except TooLarge as error:
-            raise self._unreachable(error) from error
+                try:
+                    allowance.take(len(portion))
+                except TooLarge as error:
+                    raise self._unreachable(error) from error
         return bytes(body)
 
     async def download(self, path: str, *, bytes_max: int) -> AsyncIterator[bytes]:
@@ -369,20 +369,14 @@ class HttpClient(Verbs):
     async def _body(request: _Request, connection: ClientConnection, coding: str) -> bytes:
         """Raises ``TooLarge``."""
         allowance = current_allowance()
-        bytes_max = request.bytes_max
-        if allowance is not None and allowance.left < bytes_max:
-            bytes_max = allowance.left
-        try:
-            body = await connection.body(bytes_max)
-            if coding == "gzip":
-                body = unzipped(body, bytes_max)
-        except TooLarge:
-            if allowance is not None and bytes_max < request.bytes_max:
-                allowance.take(bytes_max)  # raises: all answers together are too large
-            raise
-        if allowance is not None:
-            allowance.take(len(body))
-        return body
+        body = await connection.body(request.bytes_max, None if allowance is None else allowance.take)
+        if coding != "gzip":
+            return body
+        if allowance is None:
+            return unzipped(body, request.bytes_max)
+        plain = unzipped(body, min(request.bytes_max, allowance.left))
+        allowance.take(len(plain) - len(body))
+        return plain
 
     async def _ask(self, request: _Request, message: bytes, *, look: bool) -> ClientConnection:
         """The connection on which the head of the answer has come.  *look*: as for the pool."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import Final, cast
 
 from sliceplane.shell.transport.answers import AnswerParser, BadStream
@@ -109,19 +110,20 @@ class ClientConnection(asyncio.Protocol):
             self.transport.resume_reading()
         return portion
 
-    async def body(self, bytes_max: int) -> bytes:
-        """All of it.  Raises ``TooLarge``, before it has come where its length is said."""
-        portions = [await self.portion()]
-        size = len(portions[0])
-        while not self._parser.complete or self._portions:
+    async def body(self, bytes_max: int, take: Callable[[int], object] | None = None) -> bytes:
+        """All of it.  Raises ``TooLarge``, before it has come where its length is said, and what *take* raises, which
+        is called with the size of each portion."""
+        portions: list[bytes] = []
+        size = 0
+        while not self._parser.complete or self._portions or not portions:
+            portions.append(await self.portion())
+            if take is not None:
+                take(len(portions[-1]))
+            size += len(portions[-1])
             if size + self._parser.announced > bytes_max:
                 raise TooLarge(bytes_max)
-            portions.append(await self.portion())
-            size += len(portions[-1])
             if len(portions) > PIECES_MAX:
                 portions = [b"".join(portions)]
-        if size > bytes_max:
-            raise TooLarge(bytes_max)
         return portions[0] if len(portions) == 1 else b"".join(portions)
 
     def rest(self, seconds: float) -> None:

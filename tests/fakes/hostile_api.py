@@ -27,7 +27,7 @@ from tests.fakes.fake_api import FakeApi
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection
-from sliceplane.api.scheme import RESOURCES, Resource
+from sliceplane.api.scheme import RESOURCES, Resource, Services
 from sliceplane.proxy.progress import ANNOTATION_PROGRESS, COMPONENT, LABEL_COMPONENT, LEASE_NAMESPACE
 from sliceplane.slices.guard import REASON_HELD
 
@@ -36,6 +36,7 @@ TOKEN: Final = "a-secret-of-the-kubeconfig"
 PAYLOAD: Final = (
     "\x1b[31mred\x1b]0;owned\x07\x1b]52;c;b3duZWQ=\x07\r\x9b2J\u202eoverride\u2066\nready https://evil.example"
 )
+SERVICES: Final = Selection(Services)
 CHUNK_BYTES: Final = 256 * 1024
 #: pause between two bytes, lines or events of a slow answer
 DRIP_S: Final = 0.02
@@ -344,12 +345,14 @@ def replaced(value: Any, path: tuple[Any, ...], by: Any) -> Any:
 changed("escapes", lambda document: with_leaves(document, lambda text, _: text + PAYLOAD))
 #: members that readers show and do not interpret
 _SHOWN: Final = frozenset(
-    ("name", "message", "reason", "nodeName", "zone", "image", "manager", "holderIdentity", "renewTime", "key", "since")
+    ("message", "reason", "nodeName", "zone", "image", "manager", "holderIdentity", "renewTime", "key", "since")
 )
 changed(
     "escapes-where-it-is-shown",
     lambda document: with_leaves(document, lambda text, inside: text + PAYLOAD if inside in _SHOWN else text),
 )
+changed("escapes-in-names", lambda document: replaced(document, ("metadata", "name"), f"cart{PAYLOAD}"))
+changed("commands-in-names", lambda document: replaced(document, ("metadata", "name"), "cart; touch /tmp/x #"))
 changed("garbage-strings", lambda document: with_leaves(document, lambda text, _: "\u00b2-?" + text))
 changed("empty-strings", lambda document: with_leaves(document, lambda text, _: ""))
 changed("huge-version", lambda document: replaced(document, ("metadata", "resourceVersion"), "9" * 6000))
@@ -626,9 +629,18 @@ class HostileApi:
         writer.transport.abort()
 
 
+def honest_document(kind: str) -> dict[str, Any]:
+    """One object of *kind* as an honest server has it."""
+    found: dict[str, Any] = next(healthy().all(kind))
+    return found
+
+
 def _store() -> FakeApi:
     world = healthy()
-    held = {"type": REASON_HELD, "status": "True", "reason": "Held", "message": "3 endpoints", "lastTransitionTime": "2026-01-01T00:00:00Z"}  # fmt: skip
+    held = {
+        "type": REASON_HELD, "status": "True", "reason": "Held", "message": "3 endpoints",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
     world.get("Service", "shop", "cart")["status"]["conditions"] = [held]
     store = FakeApi()
     rows = {row.key: row for row in RESOURCES}

@@ -54,6 +54,7 @@ def command(*, what: tuple[str, ...], unknown: str, output: Form, **flags: Any) 
     from sliceplane.drain.answer import as_text
     from sliceplane.drain.barrier import parse_policy
     from sliceplane.findings.text import fact
+    from sliceplane.kit.terminal_text import printable
     from sliceplane.shell.tools.drain_targets import NoTarget
     from sliceplane.shell.tools.draining import DrainOptions
 
@@ -78,7 +79,7 @@ def command(*, what: tuple[str, ...], unknown: str, output: Form, **flags: Any) 
     width = screen_width()
 
     def text() -> str:
-        return "\n".join(line for head, said in as_text(answer) for line in (head, *fact("", said, width)))
+        return "\n".join(line for head, said in as_text(answer) for line in (printable(head), *fact("", said, width)))
 
     show(rendered(output, answer.as_document, text), exit_code=NO_ANSWER)
     raise SystemExit({"drained": GOOD, "time over": BAD, "cannot know": NO_ANSWER}[answer.outcome])

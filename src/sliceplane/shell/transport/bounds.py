@@ -118,10 +118,10 @@ def current_allowance() -> Allowance | None:
 
 
 @asynccontextmanager
-async def question(timeout_s: float = QUESTION_TIMEOUT_S, bytes_max: int = QUESTION_BYTES_MAX) -> AsyncIterator[None]:
+async def question(timeout_s: float | None = QUESTION_TIMEOUT_S) -> AsyncIterator[None]:
     """Bounds what all requests within, of this task and those that it starts, may take together.  Raises
     ``Unreachable``, whose text names the limit and what the server did not answer."""
-    allowance = Allowance(bytes_max)
+    allowance = Allowance(QUESTION_BYTES_MAX)
     token = _current.set(allowance)
     limit = asyncio.timeout(timeout_s)
     try:

@@ -26,7 +26,8 @@ def is_usable(url: str) -> bool:
     """Returns True if *url* names a host, and a port if any, of HTTP or HTTPS."""
     try:
         parts = urlsplit(url)
-        return parts.scheme in SCHEMES and bool(parts.hostname) and parts.port != 0 and url.isprintable()
+        is_host = bool(parts.hostname) and not parts.netloc.endswith(":")
+        return parts.scheme in SCHEMES and is_host and parts.port != 0 and url.isprintable()
     except ValueError:
         return False
 

@@ -7,7 +7,7 @@ its bytes and ``OBJECT_BYTES``, the mean of what a decoded one costs beyond them
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 #: one list, or one cache that has a bound; 300,000 Pods of 5 kB
@@ -22,7 +22,7 @@ VERSION_CHARACTERS_MAX: Final = 256
 
 
 class BadList(Exception):
-    """A list that has no end, or is too large.  The text is a sentence without a subject's name."""
+    """A list that has no end, or objects that are too many.  The text is a sentence."""
 
 
 class ListBounds:
@@ -50,27 +50,44 @@ class ListBounds:
 
 
 class CacheSize:
-    """The charge of the objects in one cache, by key."""
+    """The charge of the objects in one cache, by key, and of the list that is to replace them."""
 
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
+    def __init__(self, bytes_max: int | None) -> None:
+        """``None``: the cache has no bound, and nothing is charged."""
+        self._bytes_max = bytes_max
         self.total = 0
         self._charges: dict[str, int] = {}
+        self._listed: dict[str, int] = {}
 
-    def fits(self, key: str, size: int) -> bool:
-        """Charges an object of *size* bytes in the place of the one before, if there is room."""
+    @property
+    def is_bounded(self) -> bool:
+        return self._bytes_max is not None
+
+    def bounds_of_list(self) -> ListBounds:
+        """Begins a list."""
+        self._listed = {}
+        return ListBounds(LIST_BYTES_MAX if self._bytes_max is None else self._bytes_max)
+
+    def on_page(self, keys: Iterable[str], items: Sequence[bytes]) -> None:
+        if self.is_bounded:
+            self._listed.update((key, len(item) + OBJECT_BYTES) for key, item in zip(keys, items, strict=True))
+
+    def on_list(self) -> None:
+        """The objects of all pages have replaced those of the cache."""
+        self._charges, self._listed = self._listed, {}
+        self.total = sum(self._charges.values())
+
+    def on_event(self, kind: str, key: str, size: int) -> None:
+        """Charges an object of *size* bytes in the place of the one before.  Raises ``BadList`` if it does not fit."""
+        before = self._charges.get(key, 0)
+        if kind == "DELETED":
+            self._charges.pop(key, None)
+            self.total -= before
+            return
         charge = size + OBJECT_BYTES
-        total = self.total + charge - self._charges.get(key, 0)
-        if total > self.bytes_max:
-            return False
+        total = self.total + charge - before
+        if self._bytes_max is not None and total > self._bytes_max:
+            bound = f"{self._bytes_max:,} bytes"
+            raise BadList(f"the objects together have more than {bound}, which is the most that is kept")
         self._charges[key] = charge
         self.total = total
-        return True
-
-    def drop(self, key: str) -> None:
-        self.total -= self._charges.pop(key, 0)
-
-    def replace(self, sizes: Sequence[tuple[str, int]]) -> None:
-        """Charges the objects of a list, whose bound ``ListBounds`` has held."""
-        self._charges = {key: size + OBJECT_BYTES for key, size in sizes}
-        self.total = sum(self._charges.values())

@@ -56,7 +56,7 @@ from sliceplane.informer.actions import Action, Counters, Phase, StartList, Star
 from sliceplane.informer.answers import bookmark_version, is_bad_version, is_expired, is_overload, status_of
 from sliceplane.informer.cache import Cache, Change, Mark, Undecodable, Unreadable, key_of
 from sliceplane.informer.doubt import CONFIRM_PAUSE_S, Doubts
-from sliceplane.informer.paging import VERSION_CHARACTERS_MAX, BadList, CacheSize, ListBounds
+from sliceplane.informer.paging import VERSION_CHARACTERS_MAX, BadList, CacheSize
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.rng import Rng
 
@@ -115,10 +115,8 @@ class Reflector(Generic[T]):
         self._rng = rng
         self._idle_timeout_s = idle_timeout_s
         self._absent_period_s = absent_period_s
-        self._cache_size = None if cache_bytes_max is None else CacheSize(cache_bytes_max)
-        self._bounds = ListBounds()
-        #: of the list in progress, by key; empty where the cache has no bound
-        self._sizes: list[tuple[str, int]] = []
+        self._size = CacheSize(cache_bytes_max)
+        self._bounds = self._size.bounds_of_list()
         self._actions: list[Action] = []
         self._changes: list[Change[T]] = []
         #: up to where the cache has everything; unlike ``resource_version`` it stays while a list is due
@@ -217,8 +215,7 @@ class Reflector(Generic[T]):
             self._list_failed(internal(why), now)
             return
         self._pages += loaded
-        if self._cache_size is not None:
-            self._sizes += [(key_of(item), len(body)) for item, body in zip(loaded, items, strict=True)]
+        self._size.on_page(map(key_of, loaded), items)
         if continue_token:
             self._list_token = continue_token
             self._request_page()
@@ -266,17 +263,15 @@ class Reflector(Generic[T]):
                 raise Undecodable(f"unknown event type {kind!r}")
             self.counters.events += 1
             loaded = self.cache.load(body)
-            if isinstance(loaded, Unreadable):
-                key = loaded.key
-                version = loaded.resource_version
-            else:
-                key = loaded.metadata.key
-                version = loaded.metadata.resource_version
-            if self._cache_size is not None and not self._has_room(kind, key, len(body), now):
-                return
+            key = key_of(loaded)
+            version = loaded.resource_version if isinstance(loaded, Unreadable) else loaded.metadata.resource_version
+            if self._size.is_bounded:
+                self._size.on_event(kind, key, len(body))
             if self._advance(version, now):
                 self._changes.extend(self.cache.remove(key, version) if kind == "DELETED" else self.cache.put(loaded))
                 self.reached = self._version
+        except BadList as error:
+            self._relist(internal(str(error)), now)
         except Undecodable as error:
             # An event that cannot be read is an event lost: only a list brings back what it said.
             self._relist(internal(f"a {kind} event cannot be read: {error}"), now)
@@ -364,8 +359,7 @@ class Reflector(Generic[T]):
 
     def _forget_pages(self) -> None:
         self._pages = []
-        self._sizes = []
-        self._bounds = ListBounds() if self._cache_size is None else ListBounds(self._cache_size.bytes_max)
+        self._bounds = self._size.bounds_of_list()
         self._list_version = self._list_token = ""
 
     def _finish_list(self, now: float) -> None:
@@ -375,8 +369,7 @@ class Reflector(Generic[T]):
             self._deadline = now + CONFIRM_PAUSE_S
             return
         self._changes.extend(self.cache.replace(self._pages))
-        if self._cache_size is not None:
-            self._cache_size.replace(self._sizes)
+        self._size.on_list()
         self._expired_pages = self._barren = self._silent = 0
         self._version = self._list_version
         self._forget_pages()
@@ -415,17 +408,6 @@ class Reflector(Generic[T]):
             self._watch_moved = True
         self._barren = 0
         self._current_at = max(self._current_at, now)
-        return True
-
-    def _has_room(self, kind: str, key: str, size: int, now: float) -> bool:
-        """Charges the cache for an event; false if its object does not fit and a list is due."""
-        assert self._cache_size is not None, "only a cache with a bound is charged"
-        if kind == "DELETED":
-            self._cache_size.drop(key)
-        elif not self._cache_size.fits(key, size):
-            bound = f"{self._cache_size.bytes_max:,} bytes"
-            self._relist(internal(f"the objects together have more than {bound}, which is the most that is kept"), now)
-            return False
         return True
 
     def _quiet_since(self, now: float) -> float:

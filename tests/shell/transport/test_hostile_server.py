@@ -197,12 +197,18 @@ async def test_a_view_takes_no_more_objects_than_its_bound(tmp_path: Path, monke
 
 def test_a_cache_is_charged_for_what_it_has() -> None:
     size = paging.CacheSize(3 * (paging.OBJECT_BYTES + 100))
-    assert [size.fits(key, 100) for key in "abcd"] == [True, True, True, False]
-    assert size.fits("a", 90), "a smaller version of the same object"
-    assert not size.fits("a", 101)
-    size.drop("b")
-    assert size.fits("d", 110)
-    size.replace([("x", 1)])
+    for key in "abc":
+        size.on_event("ADDED", key, 100)
+    with pytest.raises(paging.BadList):
+        size.on_event("ADDED", "d", 100)
+    size.on_event("MODIFIED", "a", 90)
+    with pytest.raises(paging.BadList):
+        size.on_event("MODIFIED", "a", 101)
+    size.on_event("DELETED", "b", 100)
+    size.on_event("ADDED", "d", 110)
+    size.bounds_of_list()
+    size.on_page(["x"], [b"1"])
+    size.on_list()
     assert size.total == paging.OBJECT_BYTES + 1
 
 

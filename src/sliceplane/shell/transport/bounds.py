@@ -67,7 +67,7 @@ def read_file(path: Path) -> bytes:
     return content
 
 
-class Allowance:
+class QuestionAllowance:
     """The part of ``QUESTION_BYTES_MAX`` that is left, and the requests that wait for their answers."""
 
     def __init__(self, bytes_max: int) -> None:
@@ -109,10 +109,10 @@ class Allowance:
         return f"; still unanswered: {first}{f' and {len(others)} more' if others else ''}"
 
 
-_current: ContextVar[Allowance | None] = ContextVar("allowance", default=None)
+_current: ContextVar[QuestionAllowance | None] = ContextVar("allowance", default=None)
 
 
-def current_allowance() -> Allowance | None:
+def current_allowance() -> QuestionAllowance | None:
     """That of the question which the running task belongs to."""
     return _current.get()
 
@@ -121,7 +121,7 @@ def current_allowance() -> Allowance | None:
 async def question(timeout_s: float | None = QUESTION_TIMEOUT_S) -> AsyncIterator[None]:
     """Bounds what all requests within, of this task and those that it starts, may take together.  Raises
     ``Unreachable``, whose text names the limit and what the server did not answer."""
-    allowance = Allowance(QUESTION_BYTES_MAX)
+    allowance = QuestionAllowance(QUESTION_BYTES_MAX)
     token = _current.set(allowance)
     limit = asyncio.timeout(timeout_s)
     try:

@@ -33,8 +33,8 @@ from sliceplane.shell.transport.bounds import (
     OBJECT_BYTES_MAX,
     PAGE_BYTES_MAX,
     QUESTION_BYTES_MAX,
-    Allowance,
     AnswerTooLarge,
+    QuestionAllowance,
     TooLarge,
     current_allowance,
     unzipped,
@@ -250,7 +250,7 @@ class HttpClient(Verbs):
 
     async def page(self, path: str, *, bytes_max: int) -> bytes:
         """The whole body of a page that is no object.  Raises as ``get``, and ``AnswerTooLarge``."""
-        allowance = current_allowance() or Allowance(QUESTION_BYTES_MAX)
+        allowance = current_allowance() or QuestionAllowance(QUESTION_BYTES_MAX)
         body = bytearray()
         with allowance.waiting(f"GET {path}"):
             async for portion in self.download(path, bytes_max=bytes_max):

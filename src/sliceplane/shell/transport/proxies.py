@@ -27,7 +27,7 @@ def is_usable(url: str) -> bool:
     try:
         parts = urlsplit(url)
         is_host = bool(parts.hostname) and not parts.netloc.endswith(":")
-        return parts.scheme in SCHEMES and is_host and parts.port != 0 and url.isprintable()
+        return parts.scheme in SCHEMES and is_host and parts.port != 0 and url.isprintable() and " " not in url
     except ValueError:
         return False
 

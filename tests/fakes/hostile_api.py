@@ -165,7 +165,7 @@ class HostileApi:
         #: heads of the requests that came to the other origin
         self.elsewhere: list[bytes] = []
         self._tls = tls
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop
         self._handlers: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._listening = threading.Event()
@@ -199,6 +199,7 @@ class HostileApi:
         return str(path)
 
     def _run(self) -> None:
+        self._loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._serve())

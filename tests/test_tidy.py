@@ -25,7 +25,6 @@ UNITS = ("cli", "heuristics", "registry/kinds")
 SMALL = {
     "__main__.py": "python -m sliceplane",
     "api/policy.py": "the kinds of one group, as the modules beside it",
-    "shell/tools/lists.py": "one deed of its own, which the tools share",
     "documents/wire.py": "how bytes are counted, which estimate and what-if share",
     "client/draining.py": "one deed of its own, which programs of others import",
     "iptables/drain_hook.py": "rules that stand beside those of Services",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -128,14 +129,19 @@ def pages(answer: bytes) -> Iterator[str]:
 
 
 def test_pages_that_are_none_are_told() -> None:
+    def page(url: str) -> object:
+        return asyncio.run(_admin_page(url, "/server_info"))
+
     with pages(json.dumps(info()).encode()) as url:
-        assert _admin_page(url) == info()
+        assert page(url) == info()
     with pages(b"<html>") as url, pytest.raises(NoAdminPages, match=url):
-        _admin_page(url)
+        page(url)
+    with pages(b"[" * 100_000) as url, pytest.raises(NoAdminPages, match="cannot be read"):
+        page(url)
     with pytest.raises(NoAdminPages, match=r"http://127\.0\.0\.1:9901"):
-        _admin_page("127.0.0.1:9901")
+        page("127.0.0.1:9901")
     with pytest.raises(NoAdminPages, match="refused"):
-        _admin_page(url)
+        page(url)
     for wrong in ({}, {"node": 1}, {"node": {"locality": 7}}):
         with pytest.raises(NoAdminPages, match="no admin pages of Envoy"):
             read_envoy(wrong, clusters())

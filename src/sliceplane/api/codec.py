@@ -18,6 +18,8 @@ from sliceplane.api.meta import Document, Object
 
 T = TypeVar("T", bound=Object)
 
+#: what decoding raises for bytes that are no such object; a nesting that is too deep is no ``DecodeError``
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 #: by projection, made when it is first read
 _decoders: dict[type[Object], msgspec.json.Decoder[Any]] = {}
 

@@ -22,6 +22,10 @@ T = TypeVar("T")
 ERRORS_MAX: Final = 1000
 #: of the texts of complaints, together; a single one may be longer, as it shows what was sent
 ERRORS_CHARACTERS_MAX: Final = 1 << 20
+#: of the message of a peer's Status: a server's own is shorter, a stranger's may be megabytes
+MESSAGE_CHARACTERS_MAX: Final = 1 << 16
+#: a peer that asks for more patience is taken to ask for this
+RETRY_AFTER_SECONDS_MAX: Final = 3600
 #: what follows the last complaint that is told
 AND_MORE: Final = "too many errors"
 
@@ -271,15 +275,17 @@ def read_timeout(why: str) -> StatusError:
 
 
 def from_status(body: dict[str, Any], code: int) -> StatusError:
-    """The error that a peer's ``Status`` body stands for; a body without a code takes the HTTP *code*."""
+    """The error that a peer's ``Status`` body stands for; a body without the code of an error takes the HTTP *code*.
+    Raises ``TypeError`` and ``ValueError`` for a code that is no number."""
     details = body.get("details")
     retry_after = details.get("retryAfterSeconds") if isinstance(details, dict) else None
+    own_code = int(body.get("code") or code)
     return StatusError(
-        int(body.get("code") or code),
-        str(body.get("reason") or ""),
-        str(body.get("message") or ""),
+        own_code if 300 <= own_code <= 599 else code,
+        str(body.get("reason") or "")[:MESSAGE_CHARACTERS_MAX],
+        str(body.get("message") or "")[:MESSAGE_CHARACTERS_MAX],
         details if isinstance(details, dict) else None,
-        retry_after_s=retry_after if isinstance(retry_after, int) else None,
+        retry_after_s=min(max(retry_after, 0), RETRY_AFTER_SECONDS_MAX) if isinstance(retry_after, int) else None,
     )
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from sliceplane.cli.answers import fail, note
+from sliceplane.cli.answers import NO_ANSWER, fail, note
 from sliceplane.cli.options import with_options
+from sliceplane.cli.values import DurationType
+from sliceplane.kit.terminal_text import printable
 
 if TYPE_CHECKING:
     from sliceplane.shell.transport.http import HttpClient
@@ -20,6 +24,14 @@ if TYPE_CHECKING:
 QPS_DEFAULT: Final = 50.0
 BURST_DEFAULT: Final = 100
 
+#: of what a server says of an error
+SENTENCE_CHARACTERS_MAX: Final = 4096
+#: where ``--request-timeout`` is kept, and whether the command works on what an API server sent
+_TIMEOUT: Final = "sliceplane.request_timeout"
+_FOREIGN: Final = "sliceplane.foreign"
+#: what code that expects valid objects raises for invalid ones
+_CONFUSED: Final = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
 _T = TypeVar("_T")
 
 cluster_options = with_options(
@@ -27,6 +39,19 @@ cluster_options = with_options(
         help="How to reach the API server.  [default: $KUBECONFIG, else a Pod's service account, else "
         "~/.kube/config, else the plane that 'sliceplane up' runs for this user]"),
     click.option("--context", default=None, metavar="NAME", help="A context of the kubeconfig, not the current one."),
+)  # fmt: skip
+
+
+def _note_timeout(ctx: click.Context, _: click.Parameter, seconds: float) -> float:
+    ctx.meta[_TIMEOUT] = seconds or None
+    return seconds
+
+
+#: for commands that ask once and answer
+question_options = with_options(
+    cluster_options,
+    click.option("--request-timeout", type=DurationType(), default="5m", show_default=True, expose_value=False,
+        callback=_note_timeout, help="Give up if all requests together are not answered after this time; 0: never."),
 )  # fmt: skip
 
 rate_options = with_options(
@@ -59,16 +84,23 @@ def ask(
     work: Callable[[HttpClient, str], Awaitable[_T]],
     *sentences: type[Exception],
     exit_code: int = 1,
+    once: bool = True,
 ) -> _T:
     """What *work* makes of a client of the API server of ``cluster_options``, and of the kubeconfig's namespace.
 
-    The client is closed afterwards.  Faults end the command as in ``attempt``.
+    The client is closed afterwards.  Faults end the command as in ``attempt``.  *once*: it is one question
+    (``transport.bounds``), with a bound in time and bytes.
     """
+    ctx = click.get_current_context(silent=True)
+    meta = {} if ctx is None else ctx.meta
+    meta[_FOREIGN] = True
 
     async def with_client(connection: Connection) -> _T:
+        from sliceplane.shell.transport.bounds import QUESTION_TIMEOUT_S, question
         from sliceplane.shell.transport.http import HttpClient
 
-        async with HttpClient(connection) as client:
+        bounds = question(meta.get(_TIMEOUT, QUESTION_TIMEOUT_S)) if once else nullcontext()
+        async with HttpClient(connection) as client, bounds:
             return await work(client, connection.namespace)
 
     return attempt(lambda: asyncio.run(with_client(connect(kubeconfig, context))), *sentences, exit_code=exit_code)
@@ -77,13 +109,12 @@ def ask(
 def attempt(work: Callable[[], _T], *sentences: type[Exception], exit_code: int = 1) -> _T:
     """What *work* gives.  Where it fails, the command ends with *exit_code* and one line: for faults of the kubeconfig,
     the way there and the server, and for *sentences*, whose text is for people."""
-    from msgspec import DecodeError
-
+    from sliceplane.api.codec import UNREADABLE
     from sliceplane.api.errors import StatusError
     from sliceplane.shell.transport.base import Unreachable
     from sliceplane.shell.transport.kubeconfig import KubeconfigError
 
-    expected: tuple[type[Exception], ...] = (KubeconfigError, Unreachable, StatusError, DecodeError, *sentences)
+    expected: tuple[type[Exception], ...] = (KubeconfigError, Unreachable, StatusError, *UNREADABLE, *sentences)
     try:
         return work()
     except expected as error:
@@ -95,19 +126,49 @@ def attempt(work: Callable[[], _T], *sentences: type[Exception], exit_code: int 
         failed = errors.subgroup(expected)
         if failed is None:
             raise
-        fail(_sentence(failed.exceptions[0]), exit_code)
+        fail(_sentence(_first(failed)), exit_code)
+
+
+def end_confused(error: BaseException, ctx: click.Context) -> None:
+    """Ends a command with a sentence if objects of an API server broke it with *error*.
+
+    Servers refuse objects that are not valid, so most code reads them without a check; a stranger's server may send
+    them all the same, and a traceback is no answer.  Returns for other errors, and if the command asked no server.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        error = _first(error.subgroup(_CONFUSED) or error)
+    if ctx.meta.get(_FOREIGN) and isinstance(error, _CONFUSED):
+        fail(_confusion(error), NO_ANSWER)
+
+
+def _confusion(error: BaseException) -> str:
+    """Names the place, too: if the objects are valid it is a fault of this program."""
+    steps = traceback.extract_tb(error.__traceback__)
+    place = f"{Path(steps[-1].filename).name}:{steps[-1].lineno}" if steps else "an unknown place"
+    why = printable(str(error)[:SENTENCE_CHARACTERS_MAX])
+    return f"the server sent objects that no API server accepts: {type(error).__name__} at {place}: {why}"
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _sentence(error: BaseException) -> str:
-    from msgspec import DecodeError
-
+    """One line of at most ``SENTENCE_CHARACTERS_MAX``, whatever the server said."""
+    from sliceplane.api.codec import UNREADABLE
     from sliceplane.api.errors import StatusError
 
+    text = str(error)
+    if len(text) > SENTENCE_CHARACTERS_MAX:
+        text = f"{text[:SENTENCE_CHARACTERS_MAX]}... ({len(text) - SENTENCE_CHARACTERS_MAX:,} characters more)"
     if isinstance(error, StatusError):
-        return f"the server refuses: {error}"
-    if isinstance(error, DecodeError):
-        return f"the server sent an object that cannot be read: {error}"
-    return str(error)
+        return f"the server refuses: {printable(text)}"
+    if isinstance(error, UNREADABLE):
+        return f"the server sent an object that cannot be read: {printable(text)}"
+    return text
 
 
 def limited_client(connection: Connection, flags: dict[str, Any], *, read_only: bool = False) -> HttpClient:

@@ -54,6 +54,7 @@ def command(*, what: tuple[str, ...], unknown: str, output: Form, **flags: Any) 
     from sliceplane.drain.answer import as_text
     from sliceplane.drain.barrier import parse_policy
     from sliceplane.findings.text import fact
+    from sliceplane.kit.terminal_text import printable
     from sliceplane.shell.tools.drain_targets import NoTarget
     from sliceplane.shell.tools.draining import DrainOptions
 
@@ -74,11 +75,11 @@ def command(*, what: tuple[str, ...], unknown: str, output: Form, **flags: Any) 
         space, _, bare = name.rpartition("/")
         return await drained(client, kind, space or flags["namespace"] or namespace, bare, options)
 
-    answer = ask(flags["kubeconfig"], flags["context"], work, NoTarget, exit_code=NO_ANSWER)
+    answer = ask(flags["kubeconfig"], flags["context"], work, NoTarget, exit_code=NO_ANSWER, once=False)
     width = screen_width()
 
     def text() -> str:
-        return "\n".join(line for head, said in as_text(answer) for line in (head, *fact("", said, width)))
+        return "\n".join(line for head, said in as_text(answer) for line in (printable(head), *fact("", said, width)))
 
     show(rendered(output, answer.as_document, text), exit_code=NO_ANSWER)
     raise SystemExit({"drained": GOOD, "time over": BAD, "cannot know": NO_ANSWER}[answer.outcome])
@@ -91,9 +92,11 @@ async def drained(client: Client, kind: TargetKind, namespace: str, name: str, o
     from sliceplane.kit.rng import Rng
     from sliceplane.shell.tools.drain_targets import find_pods
     from sliceplane.shell.tools.draining import drain_pods
+    from sliceplane.shell.transport.bounds import question
     from sliceplane.shell.transport.reflect import loop_clock
 
-    pods = await find_pods(client, kind, namespace, name)
+    async with question():
+        pods = await find_pods(client, kind, namespace, name)
     rng = Rng(int.from_bytes(os.urandom(8)))
     return await drain_pods(client, pods, f"{kind} {name}", options, clock=loop_clock(time.time()), rng=rng)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
-from sliceplane.cli.cluster import ask, cluster_options
+from sliceplane.cli.cluster import ask, question_options
 from sliceplane.cli.options import Command
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ WATCH_PERIOD_S = 5.0
 @click.option("--envoy", default="", metavar="URL",
     help="Only this Envoy: its admin pages beside what the API means for its place.")  # fmt: skip
 @output_option
-@cluster_options
+@question_options
 def command(*, node: str, service: str, watch: bool, deep: bool, envoy: str, output: Form, **flags: Any) -> None:
     """Does each node hold what the API server says: how far behind it is, whether its cache lost an event, whether its
     kernel has the rules.
@@ -50,6 +50,7 @@ def command(*, node: str, service: str, watch: bool, deep: bool, envoy: str, out
     """
     from sliceplane.drift.answer import as_text
     from sliceplane.shell.tools.drifting import read_drift
+    from sliceplane.shell.transport.bounds import question
 
     if envoy and (node or service or watch or deep):
         raise click.UsageError("--envoy is asked for alone, without --node, --service, --watch and --deep")
@@ -63,9 +64,10 @@ def command(*, node: str, service: str, watch: bool, deep: bool, envoy: str, out
     async def work(client: Client, _: str) -> Drift:
         shown = None
         while True:
-            drift = await read_drift(
-                client, time.time, node=node, service=service, deep=deep, port=flags["metrics_port"]
-            )
+            async with question():
+                drift = await read_drift(
+                    client, time.time, node=node, service=service, deep=deep, port=flags["metrics_port"]
+                )
             if not watch:
                 return drift
             states = [(row.node, row.state, row.cache, row.kernel) for row in drift.rows]
@@ -74,7 +76,7 @@ def command(*, node: str, service: str, watch: bool, deep: bool, envoy: str, out
                 shown = states
             await asyncio.sleep(WATCH_PERIOD_S)
 
-    drift = ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER)
+    drift = ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER, once=not watch)
     show(rendered(output, drift.as_document, lambda: as_text(drift, screen_width())), exit_code=NO_ANSWER)
     if drift.differs:
         raise SystemExit(BAD)

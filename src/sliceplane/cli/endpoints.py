@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
-from sliceplane.cli.cluster import ask, cluster_options
+from sliceplane.cli.cluster import ask, question_options
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.values import DurationType
 
@@ -23,7 +23,7 @@ def command() -> None:
 
 
 @command.command("audit", short_help="Say who still depends on it, and whether it can be switched off.")
-@cluster_options
+@question_options
 @click.option("--audit-log", "audit_logs", type=click.Path(dir_okay=False, path_type=Path), multiple=True,
     metavar="FILE", help="The server's audit log, to tell who reads; may be given several times.")  # fmt: skip
 @click.option("--second-look", type=DurationType(), default="5s", show_default=True,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
-from sliceplane.cli.cluster import ask, cluster_options
+from sliceplane.cli.cluster import ask, question_options
 from sliceplane.cli.options import Command
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _KINDS = {
 @click.option("--shadow", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None, metavar="FILE",
     help="What 'controllers --shadow' wrote with --shadow-output: what it found, too.")  # fmt: skip
 @output_option
-@cluster_options
+@question_options
 def command(*, what: tuple[str, ...], output: Form, **flags: Any) -> None:
     """Why does this not work: the first broken link from the name to the endpoint.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sliceplane.cli.answers import BAD, NO_ANSWER, Form, fail, output_option, rendered, screen_width, show
-from sliceplane.cli.cluster import ask, cluster_options
+from sliceplane.cli.cluster import ask, question_options
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import say
 
@@ -26,7 +26,7 @@ def command() -> None:
 @command.command("status", short_help="Say which Services have endpoints that are held.")
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Only its Services.  [default: all namespaces]")
 @output_option
-@cluster_options
+@question_options
 def status(*, namespace: str, output: Form, kubeconfig: Path | None, context: str | None) -> None:
     """Say which Services have endpoints that are held, since when and until when.
 
@@ -56,7 +56,7 @@ def status(*, namespace: str, output: Form, kubeconfig: Path | None, context: st
 @click.argument("names", nargs=-1, metavar="[SERVICE]...")
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Where they are.  [default: the kubeconfig's]")
 @click.option("--all", "everything", is_flag=True, help="All Services of the namespace that hold something.")
-@cluster_options
+@question_options
 def release(*, names: tuple[str, ...], namespace: str, everything: bool, kubeconfig: Path | None, context: str | None
 ) -> None:  # fmt: skip
     """Let go what is held of SERVICEs, now.

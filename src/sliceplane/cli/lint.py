@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.answers import NO_ANSWER, Form, output_option
-from sliceplane.cli.cluster import ask, cluster_options
+from sliceplane.cli.cluster import ask, question_options
 from sliceplane.cli.explain import explained, finish
 from sliceplane.cli.options import Command
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Only its Services.  [default: all namespaces]")
 @click.option("--notes", is_flag=True, help="Notes, too: what is as it was asked for, and maybe not as expected.")
 @output_option
-@cluster_options
+@question_options
 def command(*, namespace: str, notes: bool, output: Form, **flags: Any) -> None:
     """Look at every Service, and say what is wrong with it.
 

@@ -20,7 +20,7 @@ _C = TypeVar("_C", bound=Callable[..., Any])
 FIRST = "Options"
 #: heading -> patterns of parameter names, in the order of the help; the first match counts
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Cluster", ("kubeconfig", "context", "master", "kube_api_*")),
+    ("Cluster", ("kubeconfig", "context", "request_timeout", "master", "kube_api_*")),
     ("Addresses", ("advertise_address", "service_cluster_ip_range")),
     ("Emulated workloads", ("emulate_*", "zones")),
     ("Comparing without writing", ("shadow*",)),
@@ -113,6 +113,15 @@ class _Laid(click.Command):
 
 class Command(_Laid):
     """A command."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            from sliceplane.cli.cluster import end_confused
+
+            end_confused(error, ctx)
+            raise
 
 
 class CommandGroup(_Laid, click.Group):

@@ -31,7 +31,7 @@ def save(*, file: Path, kubeconfig: Path | None, context: str | None) -> None:
     from sliceplane.shell.tools import snapshot
 
     _end_at_sigterm()
-    saved = ask(kubeconfig, context, lambda client, _: snapshot.save(client, file), snapshot.SnapshotError)
+    saved = ask(kubeconfig, context, lambda client, _: snapshot.save(client, file), snapshot.SnapshotError, once=False)
     say(f"saved {saved.objects:,} objects of revision {saved.revision} to {file} ({saved.bytes:,} bytes)")
 
 

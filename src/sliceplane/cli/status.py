@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
-from sliceplane.cli.cluster import ask, cluster_options
+from sliceplane.cli.cluster import ask, question_options
 from sliceplane.cli.options import Command
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _EXIT_CODES = {"well": GOOD, "attention": BAD, "unknown": NO_ANSWER}
 ])  # fmt: skip
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Only its Services.  [default: all namespaces]")
 @output_option
-@cluster_options
+@question_options
 def command(*, namespace: str, output: Form, **flags: Any) -> None:
     """The cluster on one screen: servers, storage, controllers, queues, nodes, watches, and what needs attention.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.answers import GOOD, NO_ANSWER, fail, note, screen_width, show
-from sliceplane.cli.cluster import ask, cluster_options
+from sliceplane.cli.cluster import ask, question_options
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.recorder import making_sense, read
 from sliceplane.cli.values import DurationType
@@ -63,7 +63,7 @@ def command() -> None:
     help="A recording, in the place of what the running plane keeps.")  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True,
     help="Lines for people, or one document for programs.")  # fmt: skip
-@cluster_options
+@question_options
 def service(
     *,
     name: str,
@@ -92,6 +92,7 @@ def service(
             _answer(_timeline(from_file, where, plain), since, diff, opened=opened, as_json=output == "json")
         return
     from sliceplane.recorder.elsewhere import NOTICE
+    from sliceplane.recorder.file import RecordingError
     from sliceplane.shell.tools import recordings
 
     async def work(client: Any, default: str) -> tuple[Recording | None, str, list[Line]]:
@@ -101,7 +102,7 @@ def service(
             return recording, there, []
         return None, there, await recordings.lines_elsewhere(client, there, plain, time.time() - since)
 
-    recording, there, lines = ask(kubeconfig, context, work, exit_code=NO_ANSWER)
+    recording, there, lines = ask(kubeconfig, context, work, RecordingError, exit_code=NO_ANSWER)
     if recording is not None:
         with making_sense(None):
             _answer(_timeline(recording, there, plain), since, diff, opened=opened, as_json=output == "json")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
-from sliceplane.cli.cluster import ask, cluster_options
+from sliceplane.cli.cluster import ask, question_options
 from sliceplane.cli.options import Command
 from sliceplane.cli.serving import gates_of
 from sliceplane.cli.values import NetworksType, NodePortAddressesType
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     help="With --via xds: the zone of the cluster's names.")  # fmt: skip
 @click.option("--node", default="", metavar="NAME", help="Whose rules.  [default: the sender's node]")
 @output_option
-@cluster_options
+@question_options
 @click.option("--cluster-cidr", type=NetworksType(), default="", metavar="CIDR[,CIDR]", help="As the proxy has it.")
 @click.option("--detect-local-mode", default="ClusterCIDR", show_default=True, help="As the proxy has it.",
     type=click.Choice(("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix")))  # fmt: skip

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, note, output_option, rendered, screen_width, show
-from sliceplane.cli.cluster import ask, attempt, cluster_options
+from sliceplane.cli.cluster import ask, attempt, question_options
 from sliceplane.cli.options import Command
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class SettingType(click.ParamType["Setting"]):
 @output_option
 @click.option("--plot", type=_FILE, metavar="FILE",
     help="Also draw it into FILE (.png, .svg or .pdf; needs matplotlib).")  # fmt: skip
-@cluster_options
+@question_options
 def command(*, service: str, output: Form, plot: Path | None, verify: Path | None, **flags: Any) -> None:
     """What would a change do to a Service: writes, slices, bytes to every watcher, and where connections go.
 

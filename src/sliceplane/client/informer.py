@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Final, Generic, Self, TypeVar, cast
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
@@ -21,12 +21,17 @@ from sliceplane.api.scheme import EndpointSlices, Resource
 from sliceplane.client.connecting import RawObject, load_raw
 from sliceplane.informer.actions import Counters
 from sliceplane.informer.cache import Change, Coalesced, IndexFunction
+from sliceplane.informer.paging import CACHE_BYTES_MAX
 from sliceplane.informer.reflector import IDLE_TIMEOUT_S
 from sliceplane.kit.rng import Rng
+from sliceplane.kit.terminal_text import printable
 from sliceplane.shell.transport import reflect
 from sliceplane.shell.transport.base import Client
 
 T = TypeVar("T", bound=Object)
+
+#: of a value in a line of the log: part of it is what a server sent
+VALUE_CHARACTERS_MAX: Final = 4096
 
 _logger = logging.getLogger("sliceplane.client")
 
@@ -72,6 +77,7 @@ class Informer(Generic[T]):
                 idle_timeout_s=idle_timeout_s,
                 decode=decode,
                 only_reads=resource is EndpointSlices,
+                cache_bytes_max=CACHE_BYTES_MAX,
                 log=StandardLog(),
             )
 
@@ -247,5 +253,5 @@ class StandardLog:
     def _write(level: int, event: str, values: dict[str, Any]) -> None:
         if _logger.isEnabledFor(level):
             failure = values.pop("exc_info", None)
-            text = " ".join(f"{name}={value}" for name, value in values.items())
+            text = " ".join(f"{name}={printable(str(value)[:VALUE_CHARACTERS_MAX])}" for name, value in values.items())
             _logger.log(level, "%s %s", event, text, exc_info=failure)

@@ -26,7 +26,7 @@ import msgspec
 from sliceplane.api.core import Lease, Node
 from sliceplane.api.meta import revision_of
 from sliceplane.drain.departure import EVERY, Use, needed
-from sliceplane.kit.times import parse_time
+from sliceplane.kit.times import time_or_zero
 from sliceplane.proxy.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
@@ -243,7 +243,7 @@ class Nodes:
                 kept.pop(lease, None)
             return
         duration_s = new.spec.lease_duration_seconds or LEASE_DURATION_S
-        renewed = parse_time(new.spec.renew_time) if new.spec.renew_time else 0.0
+        renewed = time_or_zero(new.spec.renew_time)
         known = self._leases.get(lease)
         self._leases[lease] = new
         self._until[lease] = duration_s + (min(renewed, now) if known is None else now)

@@ -11,6 +11,7 @@ Service alone then.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -37,6 +38,8 @@ from sliceplane.findings.finding import Evidence, Finding, ObjectName, rank
 
 #: findings whose writers are looked up
 WITH_WRITERS_MAX: Final = 5
+#: the kinds that are read have DNS names; names stand in commands that people paste
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 _PROJECTIONS: Final[dict[str, Readable[Object]]] = {readable.resource.key: readable for readable in READABLES}
 
 
@@ -80,6 +83,8 @@ class Investigation:
         decoder = msgspec.json.Decoder(_PROJECTIONS[selection.resource.key].projection)
         objects = [decoder.decode(body) for body in bodies]
         for item in objects:
+            if not _NAME.fullmatch(item.metadata.name) or not _NAME.fullmatch(item.metadata.namespace or "default"):
+                raise msgspec.ValidationError(f"{item.metadata.key!r} is no name of an object")
             # Items of lists do not name their kind; nobody else has these objects yet.
             msgspec.structs.force_setattr(item, "kind", selection.resource.kind)
         self.facts.take(selection, objects)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import re
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -10,6 +11,26 @@ from sliceplane.findings.codes import SEVERITIES, Severity, catalogue, cause_of
 
 #: ``certain``: what was read admits nothing else.  ``likely``: a probe, or a reader of the program, could say otherwise
 Certainty = Literal["certain", "likely", "possible"]
+
+
+#: what begins a remedy that can be pasted
+COMMANDS: Final = (
+    "kubectl ",
+    "sliceplane ",
+    "nft ",
+    "conntrack ",
+    "ip ",
+    "sysctl ",
+    "helm ",
+    "ethtool ",
+    "iptables-legacy-save ",
+)
+#: commands with values of objects; the others have those of this machine
+_OF_CLUSTERS: Final = ("kubectl ", "sliceplane ")
+UNSAFE_REMEDY: Final = "no command is shown: it would have a value with characters that a shell obeys"
+#: parts of a command that a shell takes as they are, here-strings among them
+_QUOTED: Final = re.compile(r"(?:<<< )?'[^']*'")
+_OBEYED: Final = re.compile(r"[;&|`$(){}*?~#!\\<>\"'\x00-\x1f]")
 
 
 class ObjectName(msgspec.Struct, frozen=True, order=True):
@@ -57,6 +78,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str = ""
     certainty: Certainty = "certain"
     weight: Severity | None = msgspec.field(default=None, name="severity")
+
+    def __post_init__(self) -> None:
+        """A command is copied into a shell, and values in it are those of the cluster's objects."""
+        if self.remedy.startswith(_OF_CLUSTERS) and _OBEYED.search(_QUOTED.sub("", self.remedy)):
+            msgspec.structs.force_setattr(self, "remedy", UNSAFE_REMEDY)
 
     @property
     def severity(self) -> Severity:

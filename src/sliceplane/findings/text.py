@@ -14,25 +14,15 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from sliceplane.findings.finding import Evidence, Finding
+from sliceplane.findings.finding import COMMANDS, Evidence, Finding
 from sliceplane.findings.wording import some
 from sliceplane.kit.columns import table
+from sliceplane.kit.terminal_text import printable
 
 _WORD_WIDTH: Final = 9
 _HEADS: Final = ("SEVERITY", "CODE", "SERVICE", "FINDING")
 #: findings of one code that are printed whole
 ALIKE_MAX: Final = 5
-COMMANDS: Final = (
-    "kubectl ",
-    "sliceplane ",
-    "nft ",
-    "conntrack ",
-    "ip ",
-    "sysctl ",
-    "helm ",
-    "ethtool ",
-    "iptables-legacy-save ",
-)
 
 
 def lines_of(finding: Finding, word: str, width: int | None) -> Iterator[str]:
@@ -71,7 +61,8 @@ def rows(findings: Iterable[Finding], width: int | None, rows_max: int | None = 
 
 
 def fact(word: str, text: str, width: int | None, *, word_width: int = _WORD_WIDTH) -> Iterator[str]:
-    """*text* after *word*; *width* ``None``: however long it is."""
+    """*text* after *word*; *width* ``None``: however long it is.  A line of *text* is no line of the program's."""
+    text = printable(text)
     if width is None:
         yield f"{word:<{word_width}}{text}".rstrip()
         return

@@ -51,12 +51,12 @@ _bookmark_decoder = msgspec.json.Decoder(_Bookmark)
 def bookmark_version(body: bytes) -> str:
     try:
         return _bookmark_decoder.decode(body).metadata.resourceVersion
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except codec.UNREADABLE as error:
         raise Undecodable(str(error)) from error
 
 
 def status_of(body: bytes) -> StatusError:
     try:
         return from_status(codec.decode_document(body), 500)
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, TypeError) as error:
+    except (*codec.UNREADABLE, ValueError, TypeError) as error:
         return internal(f"an ERROR event cannot be read: {error}")

@@ -191,7 +191,7 @@ class Cache(Generic[T]):
         """Decode a body.  Raises ``Undecodable``.  kind and apiVersion, which items of lists lack, are filled in."""
         try:
             loaded = self._decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except codec.UNREADABLE as error:
             return self._load_metadata(body, str(error))
         if not loaded.metadata.name:
             raise Undecodable("the object has no name")
@@ -205,7 +205,7 @@ class Cache(Generic[T]):
     def _load_metadata(body: bytes, reason: str) -> Unreadable:
         try:
             metadata = codec.decode(body, Object).metadata
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except codec.UNREADABLE as error:
             raise Undecodable(str(error)) from error
         if not metadata.name:
             raise Undecodable("the object has no name")
@@ -237,7 +237,7 @@ class Cache(Generic[T]):
         """A complete list: what is not in it is gone.  Deletes come first, then the rest, each by key."""
         listed: dict[str, T | Unreadable] = {}
         for item in items:
-            listed[item.key if isinstance(item, Unreadable) else item.metadata.key] = item
+            listed[key_of(item)] = item
         changes: list[Change[T]] = []
         for key in [key for key in self.unreadable if key not in listed]:
             del self.unreadable[key]
@@ -315,6 +315,10 @@ class Cache(Generic[T]):
                 for value in function(held):
                     expected.setdefault(value, set()).add(key)
             assert self._indexes[name] == expected, f"index {name}: {self._indexes[name]} is not {expected}"
+
+
+def key_of(item: Object | Unreadable) -> str:
+    return item.key if isinstance(item, Unreadable) else item.metadata.key
 
 
 def _uid(item: Object | Unreadable) -> str:

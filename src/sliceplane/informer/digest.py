@@ -47,7 +47,9 @@ class Terms:
         if base is None:
             base = self._keys[key] = _hash(key)
         # Spelled out: this is done for every event, and a call would cost as much again.
-        mixed = ((base ^ (int(version) if version.isdecimal() else _hash(version))) * _FIRST) & _MASK
+        mixed = (
+            (base ^ (int(version) if len(version) < 20 and version.isdecimal() else _hash(version))) * _FIRST
+        ) & _MASK
         mixed = ((mixed ^ (mixed >> 32)) * _SECOND) & _MASK
         mixed ^= mixed >> 32
         goes = self._terms.get(key, 0)
@@ -91,7 +93,8 @@ def digest_of_versions(versions: Iterable[tuple[str, str]]) -> str:
     """The same of keys and versions."""
     value = 0
     for key, version in versions:
-        mixed = ((_hash(key) ^ (int(version) if version.isdecimal() else _hash(version))) * _FIRST) & _MASK
+        number = int(version) if len(version) < 20 and version.isdecimal() else _hash(version)
+        mixed = ((_hash(key) ^ number) * _FIRST) & _MASK
         mixed = ((mixed ^ (mixed >> 32)) * _SECOND) & _MASK
         value ^= mixed ^ (mixed >> 32)
     return digest_text(value)

@@ -30,6 +30,9 @@ What the machine promises, and how:
 - **What can be done without is.**  Where a cluster lacks a dispensable kind, or keeps it from us, the cache
   counts as filled with nothing (or with what it had) and as current, and is looked for again every ``ABSENT_PERIOD_S``.
 - **No tight loop.**  Each failure backs off, and a watch without news that ends within ``SHORT_WATCH_S`` is a failure.
+  After one with news the next begins ``SHORT_WATCH_S`` after it at the earliest.
+- **No list without an end.**  A list that is too large or does not go on fails (``informer.paging``); so does a watch
+  whose objects would make the cache larger than *cache_bytes_max*.  The cache stays as it is.
 
 Lists ask for the most recent state (no resourceVersion) rather than for "any cached state" (``"0"``, as client-go
 begins): with several API servers behind one address ``"0"`` may travel back in time, and it switches paging off.
@@ -51,8 +54,9 @@ from sliceplane.api.meta import Object, is_older
 from sliceplane.api.scheme import is_done_without
 from sliceplane.informer.actions import Action, Counters, Phase, StartList, StartWatch, StopWatch
 from sliceplane.informer.answers import bookmark_version, is_bad_version, is_expired, is_overload, status_of
-from sliceplane.informer.cache import Cache, Change, Mark, Undecodable, Unreadable
+from sliceplane.informer.cache import Cache, Change, Mark, Undecodable, Unreadable, key_of
 from sliceplane.informer.doubt import CONFIRM_PAUSE_S, Doubts
+from sliceplane.informer.paging import VERSION_CHARACTERS_MAX, BadList, CacheSize
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.rng import Rng
 
@@ -96,7 +100,9 @@ class Reflector(Generic[T]):
         idle_timeout_s: float = IDLE_TIMEOUT_S,
         absent_period_s: float = ABSENT_PERIOD_S,
         only_reads: bool = False,
+        cache_bytes_max: int | None = None,
     ) -> None:
+        """*cache_bytes_max*: for programs that follow servers of others; ``None``: only lists have a bound."""
         self.cache = cache
         self.counters = Counters()
         self.phase = Phase.NEW
@@ -109,6 +115,8 @@ class Reflector(Generic[T]):
         self._rng = rng
         self._idle_timeout_s = idle_timeout_s
         self._absent_period_s = absent_period_s
+        self._size = CacheSize(cache_bytes_max)
+        self._bounds = self._size.bounds_of_list()
         self._actions: list[Action] = []
         self._changes: list[Change[T]] = []
         #: up to where the cache has everything; unlike ``resource_version`` it stays while a list is due
@@ -192,17 +200,22 @@ class Reflector(Generic[T]):
         assert self.phase is Phase.LISTING, f"a page when {self.phase}"
         self.counters.pages += 1
         if not self._list_version:
-            if resource_version in ("", "0"):
-                self._list_failed(internal(f"a list with resourceVersion {resource_version!r}"), now)
+            if resource_version in ("", "0") or len(resource_version) > VERSION_CHARACTERS_MAX:
+                shown = resource_version[:VERSION_CHARACTERS_MAX]
+                self._list_failed(internal(f"a list with resourceVersion {shown!r}"), now)
                 return
             # The first page fixes the version of the whole; and no later page makes the list more current.
             self._list_version = resource_version
             self._list_began = now
         try:
-            self._pages.extend(self.cache.load(item) for item in items)
-        except Undecodable as error:
-            self._list_failed(internal(f"an item of the list cannot be read: {error}"), now)
+            self._bounds.on_page(items, continue_token)
+            loaded = [self.cache.load(item) for item in items]
+        except (Undecodable, BadList) as error:
+            why = f"an item of the list cannot be read: {error}" if isinstance(error, Undecodable) else str(error)
+            self._list_failed(internal(why), now)
             return
+        self._pages += loaded
+        self._size.on_page(map(key_of, loaded), items)
         if continue_token:
             self._list_token = continue_token
             self._request_page()
@@ -250,15 +263,15 @@ class Reflector(Generic[T]):
                 raise Undecodable(f"unknown event type {kind!r}")
             self.counters.events += 1
             loaded = self.cache.load(body)
-            if isinstance(loaded, Unreadable):
-                key = loaded.key
-                version = loaded.resource_version
-            else:
-                key = loaded.metadata.key
-                version = loaded.metadata.resource_version
+            key = key_of(loaded)
+            version = loaded.resource_version if isinstance(loaded, Unreadable) else loaded.metadata.resource_version
+            if self._size.is_bounded:
+                self._size.on_event(kind, key, len(body))
             if self._advance(version, now):
                 self._changes.extend(self.cache.remove(key, version) if kind == "DELETED" else self.cache.put(loaded))
                 self.reached = self._version
+        except BadList as error:
+            self._relist(internal(str(error)), now)
         except Undecodable as error:
             # An event that cannot be read is an event lost: only a list brings back what it said.
             self._relist(internal(f"a {kind} event cannot be read: {error}"), now)
@@ -276,6 +289,11 @@ class Reflector(Generic[T]):
             self._barren = 0 if self._watch_heard else self._barren + 1
             if self._barren >= BARREN_WATCHES_MAX:
                 self._relist(internal(f"{self._barren} watches in a row ended without an event"), now, open_=False)
+                return
+            if now - self._watch_began < SHORT_WATCH_S:
+                # It moved, so it was no failure; but a server can do that thousands of times a second.
+                self.phase = Phase.WAITING
+                self._deadline = self._watch_began + SHORT_WATCH_S
                 return
             self._begin_watch(now)
             return
@@ -326,8 +344,7 @@ class Reflector(Generic[T]):
     def _begin_list(self, now: float) -> None:
         self.phase = Phase.LISTING
         self._deadline = None
-        self._pages = []
-        self._list_version = self._list_token = ""
+        self._forget_pages()
         self._list_began = now
         self.counters.lists += 1
         self._request_page()
@@ -337,21 +354,25 @@ class Reflector(Generic[T]):
         self._actions.append(StartList(None, limit, self._list_token))
 
     def _list_failed(self, error: StatusError, now: float) -> None:
-        self._pages = []
-        self._list_version = self._list_token = ""
+        self._forget_pages()
         self._fail(error, now)
+
+    def _forget_pages(self) -> None:
+        self._pages = []
+        self._bounds = self._size.bounds_of_list()
+        self._list_version = self._list_token = ""
 
     def _finish_list(self, now: float) -> None:
         if self.doubts.asks_again(self.cache, self._pages, self._list_version, now):
-            self._pages = []
-            self._list_version = self._list_token = ""
+            self._forget_pages()
             self.phase = Phase.WAITING
             self._deadline = now + CONFIRM_PAUSE_S
             return
         self._changes.extend(self.cache.replace(self._pages))
-        self._pages = []
+        self._size.on_list()
         self._expired_pages = self._barren = self._silent = 0
-        self._version, self._list_version, self._list_token = self._list_version, "", ""
+        self._version = self._list_version
+        self._forget_pages()
         self.reached = self._version
         self._listed = True
         self.synced = True
@@ -376,6 +397,8 @@ class Reflector(Generic[T]):
         """Take over the version of an event or a bookmark; false if it goes backwards and a list is due."""
         if not version:
             raise Undecodable("it has no resourceVersion")
+        if len(version) > VERSION_CHARACTERS_MAX:
+            raise Undecodable(f"its resourceVersion has {len(version):,} characters")
         if is_older(version, self._version):
             self.counters.backwards += 1
             self._relist(internal(f"the server went back from version {self._version} to {version}"), now)
@@ -443,9 +466,9 @@ class Reflector(Generic[T]):
 
     def _do_without(self, error: StatusError, now: float) -> None:
         """What the cache has stays: nothing says that it is wrong."""
-        self._pages = []
+        self._forget_pages()
         self.doubts.forget()
-        self._list_version = self._list_token = self._version = ""
+        self._version = ""
         self.synced = True
         self.absent = error
         self.last_error = None

@@ -9,6 +9,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from sliceplane.kit.terminal_text import printable
+
 GAP = "  "
 #: cells of a block are wrapped to no less than this, those of a last column to no less than that
 _CELL_WIDTH_MIN = 20
@@ -29,9 +31,9 @@ def table(
     """Lines without an end.  *heads* may be empty; *width* ``None``: as wide as they come.
 
     Every row has as many cells as there are heads, or as the first row has.  Rows beyond *rows_max* are counted in a
-    last line; *elsewhere* says where they are.
+    last line; *elsewhere* says where they are.  A cell is one line, whatever it has.
     """
-    shown = rows[:rows_max]
+    shown = [[printable(cell) for cell in row] for row in rows[:rows_max]]
     lines = [heads, *shown] if heads else shown
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     left = len(indent) + sum(wide + len(GAP) for wide in widths[:-1])
@@ -52,7 +54,7 @@ def notes(sentences: Sequence[str], width: int | None) -> Iterator[str]:
     """What stands below a table: an empty line, and a paragraph for each sentence."""
     if sentences:
         yield ""
-    for sentence in sentences:
+    for sentence in map(printable, sentences):
         if width is None:
             yield sentence
         else:

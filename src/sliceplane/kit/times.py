@@ -58,6 +58,14 @@ def parse_time(text: str) -> float:
     return since_epoch(text).total_seconds()
 
 
+def time_or_zero(text: str | None) -> float:
+    """Seconds since the epoch; 0 for no time, or one that cannot be read: a server sent it, and no user wrote it."""
+    try:
+        return parse_time(text) if text else 0.0
+    except (ValueError, OverflowError):
+        return 0.0
+
+
 def parse_nanoseconds(text: str | None) -> int:
     """Nanoseconds since the epoch; 0 for no time, or one that cannot be read."""
     if not text:

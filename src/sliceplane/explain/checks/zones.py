@@ -301,7 +301,8 @@ def data_plane_passes_over(case: ServiceCase) -> Iterable[Finding]:
             f"{case.name}",
             evidence=(seen(CONFIG_MAPS, config, f"data[{_TOPOLOGY}]", data.get(_TOPOLOGY, "(not set)")), asked),
             effect="connections go to every zone",
-            remedy=patch(SYSTEM, "configmap", CILIUM_CONFIG, {"data": {_TOPOLOGY: "true"}})
+            remedy="switch it on and restart Cilium: "
+            + patch(SYSTEM, "configmap", CILIUM_CONFIG, {"data": {_TOPOLOGY: "true"}})
             + " && kubectl -n kube-system rollout restart daemonset cilium",
         )
 

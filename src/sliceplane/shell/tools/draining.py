@@ -34,6 +34,7 @@ from sliceplane.drain.cluster import LEASES, NODE_LEASES, DrainCluster
 from sliceplane.drain.departure import subject_of
 from sliceplane.drain.reports import MEMORY_S, pause_s, question
 from sliceplane.informer.cache import Change, Mark
+from sliceplane.informer.paging import CACHE_BYTES_MAX
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.times import format_time
 from sliceplane.proxy.progress import FEW_NODES, Place
@@ -131,7 +132,9 @@ class Drainer:
             self._cluster.departures.add(subject_of(waiting.pod))
         synced = []
         for selection in followed:
-            informer = RunningInformer[Object](self._client, selection, clock=self._clock, rng=self._rng.fork())
+            informer = RunningInformer[Object](
+                self._client, selection, clock=self._clock, rng=self._rng.fork(), cache_bytes_max=CACHE_BYTES_MAX
+            )
             informer.add_handler(self._on_changes, lambda: None, self._on_mark)
             self._tasks.append(asyncio.create_task(informer.run(), name=f"drain {selection.resource.plural}"))
             synced.append(informer.wait_synced())

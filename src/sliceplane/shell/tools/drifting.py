@@ -8,9 +8,8 @@ which servers answer for the last minutes.
 from __future__ import annotations
 
 import asyncio
-import urllib.request
+import ssl
 from collections.abc import Callable
-from http.client import HTTPException
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -27,7 +26,8 @@ from sliceplane.drift.answer import Drift
 from sliceplane.drift.envoy import SETTLE_S, EnvoyDrift, NoAdminPages, compare_envoy, read_envoy, settled
 from sliceplane.drift.facts import TELLERS, DriftFacts, Listed, Look, ToldNode, listed
 from sliceplane.drift.judge import judge, wanted_past
-from sliceplane.kit.times import parse_time
+from sliceplane.kit.ip import parse_strict
+from sliceplane.kit.times import time_or_zero
 from sliceplane.proxy.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
@@ -39,8 +39,11 @@ from sliceplane.proxy.progress import (
     read_report,
 )
 from sliceplane.shell.process.interfaces import addresses_of
-from sliceplane.shell.tools.lists import PAGE_OBJECTS, list_whole
-from sliceplane.shell.transport.base import Reader
+from sliceplane.shell.tools.lists import list_pages, list_whole
+from sliceplane.shell.transport.base import Reader, Unreachable
+from sliceplane.shell.transport.credentials import Fixed
+from sliceplane.shell.transport.http import HttpClient
+from sliceplane.shell.transport.kubeconfig import Connection
 from sliceplane.xds.catalog import catalog_of
 
 #: versions at which lists are asked for: nodes of a quiet cluster tell of few
@@ -50,8 +53,8 @@ LOOKS_MAX: Final = 16
 PAGE_TIMEOUT_S: Final = 2.0
 RULES_TIMEOUT_S: Final = 60.0
 ADMIN_TIMEOUT_S: Final = 30.0
-#: of one of its pages: 100,000 endpoints take 30 MB
-ADMIN_BYTES_MAX: Final = 128 << 20
+#: a page of a node proxy, or of Envoy: versions of 100,000 slices
+PAGE_BYTES_MAX: Final = 64 << 20
 _KINDS: Final[dict[str, tuple[Resource, type[Object]]]] = {
     EndpointSlices.plural: (EndpointSlices, EndpointSlice),
     Services.plural: (Services, Service),
@@ -116,30 +119,21 @@ async def read_envoy_drift(client: Reader, admin: str) -> EnvoyDrift:
 
 
 async def _look_at_envoy(client: Reader, admin: str) -> EnvoyDrift:
-    info, clusters = [
-        await asyncio.to_thread(_admin_page, f"{admin.rstrip('/')}{path}")
-        for path in ("/server_info", "/clusters?format=json")
-    ]
+    info, clusters = [await _admin_page(admin, path) for path in ("/server_info", "/clusters?format=json")]
     services = [codec.decode(body, Service) for body in await list_whole(client, Selection(Services))]
     slices = [codec.decode(body, EndpointSlice) for body in await list_whole(client, Selection(EndpointSlices))]
     nodes = await _nodes(client, [])
     return compare_envoy(read_envoy(info, clusters), catalog_of(services, slices, nodes or (), "drift"))
 
 
-def _admin_page(url: str) -> dict[str, Any]:
+async def _admin_page(admin: str, path: str) -> dict[str, Any]:
     """Raises ``NoAdminPages``."""
-    if not url.startswith(("http://", "https://")):
-        raise NoAdminPages(f"{url}: admin pages have a URL such as http://127.0.0.1:9901")
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    if not admin.startswith(("http://", "https://")):
+        raise NoAdminPages(f"{admin}: admin pages have a URL such as http://127.0.0.1:9901")
     try:
-        with opener.open(url, timeout=ADMIN_TIMEOUT_S) as answer:
-            body = answer.read(ADMIN_BYTES_MAX + 1)
-            if len(body) > ADMIN_BYTES_MAX:
-                raise NoAdminPages(f"{url}: the answer is larger than {ADMIN_BYTES_MAX:,} bytes")
-            document: dict[str, Any] = codec.decode_document(body)
-            return document
-    except (OSError, ValueError, RecursionError, HTTPException) as error:
-        raise NoAdminPages(f"{url}: {error}") from error
+        return await _page(admin, path, ADMIN_TIMEOUT_S)
+    except (Unreachable, StatusError, TimeoutError, ValueError) as error:
+        raise NoAdminPages(f"{admin.rstrip('/')}{path}: {_reason(error)}") from error
 
 
 def _told(lease: Lease) -> ToldNode:
@@ -151,7 +145,7 @@ def _told(lease: Lease) -> ToldNode:
         lease.spec.holder_identity or lease.metadata.name.removeprefix(lease_prefix(kind)),
         report,
         revision_of(annotations.get(ANNOTATION_REVISION, "")),
-        parse_time(lease.spec.renew_time) if lease.spec.renew_time else 0.0,
+        time_or_zero(lease.spec.renew_time),
         lease.spec.lease_duration_seconds or LEASE_DURATION_S,
         owner,
         kind,
@@ -172,21 +166,17 @@ async def _objects(client: Reader, plural: str, version: int | None) -> tuple[in
     """The version of the list, and what it shows; at *version* exactly, if it is given."""
     resource, kind = _KINDS[plural]
     items: list[Listed] = []
-    token, shown = "", 0
-    while True:
-        at = None if version is None or token else str(version)
-        page = await client.list(Selection(resource), resource_version=at, limit=PAGE_OBJECTS, continue_token=token)
+    shown = 0
+    async for page in list_pages(client, Selection(resource), None if version is None else str(version)):
         items += [listed(codec.decode(body, kind), _written_at(body)) for body in page.items]
         shown = shown or revision_of(page.resource_version)
-        token = page.continue_token
-        if not token:
-            return shown, tuple(items)
+    return shown, tuple(items)
 
 
 def _written_at(body: bytes) -> float:
     metadata = _written.decode(body).metadata
     times = [entry.time for entry in metadata.managed_fields or () if entry.time]
-    return parse_time(max(times)) if times else 0.0
+    return time_or_zero(max(times, default=""))
 
 
 async def _past(client: Reader, facts: DriftFacts) -> dict[tuple[str, int], tuple[Listed, ...] | str]:
@@ -207,7 +197,8 @@ async def _past(client: Reader, facts: DriftFacts) -> dict[tuple[str, int], tupl
 def _address(name: str, nodes: tuple[Node, ...] | None) -> str:
     of = [node for node in nodes or () if node.metadata.name == name]
     addresses = [entry.address for node in of for entry in node.status.addresses or () if entry.type == "InternalIP"]
-    return addresses[0] if addresses else ""
+    # The server names it: nothing but an address is connected to, and nothing looked up.
+    return addresses[0] if addresses and parse_strict(addresses[0]) is not None else ""
 
 
 async def _look(name: str, address: str, port: int, *, deep: bool) -> Look:
@@ -217,36 +208,46 @@ async def _look(name: str, address: str, port: int, *, deep: bool) -> Look:
     host = "127.0.0.1" if address in own or name == socket.gethostname() else address
     if not host:
         return Look(why="its address is not known")
+    proxy = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     try:
         objects = {
             f"{plural}/{reading}": versions
             for plural in _KINDS
-            for reading, versions in (await _page(host, port, f"/versions/{plural}", PAGE_TIMEOUT_S)).items()
+            for reading, versions in (await _page(proxy, f"/versions/{plural}", PAGE_TIMEOUT_S)).items()
         }
-    except (OSError, TimeoutError, ValueError) as error:
-        return Look(why=f"http://{host}:{port}: {str(error) or type(error).__name__}")
+    except StatusError as error:
+        missing = "there are no such pages: an older release, or a metrics address that is no loopback one"
+        return Look(why=f"{proxy}: {missing if error.code == 404 else error}")
+    except (Unreachable, TimeoutError, ValueError) as error:
+        return Look(why=f"{proxy}: {_reason(error)}")
     if not deep:
         return Look(objects=objects, rules_why="--deep asks the proxy to compare them")
     try:
-        answer = await _page(host, port, "/rules", RULES_TIMEOUT_S)
-    except (OSError, TimeoutError, ValueError) as error:
-        return Look(objects=objects, rules_why=str(error) or type(error).__name__)
+        answer = await _page(proxy, "/rules", RULES_TIMEOUT_S)
+    except (StatusError, Unreachable, TimeoutError, ValueError) as error:
+        return Look(objects=objects, rules_why=_reason(error))
     if "problem" in answer:
         return Look(objects=objects, rules_why=answer["problem"])
     return Look(objects=objects, rules=tuple(answer["differences"]))
 
 
-async def _page(host: str, port: int, path: str, timeout_s: float) -> dict[str, Any]:
-    """Raises ``OSError``, ``TimeoutError`` and ``ValueError``."""
-    async with asyncio.timeout(timeout_s):
-        reader, writer = await asyncio.open_connection(host, port)
-        try:
-            writer.write(f"GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
-            await writer.drain()
-            head, _, body = (await reader.read(-1)).partition(b"\r\n\r\n")
-        finally:
-            writer.close()
-    if b" 404 " in head.split(b"\r\n", 1)[0]:
-        raise ValueError("there are no such pages: an older release, or a metrics address that is no loopback one")
-    document: dict[str, Any] = codec.decode_document(body)
+async def _page(server: str, path: str, timeout_s: float) -> dict[str, Any]:
+    """Of a server that is asked without credentials and without a proxy.  Raises ``StatusError``, ``Unreachable``,
+    ``TimeoutError`` and ``ValueError``."""
+    tls = ssl.create_default_context() if server.startswith("https://") else None
+    async with (
+        asyncio.timeout(timeout_s),
+        HttpClient(
+            Connection(server=server.rstrip("/"), ssl_context=tls, credentials=Fixed()), read_only=True
+        ) as client,
+    ):
+        body = await client.page(path, bytes_max=PAGE_BYTES_MAX)
+    try:
+        document: dict[str, Any] = codec.decode_document(body)
+    except codec.UNREADABLE as error:
+        raise ValueError(f"the page cannot be read: {error}") from error
     return document
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -23,14 +23,15 @@ from sliceplane.endpoints_audit.audit import Auditor, confirmed
 from sliceplane.endpoints_audit.judge import FLEETING, key_of
 from sliceplane.endpoints_audit.usage import AuditLogUsage
 from sliceplane.endpoints_audit.verdict import Report, report
+from sliceplane.informer.paging import ListBounds
 from sliceplane.shell.process.files import opened_lines
+from sliceplane.shell.tools.lists import LISTS_MAX, PAGE_OBJECTS, checked_page
 from sliceplane.shell.transport.base import Client, ListPage, Unreachable
 
-PAGE_OBJECTS: Final = 500
-LISTS_MAX: Final = 3
 #: for a page that the server could not give (429, 5xx) or that did not come
 PAGE_TRIES_MAX: Final = 3
 RETRY_PAUSE_S: Final = 1.0
+RETRY_PAUSE_MAX_S: Final = 10.0
 #: beyond so many names all lists are read again instead
 NAMES_MAX: Final = 300
 NAMES_AT_ONCE: Final = 8
@@ -80,10 +81,12 @@ def _takers(auditor: Auditor) -> tuple[tuple[Resource, Callable[[bytes], None]],
 async def _list(client: Client, resource: Resource, auditor: Auditor, take: Callable[[bytes], None]) -> None:
     for attempt in range(1, LISTS_MAX + 1):
         auditor.forget(resource.plural)
+        bounds = ListBounds()
         token = ""
         try:
             while True:
                 page = await _page(client, resource, token)
+                checked_page(bounds, Selection(resource), page)
                 for body in page.items:
                     take(body)
                 token = page.continue_token
@@ -102,7 +105,7 @@ async def _page(client: Client, resource: Resource, token: str) -> ListPage:
         except StatusError as error:
             if attempt == PAGE_TRIES_MAX or not (error.code == 429 or error.code >= 500):
                 raise
-            await asyncio.sleep(max(RETRY_PAUSE_S, error.retry_after_s or 0))
+            await asyncio.sleep(min(max(RETRY_PAUSE_S, error.retry_after_s or 0), RETRY_PAUSE_MAX_S))
         except Unreachable:
             if attempt == PAGE_TRIES_MAX or not token:
                 raise

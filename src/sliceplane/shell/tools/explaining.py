@@ -22,6 +22,8 @@ from sliceplane.shell.transport.base import Reader, Unreachable, connect
 from sliceplane.shell.transport.http import HttpClient
 
 WRITES_PATH: Final = "/sliceplane/writes"
+#: the page names four writes of one object
+WRITES_BYTES_MAX: Final = 1 << 20
 LISTS_AT_ONCE: Final = 8
 NOT_SERVED: Final = "not served by this cluster"
 
@@ -53,7 +55,7 @@ async def _ask_who_wrote(client: HttpClient, investigation: Investigation) -> No
     for name in investigation.shown():
         path = f"{WRITES_PATH}/{name.plural}/{name.namespace or '-'}/{name.name}"
         try:
-            page = b"".join([portion async for portion in client.download(path)])
+            page = await client.page(path, bytes_max=WRITES_BYTES_MAX)
         except (StatusError, Unreachable):
             return
         investigation.on_noted(name, page)

@@ -1,12 +1,18 @@
-"""Lists for tools that read a cluster once: in pages, begun anew where the continue token has expired (410)."""
+"""Lists for tools that read a cluster once: in pages, begun anew where the continue token has expired (410).
+
+A list that has no end, or is larger than ``informer.paging`` lets it be, raises ``Unreachable``: the server does not
+answer the question.
+"""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Final
 
 from sliceplane.api.errors import StatusError
-from sliceplane.api.requests import Selection
-from sliceplane.shell.transport.base import Reader
+from sliceplane.api.requests import ListPage, Selection
+from sliceplane.informer.paging import BadList, ListBounds
+from sliceplane.shell.transport.base import Reader, Unreachable
 
 PAGE_OBJECTS: Final = 500
 LISTS_MAX: Final = 3
@@ -16,15 +22,37 @@ async def list_whole(client: Reader, selection: Selection) -> list[bytes]:
     """The bodies of *selection*.  Raises ``StatusError`` and ``shell.transport.base.Unreachable``."""
     for attempt in range(1, LISTS_MAX + 1):
         bodies: list[bytes] = []
-        token = ""
         try:
-            while True:
-                page = await client.list(selection, limit=PAGE_OBJECTS, continue_token=token)
+            async for page in list_pages(client, selection):
                 bodies += page.items
-                token = page.continue_token
-                if not token:
-                    return bodies
         except StatusError as error:
             if error.code != 410 or attempt == LISTS_MAX:
                 raise
+        else:
+            return bodies
     raise AssertionError(f"{selection.resource.plural}: {LISTS_MAX} tries are over without an error")
+
+
+async def list_pages(
+    client: Reader, selection: Selection, resource_version: str | None = None
+) -> AsyncIterator[ListPage]:
+    """The pages of one list, which ends with a 410 where its token expires.  *resource_version*: of the first page.
+    Raises as ``list_whole``."""
+    bounds = ListBounds()
+    token = ""
+    while True:
+        at = {"resource_version": resource_version} if resource_version and not token else {}
+        page = await client.list(selection, limit=PAGE_OBJECTS, continue_token=token, **at)
+        checked_page(bounds, selection, page)
+        yield page
+        token = page.continue_token
+        if not token:
+            return
+
+
+def checked_page(bounds: ListBounds, selection: Selection, page: ListPage) -> None:
+    """Raises ``Unreachable`` if the list of *selection* goes beyond *bounds* with *page*."""
+    try:
+        bounds.on_page(page.items, page.continue_token)
+    except BadList as error:
+        raise Unreachable(f"list of {selection.resource.plural}: {error}") from error

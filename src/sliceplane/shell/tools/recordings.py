@@ -22,7 +22,7 @@ from sliceplane.api.scheme import (
     StatefulSets,
 )
 from sliceplane.recorder.elsewhere import NOTICE, lines_of
-from sliceplane.recorder.file import FILE_BYTES_MAX, Recording, RecordingError, read_lines
+from sliceplane.recorder.file import Recording, RecordingError, read_lines
 from sliceplane.recorder.index import Index
 from sliceplane.recorder.reader import UNREADABLE
 from sliceplane.recorder.timeline import Line, Timeline
@@ -33,17 +33,13 @@ from sliceplane.shell.transport.http import HttpClient
 _OWNERS: Final = {resource.kind: resource for resource in (ReplicaSets, Deployments, StatefulSets, DaemonSets)}
 #: requests for Pods and their owners; the others are as their siblings
 _OBJECTS_MAX: Final = 200
+#: what a plane keeps of the last minutes, as lines
+RECORDING_BYTES_MAX: Final = 256 << 20
 
 
 async def fetch(client: HttpClient) -> list[bytes]:
-    """The lines of a recording.  Raises ``RecordingError`` for one that is too large, and what the client raises:
-    ``StatusError``, ``Unreachable``."""
-    received = bytearray()
-    async for portion in client.download(PATH):
-        received += portion
-        if len(received) > FILE_BYTES_MAX:
-            raise RecordingError(f"what the server sends is larger than {FILE_BYTES_MAX:,} bytes")
-    return bytes(received).splitlines(keepends=True)
+    """The lines of a recording.  Raises what the client raises: ``StatusError``, ``Unreachable``."""
+    return (await client.page(PATH, bytes_max=RECORDING_BYTES_MAX)).splitlines(keepends=True)
 
 
 async def save(client: HttpClient, path: Path) -> Recording:

@@ -30,6 +30,8 @@ from sliceplane.store.snapshot import LINE_BYTES_MAX, PATH, REVISION_MAX, BadSna
 if TYPE_CHECKING:
     from sliceplane.shell.transport.http import HttpClient
 
+#: all objects of a server that has them in memory
+SNAPSHOT_BYTES_MAX = 16 << 30
 #: objects that are written to the database at a time
 _BATCH = 1000
 
@@ -52,7 +54,7 @@ async def save(client: HttpClient, path: Path) -> SnapshotSummary:
     try:
         _remove_what_the_dead_left(path)
         with _removed_unless_whole(part):
-            await _receive(client.download(PATH), part)
+            await _receive(client.download(PATH, bytes_max=SNAPSHOT_BYTES_MAX), part)
             summary = _inspected(part, "what the server sent")
             part.replace(path)
             _sync_folder(path.parent)

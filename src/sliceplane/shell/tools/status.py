@@ -22,6 +22,7 @@ from sliceplane.explain.status import PlaneStatus, ReadPage, StatusFacts
 from sliceplane.explain.status_parts import LEADER_NAMESPACE, NODE_NAMESPACE, status
 from sliceplane.shell.tools.explaining import investigated
 from sliceplane.shell.tools.lists import list_whole
+from sliceplane.shell.transport.bounds import AnswerTooLarge
 from sliceplane.shell.transport.http import HttpClient
 
 #: more metrics than any server has
@@ -57,12 +58,10 @@ async def read_status(client: HttpClient, namespace: str, wall_clock: Callable[[
 
 
 async def _page(client: HttpClient, path: str) -> ReadPage:
-    body = bytearray()
     try:
-        async for portion in client.download(path):
-            body += portion
-            if len(body) > PAGE_BYTES_MAX:
-                return ReadPage(why=f"more than {PAGE_BYTES_MAX >> 20} MiB")
+        body = await client.page(path, bytes_max=PAGE_BYTES_MAX)
+    except AnswerTooLarge as error:
+        return ReadPage(why=str(error))
     except StatusError as error:
         return ReadPage(error.message, _reason(error, f"get {path}"), error.code)
     return ReadPage(body.decode(errors="replace"))

@@ -16,6 +16,10 @@ from sliceplane.kit.integers import NotAnInteger, parse_uint64
 #: of all lines of a head, and of a line between chunks
 HEAD_BYTES_MAX: Final = 64 * 1024
 LINE_BYTES_MAX: Final = 8 * 1024
+#: answers before the answer (1xx), of which a server may send as many as it likes
+INTERIM_MAX: Final = 16
+#: of a request: what a server gave us (a continue token, a version) is sent back to it
+REQUEST_HEAD_BYTES_MAX: Final = 256 * 1024
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _CHUNK_SIZE: Final = re.compile(rb"[0-9A-Fa-f]{1,15}")
 _BODYLESS: Final = (204, 304)
@@ -44,18 +48,20 @@ class _Part(IntEnum):
 
 
 def request_head(method: str, target: str, headers: Headers) -> bytes:
-    """Raises ``ValueError`` for what would be more lines than it says."""
+    """Raises ``ValueError`` for what would be more lines than it says, and for a head that is too long."""
     lines = [f"{method} {target} HTTP/1.1", *[f"{name}: {value}" for name, value in headers], "", ""]
     text = "\r\n".join(lines)
     if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1 or "\0" in text:
         raise ValueError("a header of the request has a control character")
+    if len(text) > REQUEST_HEAD_BYTES_MAX:
+        raise ValueError(f"the head of the request would have more than {REQUEST_HEAD_BYTES_MAX:,} bytes")
     return text.encode()
 
 
 class AnswerParser:
     """One answer: bytes in, portions of its body out."""
 
-    __slots__ = ("_held", "_left", "_method", "_part", "headers", "keeps_alive", "status")
+    __slots__ = ("_held", "_interim", "_left", "_method", "_part", "headers", "keeps_alive", "status")
 
     def __init__(self, method: str) -> None:
         """*method*: of the request, which an answer does not say."""
@@ -63,8 +69,9 @@ class AnswerParser:
         self._part = _Part.HEAD
         #: a line, or a head, that is not complete
         self._held = b""
-        #: of the body or the chunk
+        #: of the body or the chunk; after them, of trailers so far
         self._left = 0
+        self._interim = 0
         #: 0 until the head is there
         self.status = 0
         #: names in lower case; values of one name are joined
@@ -75,6 +82,11 @@ class AnswerParser:
     @property
     def began(self) -> bool:
         return bool(self._held) or self._part is not _Part.HEAD
+
+    @property
+    def announced(self) -> int:
+        """Bytes that are still to come of the body, or of the chunk."""
+        return self._left if self._part is _Part.CHUNK or self._part is _Part.BODY else 0
 
     @property
     def complete(self) -> bool:
@@ -133,6 +145,9 @@ class AnswerParser:
                     raise BadStream("a chunk is longer than its size")
                 self._part = _Part.SIZE
             case _:
+                self._left += len(text)
+                if self._left > HEAD_BYTES_MAX:
+                    raise BadStream(f"the trailers of the answer are longer than {HEAD_BYTES_MAX} bytes")
                 if not text:
                     self._part = _Part.NOTHING
 
@@ -145,6 +160,9 @@ class AnswerParser:
         if status < 200:
             if status == 101:
                 raise BadStream("the server speaks another protocol from here on, without being asked")
+            self._interim += 1
+            if self._interim > INTERIM_MAX:
+                raise BadStream(f"more than {INTERIM_MAX} interim answers (1xx), and no answer")
             return  # news of an answer that is still to come
         self.status = status
         headers = self.headers

@@ -14,12 +14,13 @@ import re
 import time
 import zlib
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
+from sliceplane.api.codec import UNREADABLE
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.requests import ListPage, PatchType, Selection, Verb, WatchMessage, Write
 from sliceplane.api.scheme import Resource
@@ -28,6 +29,16 @@ from sliceplane.kit.metrics import Metrics
 from sliceplane.shell.transport import proxies
 from sliceplane.shell.transport.answers import BadStream, request_head
 from sliceplane.shell.transport.base import Unreachable, Verbs
+from sliceplane.shell.transport.bounds import (
+    OBJECT_BYTES_MAX,
+    PAGE_BYTES_MAX,
+    QUESTION_BYTES_MAX,
+    AnswerTooLarge,
+    QuestionAllowance,
+    TooLarge,
+    current_allowance,
+    unzipped,
+)
 from sliceplane.shell.transport.credentials import CredentialsError
 from sliceplane.shell.transport.pool import ConnectionPool
 from sliceplane.shell.transport.replies import NO_RETRIES, Retries, WatchStream, error_of, why_no_answer
@@ -38,6 +49,8 @@ if TYPE_CHECKING:
 
 #: lists and writes; servers end them after 60 s themselves
 REQUEST_TIMEOUT_S: Final = 65.0
+#: a download brings at least so much in each ``REQUEST_TIMEOUT_S``, or its end
+DOWNLOAD_BYTES_MIN: Final = 64 * 1024
 #: client-go's buckets
 _BOUNDS_S: Final = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 
@@ -54,8 +67,6 @@ _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1
 _PATH: Final = "%/?:@!$&'()*+,;=~"
 _QUERY: Final = "/:@!$'()*,"
 _PLAIN: Final = re.compile(r"[\w./:-]*", re.ASCII)
-#: for a window of any size, with gzip's head
-_GZIP_BITS: Final = 16 + zlib.MAX_WBITS
 #: which an API server answers as it did before, or refuses: they may be sent again when the connection was closed while
 #: it was idle, which the client had no news of yet (RFC 9110, section 9.2.2); and so may patches that say what shall be
 _IDEMPOTENT: Final = frozenset({"GET", "PUT", "DELETE"})
@@ -86,6 +97,8 @@ class _Request(msgspec.Struct, frozen=True):
     accept: str = "application/json"
     #: its answer is read as it comes, in a time that the reader decides
     stream: bool = False
+    #: of the answer's body
+    bytes_max: int = OBJECT_BYTES_MAX
 
     @property
     def may_be_repeated(self) -> bool:
@@ -187,10 +200,11 @@ class HttpClient(Verbs):
             params["limit"] = str(limit)
         if continue_token:
             params["continue"] = continue_token
-        body = await self._send(_Request("GET", selection.resource.path(selection.namespace), params))
+        path = selection.resource.path(selection.namespace)
+        body = await self._send(_Request("GET", path, params, bytes_max=PAGE_BYTES_MAX))
         try:
             page = _list_decoder.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise internal(f"{self.server} answered a list that cannot be read: {error}") from error
         metadata = page.metadata
         # Each item is copied: a view would keep the bytes of the whole page alive.
@@ -234,20 +248,43 @@ class HttpClient(Verbs):
         """The answer to a question of ``drain.reports``, which the server holds for less than a minute."""
         return await self._send(_Request("POST", path, {}, body))
 
-    async def download(self, path: str) -> AsyncIterator[bytes]:
-        """The body of a page, in portions, however long it takes while something comes.  Raises as ``get``."""
+    async def page(self, path: str, *, bytes_max: int) -> bytes:
+        """The whole body of a page that is no object.  Raises as ``get``, and ``AnswerTooLarge``."""
+        allowance = current_allowance() or QuestionAllowance(QUESTION_BYTES_MAX)
+        body = bytearray()
+        with allowance.waiting(f"GET {path}"):
+            async for portion in self.download(path, bytes_max=bytes_max):
+                body += portion
+                try:
+                    allowance.take(len(portion))
+                except TooLarge as error:
+                    raise self._unreachable(error) from error
+        return bytes(body)
+
+    async def download(self, path: str, *, bytes_max: int) -> AsyncIterator[bytes]:
+        """The body of a page, in portions, however long it takes while enough of it comes.  Raises as ``get``, and
+        ``AnswerTooLarge`` after *bytes_max*."""
         # No context manager: a generator that is dropped is closed beside those that it uses, in any order.
         connection = (await self._answer(_Request("GET", path, {}, stream=True))).connection
         assert connection is not None, "an answer to a stream's request that is accepted"
+        size = in_time = 0
+        ends = time.monotonic() + REQUEST_TIMEOUT_S
         try:
             while True:
                 try:
-                    async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                    async with asyncio.timeout(max(ends - time.monotonic(), 0.0)):
                         portion = await connection.portion()
+                    size += len(portion)
+                    if size + connection.answer.announced > bytes_max:
+                        raise TooLarge(bytes_max)
                 except (OSError, TimeoutError, BadStream) as error:
                     raise self._unreachable(error) from error
                 if not portion:
                     return
+                in_time += len(portion)
+                if in_time >= DOWNLOAD_BYTES_MIN:
+                    in_time = 0
+                    ends = time.monotonic() + REQUEST_TIMEOUT_S
                 yield portion
         finally:
             self._pool.give_back(connection)
@@ -285,8 +322,10 @@ class HttpClient(Verbs):
         refreshable = self._connection.credentials.refreshable
         refused: str | None = None
         refusals = 0
+        allowance = current_allowance()
         while True:
-            answer = await self._exchange(request, refused=refused)
+            with nullcontext() if allowance is None else allowance.waiting(f"{request.method} {request.path}"):
+                answer = await self._exchange(request, refused=refused)
             if answer.status < 300:
                 return answer
             if answer.status == 401 and refreshable and refused is None:
@@ -308,7 +347,7 @@ class HttpClient(Verbs):
         connection: ClientConnection | None = None
         try:
             message = self._message(request, authorization)
-            async with asyncio.timeout(None if request.stream else REQUEST_TIMEOUT_S) as limit:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S) as limit:
                 connection = await self._ask(request, message, look=refused is not None)
                 status, headers = connection.answer.status, connection.answer.headers
                 retry_after = headers.get("retry-after", "")
@@ -318,15 +357,26 @@ class HttpClient(Verbs):
                     return answer
                 if request.stream:
                     limit.reschedule(asyncio.get_running_loop().time() + REQUEST_TIMEOUT_S)
-                body = await connection.body()
-            if headers.get("content-encoding") == "gzip":
-                body = zlib.decompress(body, _GZIP_BITS)
+                body = await self._body(request, connection, headers.get("content-encoding", ""))
             return _Answer(status, retry_after, body, authorization, None)
         except (OSError, TimeoutError, BadStream, ValueError, zlib.error) as error:
             raise self._unreachable(error) from error
         finally:
             if connection is not None:
                 self._pool.give_back(connection)
+
+    @staticmethod
+    async def _body(request: _Request, connection: ClientConnection, coding: str) -> bytes:
+        """Raises ``TooLarge``."""
+        allowance = current_allowance()
+        body = await connection.body(request.bytes_max, None if allowance is None else allowance.take)
+        if coding != "gzip":
+            return body
+        if allowance is None:
+            return unzipped(body, request.bytes_max)
+        plain = unzipped(body, min(request.bytes_max, allowance.left))
+        allowance.take(len(plain) - len(body))
+        return plain
 
     async def _ask(self, request: _Request, message: bytes, *, look: bool) -> ClientConnection:
         """The connection on which the head of the answer has come.  *look*: as for the pool."""
@@ -379,7 +429,8 @@ class HttpClient(Verbs):
             raise Unreachable(f"no credentials for {self.server}: {error}") from error
 
     def _unreachable(self, error: Exception) -> Unreachable:
-        return Unreachable(f"{self.server}: {why_no_answer(error)}")
+        kind = AnswerTooLarge if isinstance(error, TooLarge) else Unreachable
+        return kind(f"{self.server}: {why_no_answer(error)}")
 
 
 def _query(params: Params) -> str:

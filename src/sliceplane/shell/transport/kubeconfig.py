@@ -143,6 +143,8 @@ def _connection(chosen: Chosen) -> Connection:
     server = cluster.server.rstrip("/")
     if not server.startswith(("http://", "https://")):
         server = f"https://{server}"
+    if not proxies.is_usable(server):
+        raise KubeconfigError(f"{chosen.source}: {server!r} is not the URL of a server")
     try:
         tls = _tls(cluster, user) if server.startswith("https://") else None
         proxy = proxies.configured(cluster.proxy_url) if cluster.proxy_url else proxies.from_environment(server)

@@ -17,10 +17,19 @@ class ProxyError(Exception):
 
 def configured(url: str) -> str:
     """``proxy-url`` of a kubeconfig, if it can be used.  Raises ``ProxyError``."""
-    scheme = urlsplit(url).scheme
-    if scheme not in SCHEMES or not urlsplit(url).hostname:
+    if not is_usable(url):
         raise ProxyError(f"proxy-url {url!r} must be an http or https URL")
     return url
+
+
+def is_usable(url: str) -> bool:
+    """Returns True if *url* names a host, and a port if any, of HTTP or HTTPS."""
+    try:
+        parts = urlsplit(url)
+        is_host = bool(parts.hostname) and not parts.netloc.endswith(":")
+        return parts.scheme in SCHEMES and is_host and parts.port != 0 and url.isprintable() and " " not in url
+    except ValueError:
+        return False
 
 
 def from_environment(server: str, environment: Mapping[str, str] = os.environ) -> str:

@@ -72,6 +72,7 @@ class RunningInformer(Generic[T]):
         absent_period_s: float = ABSENT_PERIOD_S,
         decode: Callable[[bytes], T] | None = None,
         only_reads: bool = False,
+        cache_bytes_max: int | None = None,
         log: Log = _log,
     ) -> None:
         self.resource = resource = selection.resource
@@ -84,6 +85,7 @@ class RunningInformer(Generic[T]):
             idle_timeout_s=idle_timeout_s,
             absent_period_s=absent_period_s,
             only_reads=only_reads,
+            cache_bytes_max=cache_bytes_max,
         )
         self._client = client
         self._clock = clock

@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 
 from sliceplane.api import codec
-from sliceplane.api.errors import StatusError, from_status
+from sliceplane.api.codec import UNREADABLE
+from sliceplane.api.errors import RETRY_AFTER_SECONDS_MAX, StatusError, from_status
 from sliceplane.api.requests import WatchMessage
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.shell.transport.answers import BadStream
@@ -42,8 +43,10 @@ _REASONS = {
     503: "ServiceUnavailable",
     504: "Timeout",
 }
-#: no object that an API server accepts is longer (etcd: 1.5 MiB, request bodies: 3 MiB) even with all of it escaped
+#: an event has one object
 LINE_BYTES_MAX: Final = 16 * 1024 * 1024
+#: pieces of a line that are kept apart
+_PIECES_MAX: Final = 4096
 
 
 def error_of(code: int, body: bytes, retry_after: str = "") -> StatusError:
@@ -51,17 +54,24 @@ def error_of(code: int, body: bytes, retry_after: str = "") -> StatusError:
     error = _from_body(code, body)
     if error.retry_after_s is not None:
         return error
-    try:
-        after_s = parse_uint64(retry_after)
-    except NotAnInteger:
+    after_s = _seconds(retry_after)
+    if after_s is None:
         return error
     return StatusError(error.code, error.reason, error.message, error.details, error.metadata, retry_after_s=after_s)
+
+
+def _seconds(retry_after: str) -> int | None:
+    """The value of a Retry-After, as far as anything waits for it; a date (RFC 9110, section 10.2.3) is none."""
+    try:
+        return min(parse_uint64(retry_after), RETRY_AFTER_SECONDS_MAX)
+    except NotAnInteger as error:
+        return RETRY_AFTER_SECONDS_MAX if error.why == "value out of range" else None
 
 
 def _from_body(code: int, body: bytes) -> StatusError:
     try:
         document = codec.decode_document(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         document = {}
     if document.get("kind") == "Status" or "status" in document:
         try:
@@ -90,9 +100,10 @@ class Retries(msgspec.Struct, frozen=True):
         if attempt >= self.times or not (status == 429 or (status == 503 and (retry_after or method == "GET"))):
             return None
         if retry_after:
-            if not retry_after.isdecimal() or int(retry_after) > RETRY_AFTER_S_MAX:
+            after_s = _seconds(retry_after)
+            if after_s is None or after_s > RETRY_AFTER_S_MAX:
                 return None
-            base = float(retry_after)
+            base = float(after_s)
         else:
             base = RETRY_S * 2.0**attempt
         return base + random.uniform(0.0, JITTER * max(base, RETRY_S))
@@ -159,6 +170,8 @@ class WatchLines:
         if self._size > self._line_bytes_max:
             raise BadStream(f"a line of the watch is longer than {self._line_bytes_max} bytes")
         self._pieces.append(piece)
+        if len(self._pieces) > _PIECES_MAX:
+            self._pieces = [b"".join(self._pieces)]
 
     @property
     def unfinished(self) -> bool:
@@ -211,7 +224,7 @@ def _message(line: bytes) -> WatchMessage:
         return WatchMessage(line[len(_TYPE) : at].decode(), line[at + len(_OBJECT) - 1 : -1])
     try:
         envelope = _decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise BadStream(f"a line of the watch is no event: {error}") from error
     # A Raw is a view of the line; the copy lets go of the rest of it.
     return WatchMessage(envelope.type, bytes(envelope.object))

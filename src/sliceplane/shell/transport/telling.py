@@ -11,14 +11,13 @@ wants more than was told.  Nothing is written, and the answer comes within milli
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final, Protocol
 
-import msgspec
-
-from sliceplane.api.codec import encode
+from sliceplane.api.codec import UNREADABLE, encode
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
@@ -26,9 +25,10 @@ from sliceplane.api.requests import PROGRESS_PATH, Write
 from sliceplane.api.scheme import Leases
 from sliceplane.drain.reports import CONSUMER_HELD_S, Telling, wanteds
 from sliceplane.informer.cache import Change, Mark
+from sliceplane.kit.delays import TokenBucket
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
-from sliceplane.proxy.progress import LEASE_NAMESPACE, Place, Progress
+from sliceplane.proxy.progress import LEASE_NAMESPACE, SPREAD_MAX_S, Place, Progress
 from sliceplane.proxy.selections import ALL, readings_of_slice
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client, Unreachable, no_answer, post
@@ -42,6 +42,11 @@ WANTED_MAX_S: Final = 0.25
 RETRY_S: Final = 2.0
 #: and where there is none
 ABSENT_S: Final = 60.0
+#: reports in answer to questions; a server that asks more often than barriers do is answered no faster
+ANSWERS_PER_S: Final = 10.0
+ANSWERS_BURST: Final = 50
+#: a consumer lists anew no sooner than this after it did
+RELIST_GAP_S: Final = 1.0
 
 #: a timer that rings so late: the process stood still (SIGSTOP, a frozen cgroup, a machine without a processor for it)
 STOOD_STILL_S: Final = 5.0
@@ -95,6 +100,7 @@ class Consumer:
         self.reports_wanted = asyncio.Event()
         self.held_more = asyncio.Event()
         self._clock = clock
+        self._caught_up = -math.inf
         self._informers = dict(informers)
         for reading, informer in self._informers.items():
             on_mark = partial(self._on_mark, reading)
@@ -123,6 +129,9 @@ class Consumer:
         self.progress.on_idle(FAMILY)
 
     def catch_up(self, wanted: Mapping[Place, int]) -> None:
+        if self._clock() - self._caught_up < RELIST_GAP_S:
+            return
+        self._caught_up = self._clock()
         held = self.progress.held
         for (_, reading), revision in wanted.items():
             place = (self._informers[reading].resource.plural, reading)
@@ -167,19 +176,21 @@ async def tell_progress(
 
 async def _answer_barriers(client: Client, teller: Teller, rng: Rng) -> None:
     path = f"{PROGRESS_PATH}/{teller.progress.namespace}/{teller.progress.name}"
+    pace = TokenBucket(rate_per_s=ANSWERS_PER_S, burst=ANSWERS_BURST)
     while True:
+        await asyncio.sleep(pace.take(asyncio.get_running_loop().time()))
         teller.note_progress()
         body = encode(Telling(teller.progress.report(), CONSUMER_HELD_S))
         try:
             wanted = wanteds.decode(await post(client, path, body))
-        except (StatusError, Unreachable, msgspec.DecodeError) as error:
+        except (StatusError, Unreachable, *UNREADABLE) as error:
             absent = isinstance(error, StatusError) and error.code in (403, 404, 405)
             await asyncio.sleep((ABSENT_S if absent else RETRY_S) * (1 + rng.below(1000) / 1000))
             continue
         places = wanted.versions.places()
         if not places:
             continue
-        await asyncio.sleep(wanted.spread_seconds * rng.below(1000) / 1000)
+        await asyncio.sleep(min(wanted.spread_seconds, SPREAD_MAX_S) * rng.below(1000) / 1000)
         try:
             async with asyncio.timeout(WANTED_MAX_S):
                 while True:

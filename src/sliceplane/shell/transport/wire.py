@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import Final, cast
 
 from sliceplane.shell.transport.answers import AnswerParser, BadStream
+from sliceplane.shell.transport.bounds import TooLarge
 
 #: of an answer that its reader has not taken yet; then the rest waits in the socket
 UNREAD_BYTES_MAX: Final = 512 * 1024
+#: pieces of a body that are kept apart: a server that sends two bytes at a time makes more of them than of bytes
+PIECES_MAX: Final = 4096
 
 
 class ClientConnection(asyncio.Protocol):
@@ -106,11 +110,20 @@ class ClientConnection(asyncio.Protocol):
             self.transport.resume_reading()
         return portion
 
-    async def body(self) -> bytes:
-        """All of it."""
-        portions = [await self.portion()]
-        while not self._parser.complete or self._portions:
+    async def body(self, bytes_max: int, take: Callable[[int], object] | None = None) -> bytes:
+        """All of it.  Raises ``TooLarge``, before it has come where its length is said, and what *take* raises, which
+        is called with the size of each portion."""
+        portions: list[bytes] = []
+        size = 0
+        while not self._parser.complete or self._portions or not portions:
             portions.append(await self.portion())
+            if take is not None:
+                take(len(portions[-1]))
+            size += len(portions[-1])
+            if size + self._parser.announced > bytes_max:
+                raise TooLarge(bytes_max)
+            if len(portions) > PIECES_MAX:
+                portions = [b"".join(portions)]
         return portions[0] if len(portions) == 1 else b"".join(portions)
 
     def rest(self, seconds: float) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from sliceplane.api.core import Node, Service
@@ -20,6 +21,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, Services
 from sliceplane.informer.cache import Change
+from sliceplane.informer.paging import CACHE_BYTES_MAX
 from sliceplane.kit.rng import Rng
 from sliceplane.page.model import ClusterModel
 from sliceplane.shell.transport.base import Reader, Unreachable
@@ -27,6 +29,8 @@ from sliceplane.shell.transport.reflect import RunningInformer, loop_clock
 
 #: between two tries to get what was refused
 REFUSED_PERIOD_S: Final = 10.0
+#: for the first lists; after it the page is served without what has not come
+START_S: Final = 30.0
 
 T = TypeVar("T", bound=Object)
 
@@ -60,7 +64,8 @@ class LiveCluster:
         return self._clock()
 
     async def start(self) -> None:
-        """Returns when the first lists are here, or were refused.  Raises ``StatusError`` and ``Unreachable``."""
+        """Returns when the first lists are here, were refused, or did not come in ``START_S``.  Raises ``StatusError``
+        and ``Unreachable``."""
         self._clock = loop_clock(time.time())
         if not self.namespace and (refusal := await self._refusal(Selection(Services))) is not None:
             self.namespace = self._fallback
@@ -97,7 +102,9 @@ class LiveCluster:
         selection = Selection(resource, self.namespace if resource.namespaced else "")
         refusal = await self._refusal(selection)
         if refusal is None:
-            await self._run(selection, kind, handler).wait_synced()
+            with suppress(TimeoutError):  # the page shows what is there, and the trouble
+                async with asyncio.timeout(START_S):
+                    await self._run(selection, kind, handler).wait_synced()
             return
         self._refusals[resource.key] = refusal
         self._tasks.append(asyncio.create_task(self._ask_again(selection, kind, handler)))
@@ -106,7 +113,13 @@ class LiveCluster:
         self, selection: Selection, kind: type[T], handler: Callable[[tuple[Change[T], ...]], None]
     ) -> RunningInformer[T]:
         informer: RunningInformer[T] = RunningInformer(
-            self._client, selection, clock=self._clock, rng=self._rng, kind=kind, log=_Quiet()
+            self._client,
+            selection,
+            clock=self._clock,
+            rng=self._rng,
+            kind=kind,
+            cache_bytes_max=CACHE_BYTES_MAX,
+            log=_Quiet(),
         )
         informer.add_handler(handler, lambda: None)
         self._informers.append(informer)

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from sliceplane.api.codec import UNREADABLE
 from sliceplane.api.errors import StatusError
 from sliceplane.explain.question import ExplainQuestion
 from sliceplane.kit.delays import TokenBucket
@@ -29,6 +30,7 @@ from sliceplane.shell.tools.drifting import read_drift
 from sliceplane.shell.tools.explaining import explain
 from sliceplane.shell.tools.recordings import timeline_lines
 from sliceplane.shell.tools.tracing import question_of, trace, usual_proxy
+from sliceplane.shell.transport import bounds
 from sliceplane.shell.transport.base import Unreachable
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.tracer.question import Unanswerable
@@ -46,6 +48,8 @@ AGE_MAX_S: Final = 10.0
 KEPT_MAX: Final = 256
 #: bytes of all answers that are kept, as JSON
 KEPT_BYTES_MAX: Final = 16 * 1024 * 1024
+#: a question of the page: a server that answers no sooner is told of, and asked again later
+TIMEOUT_S: Final = 60.0
 METRICS_PORT: Final = 10249
 
 #: what-ifs that are worked out or wait for it: they are the longest questions
@@ -149,9 +153,6 @@ class Questions:
             if kept.answered is not None:
                 self._budget.take(time.monotonic(), cpu_s * 1000)
             kept.answered = answered
-        except Exception as error:
-            # A fault of ours: said on the page, as a refusal would be, and tried again.
-            kept.answered = Answered(self._clock(), None, f"a fault of this program: {type(error).__name__}: {error}")
         finally:
             kept.ended = time.monotonic()
             kept.running = None
@@ -180,16 +181,20 @@ class Questions:
     async def _answer(self, question: Question) -> Answered:
         at = self._clock()
         try:
-            return Answered(at, await self._document(question, at))
+            async with bounds.question(TIMEOUT_S):
+                return Answered(at, await self._document(question, at))
         except (StatusError, Unreachable, Unanswerable, RecordingError) as error:
             return Answered(at, None, _sentence(error))
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             return Answered(at, None, f"the server sent an object that cannot be read: {error}")
         except BaseExceptionGroup as errors:
-            known = errors.subgroup((StatusError, Unreachable, msgspec.DecodeError))
-            if known is None:
-                raise
-            return Answered(at, None, _sentence(known.exceptions[0]))
+            known = errors.subgroup((StatusError, Unreachable, *UNREADABLE))
+            if known is not None:
+                return Answered(at, None, _sentence(known.exceptions[0]))
+            return Answered(at, None, _fault(errors.exceptions[0]))
+        except Exception as error:
+            # A fault of ours, or objects that no server accepts: said on the page as a refusal would be.
+            return Answered(at, None, _fault(error))
 
     def _document(self, question: Question, at: float) -> Awaitable[Any]:
         client, clock = self._client, self._clock
@@ -227,6 +232,10 @@ async def _traced(client: HttpClient, source: str, target: str, *, protocol: str
 async def _told(client: HttpClient, namespace: str, name: str, since: float) -> Any:
     lines, notice = await timeline_lines(client, namespace, name, since)
     return {"lines": [line_document(line) for line in lines], "notice": notice}
+
+
+def _fault(error: BaseException) -> str:
+    return f"a fault of this program, or of the server's objects: {type(error).__name__}: {error}"
 
 
 def _sentence(error: BaseException) -> str:

@@ -132,7 +132,7 @@ def notify(state: str) -> None:
 
 @lru_cache(maxsize=16)
 def _warn_of_manager(problem: str) -> None:
-    """Once for each problem: a watchdog is told several times a second."""
+    """Logs each problem once: a watchdog is notified several times a second."""
     from sliceplane.shell.process.log import get_logger
 
     get_logger("cli").warning("the service manager was not notified", problem=problem)

@@ -98,7 +98,6 @@ class ExternalEndpointsController(KeyedController):
             "Agents that are silent and whose endpoints stay, since many fell silent together.",
             lambda: len(self._judge.held),
         )
-
         self._metrics.computed(
             "gauge",
             "sliceplane_agent_slices_misfit",
@@ -203,8 +202,11 @@ class ExternalEndpointsController(KeyedController):
         return touched
 
     def _on_grant(self, resource: str, granting: Object, *, is_there: bool, now: float) -> list[str]:
+        """Takes a Role or a ServiceAccount.  Returns the slices that may be judged otherwise now."""
         meta = granting.metadata
-        key = f"{meta.namespace}/{meta.name}"
+        key = meta.key
+        if not agent_of_account(meta.name):
+            return []
         marks = self._marks.setdefault(key, {})
         marks.pop(resource, None)
         if is_there:

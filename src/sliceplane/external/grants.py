@@ -123,6 +123,7 @@ def _entries(text: str) -> tuple[str, ...]:
 
 
 def read_slice(stored: EndpointSlice) -> WrittenSlice:
+    """Reads a slice of an informer's cache."""
     meta = stored.metadata
     endpoints = stored.endpoints or ()
     return WrittenSlice(
@@ -138,7 +139,7 @@ def read_slice(stored: EndpointSlice) -> WrittenSlice:
 
 
 def read_slice_document(document: Document) -> WrittenSlice:
-    """The same of a valid document."""
+    """Reads a document that passed validation."""
     head = document["metadata"]
     endpoints: list[Document] = document.get("endpoints") or []
     conditions: list[dict[str, Any]] = [endpoint.get("conditions") or {} for endpoint in endpoints]

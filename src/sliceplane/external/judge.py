@@ -99,7 +99,7 @@ class LeaseJudge:
         return was_away
 
     def on_absent(self, key: str, now: float) -> None:
-        """It has slices and no Lease: it is silent from now on, and as lost as it was."""
+        """Takes an agent that has slices and no Lease: it is silent from now on, and as lost as it was."""
         agent = self._agents.get(key)
         if agent is None:
             self._agents[key] = _Agent(_namespace(key), ABSENT, LEASE_S, now)
@@ -149,7 +149,7 @@ class LeaseJudge:
         return True
 
     def release(self, namespace: str, now: float) -> None:
-        """What is held in *namespace* is given up: somebody asked for it."""
+        """Ends the hold of *namespace*, as a user requested."""
         if self._holds.pop(namespace, None) is None:
             return
         for key in self.held_in(namespace):

@@ -122,7 +122,7 @@ class AgentRefusals:
         self._hosts.put("the metadata service of a cloud", parse_networks(_METADATA))
 
     def on_grant(self, agent: str, grant: AgentGrant | None) -> None:
-        """The caller brings each slice of *agent* anew (``on_slice``)."""
+        """Takes the grant of *agent*; the caller then calls ``on_slice`` for each of its slices."""
         self._grants.pop(agent, None)
         if grant is not None:
             self._grants[agent] = grant
@@ -180,11 +180,11 @@ class AgentRefusals:
         return self._rivals(key for address in (*old, *new) for key in self._by_address.get(address, ()))
 
     def on_range(self, name: str, cidrs: tuple[str, ...]) -> tuple[str, ...]:
-        """Of the cluster's own addresses; *name* says of what, as a sentence goes on.  O(agents) where that changes."""
+        """Takes networks of the cluster; *name* says of what, as a sentence goes on.  O(agents) where they change."""
         return self._within(self._ranges.put(name, parse_networks(cidrs)))
 
     def on_host(self, name: str, addresses: tuple[str, ...]) -> tuple[str, ...]:
-        """Addresses of a machine of the cluster; *name* as for ``on_range``."""
+        """Takes the addresses of a machine of the cluster; *name* as for ``on_range``."""
         parsed = (parse_strict(address) for address in addresses)
         networks = tuple(ipaddress.ip_network(address) for address in parsed if address is not None)
         return self._within(self._hosts.put(name, networks))
@@ -253,7 +253,7 @@ class AgentRefusals:
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """Those that have slices."""
+        """Agents that have slices."""
         return tuple(self._by_agent)
 
     def slices_of(self, agent: str) -> tuple[str, ...]:

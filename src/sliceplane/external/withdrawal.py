@@ -30,7 +30,7 @@ def shown_refusal(found: EndpointSlice) -> str:
 
 
 def refusal(found: EndpointSlice, why: str, *, empties: bool = False) -> Write | None:
-    """Of a slice that may not serve, for the reason *why*; "": it may.  ``None``: it is as it must be.
+    """Returns the write that refuses a slice for the reason *why*, or lifts its refusal for "".  ``None``: no need.
 
     *empties*: it does not fit its agent's grant, so no endpoint stays.  It says why until its agent writes it anew: an
     empty slice fits every grant.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Lease, Node
@@ -20,6 +21,7 @@ from sliceplane.drain.barrier import (
 from sliceplane.drain.departure import EVERY, Use
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.times import format_micro_time
+from sliceplane.proxy.progress import ProgressReport
 
 SLICES = ("endpointslices", "all")
 GOAL = {SLICES: 10}
@@ -175,6 +177,74 @@ def test_another_consumer_is_waited_for_where_the_goal_concerns_it_and_it_may_sp
     assert not compare(goal, nodes.facts(), NOW + 91).others, "it has ended"
     nodes.on_lease(told, lease("c", 10, renewed=NOW, version=2, **other), NOW)
     assert not compare(goal, nodes.facts(), NOW).waiting
+
+
+def xds_lease(revision: int, version: int, **clients: object) -> Lease:
+    """Of an xDS server that reports clients that are ``behind``, or ``unacknowledged``."""
+    made = lease("here", revision, renewed=NOW, version=version, kind="xds")
+    progress = {"endpointslices": {"all": [revision, "0" * 16]}, **clients}
+    annotations = {**(made.metadata.annotations or {}), "sliceplane.dev/progress": encode(progress).decode()}
+    return replace(made, metadata=replace(made.metadata, annotations=annotations))
+
+
+def barrier_of(*leases: Lease) -> Nodes:
+    nodes = Nodes()
+    nodes.on_lease(None, lease("n1", 12, renewed=NOW), NOW)
+    for held in leases:
+        nodes.on_lease(None, held, NOW)
+    return nodes
+
+
+def test_a_client_that_is_behind_is_waited_for_by_its_service_and_named() -> None:
+    goal = {**GOAL, ("endpointslices", WEB): 10}
+    nodes = barrier_of(xds_lease(12, 1, behind={WEB: [9, "envoy edge-7 of ana"]}))
+    (missing,) = compare(goal, nodes.facts(), NOW).waiting
+    assert missing.text == "xds here (envoy edge-7 of ana has not acknowledged shop/web)"
+    nodes.on_lease(None, xds_lease(12, 2, behind={"service/evil/mine": [9, "envoy edge-7 of ana"]}), NOW)
+    assert not compare(goal, nodes.facts(), NOW).waiting, "of a Service of another namespace"
+    nodes.on_lease(None, xds_lease(12, 3, behind={"namespace/shop": [9, "envoy edge-7 of ana"]}), NOW)
+    assert "Services of shop" in compare(goal, nodes.facts(), NOW).waiting[0].text
+    nodes.on_lease(None, xds_lease(12, 4, behind={"namespace/evil": [9, "envoy edge-7 of ana"]}), NOW)
+    assert not compare(goal, nodes.facts(), NOW).waiting
+    nodes.on_lease(None, xds_lease(12, 5, behind={"namespace/*": [9, "envoy edge-7 of ana"]}), NOW)
+    assert compare(goal, nodes.facts(), NOW).waiting
+    nodes.on_lease(None, xds_lease(12, 6, behind={WEB: [10, "envoy edge-7 of ana"]}), NOW)
+    assert not compare(goal, nodes.facts(), NOW).waiting, "it has what the goal needs"
+
+
+def test_a_client_that_is_not_waited_for_is_named() -> None:
+    goal = {**GOAL, ("endpointslices", WEB): 10}
+    nodes = barrier_of(xds_lease(12, 1, unacknowledged={WEB: "envoy edge-7 of ana", "service/evil/x": "other"}))
+    proof = compare(goal, nodes.facts(), NOW)
+    assert not proof.waiting
+    (missing,) = proof.unacknowledged
+    assert missing.text == "xds here (envoy edge-7 of ana did not acknowledge shop/web)"
+    verdict = judge((), goal, proof, UnknownPolicy("wait"), 1.0)
+    assert verdict.state == "proven"
+    said = sentence(DrainedPod("shop/a", "drained", verdict, 0.04))
+    assert said.endswith("; not acknowledged: xds here (envoy edge-7 of ana did not acknowledge shop/web)")
+
+
+def test_a_late_lease_does_not_hide_a_client_that_is_behind() -> None:
+    """A report came by the server's memory; the Lease of before comes after it."""
+    goal = {**GOAL, ("endpointslices", WEB): 10}
+    nodes = barrier_of(xds_lease(8, 1))
+    report = decode(encode({"endpointslices": {"all": [12, "0"]}, "behind": {WEB: [9, "a"]}}), ProgressReport)
+    assert nodes.on_report("kube-node-lease/sliceplane-proxy-here", report)
+    nodes.on_lease(None, xds_lease(9, 2), NOW)
+    assert compare(goal, nodes.facts(), NOW).waiting
+    nodes.on_lease(None, xds_lease(12, 3), NOW)
+    assert not compare(goal, nodes.facts(), NOW).waiting
+
+
+def test_a_lease_of_a_namespace_names_no_clients_of_others_and_moves_no_cursor() -> None:
+    goal = {**GOAL, ("endpointslices", WEB): 10}
+    held = xds_lease(12, 1, unacknowledged={WEB: "\x1b[2J" + "x" * 500})
+    nodes = barrier_of(replace(held, metadata=replace(held.metadata, namespace="evil")))
+    assert not compare(goal, nodes.facts(), NOW).unacknowledged
+    (missing,) = compare(goal, barrier_of(held).facts(), NOW).unacknowledged
+    assert "\x1b" not in missing.text
+    assert len(missing.text) < 200
 
 
 def test_other_consumers_alone_prove_nothing() -> None:

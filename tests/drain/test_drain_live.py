@@ -30,6 +30,7 @@ from sliceplane.shell.tools.draining import DrainOptions, drain_pods
 from sliceplane.shell.transport import kubeconfig
 from sliceplane.shell.transport.reflect import loop_clock
 from sliceplane.testing import Plane
+from sliceplane.xds import laggards
 from sliceplane.xds.names import ASSIGNMENT
 from sliceplane.xds.streams import stream
 
@@ -195,8 +196,49 @@ async def test_the_clients_of_an_xds_server_are_waited_for_unless_they_are_silen
         answer = await shop.drain(0)
         assert (answer.outcome, answer.pods[0].verdict.others) == ("drained", 1), sentence(answer.pods[0])
         monkeypatch.setattr(stream, "LATE_S", 0.0)
-        assert (await shop.drain(1)).outcome == "drained"
+        monkeypatch.setattr(laggards, "WAIT_S", 1.0)
+        given_up = await shop.drain(1)
+        assert given_up.outcome == "drained", sentence(given_up.pods[0])
         assert next(report for report in served.server.reports()).behind
+
+
+async def test_a_client_of_another_service_holds_up_no_drain(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It accepts nothing of its own Service, which is in another namespace; a drain there names it."""
+    monkeypatch.setattr(laggards, "WAIT_S", 3600.0)
+    monkeypatch.setattr(stream, "LATE_S", 3600.0)
+    await shop.open()
+    namespace = f"evil-{next(_numbers)}"
+    document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+    service = {
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "mine", "namespace": namespace},
+        "spec": {"ports": [{"name": "http", "port": 80}]},
+    }  # fmt: skip
+    await asyncio.to_thread(shop.plane.apply, [document, service, _evil_slice(namespace, 1)])
+    async with xds_server(shop.client, tells="here") as served, delta_client(served.port) as client:
+        await client.say(ASSIGNMENT, subscribe=(f"{namespace}/mine:http",), of_node=of_node())
+        await client.say(ASSIGNMENT, nonce=(await client.next()).nonce)
+        await eventually(
+            lambda: asyncio.to_thread(shop.plane.list, "leases", namespace="kube-node-lease"),
+            lambda leases: "sliceplane-xds-here" in [made["metadata"]["name"] for made in leases],
+        )
+        await asyncio.to_thread(shop.plane.apply, [_evil_slice(namespace, 2)])
+        await client.next()  # and it accepts nothing any more
+        answer = await shop.drain(0, timeout_s=20.0)
+        assert answer.outcome == "drained", sentence(answer.pods[0])
+        assert answer.pods[0].took_s < 10.0
+        report = served.server._laggards.report()
+        assert list(report.behind) == [f"service/{namespace}/mine"]
+        assert served.server._teller is not None
+        assert served.server._teller.progress.report().behind == report.behind
+
+
+def _evil_slice(namespace: str, number: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "mine", "namespace": namespace, "labels": {"kubernetes.io/service-name": "mine"}},
+        "ports": [{"name": "http", "port": 9000, "protocol": "TCP"}],
+        "endpoints": [{"addresses": [f"192.0.2.{number}"], "conditions": {"ready": True}}],
+    }  # fmt: skip
 
 
 async def test_a_node_whose_kernel_does_not_follow_is_named(shop: Shop) -> None:

@@ -45,6 +45,8 @@ from sliceplane.proxy.selections import NAMESPACE_READING, SERVICE_READING, SHAR
 FORGET_S: Final = 300.0
 #: between two requests for reports on account of one Pod; a request is a write itself, which a goal may follow
 ASK_PERIOD_S: Final = 1.0
+#: characters by which a client of a consumer is named
+CLIENT_MAX: Final = 120
 #: between two looks at many nodes
 LOOK_S: Final = 0.25
 
@@ -250,7 +252,7 @@ class Nodes:
         self._kinds[lease] = "" if kind == COMPONENT else kind
         report = read_report((new.metadata.annotations or {}).get(ANNOTATION_PROGRESS, ""))
         if report is not None:
-            self._clients[lease] = _clients_of(report)
+            self._clients[lease] = _clients_of(report, new.metadata.namespace)
         told = _within(new.metadata.namespace, held_of(new))
         goes_back = known is None or new.metadata.revision < known.metadata.revision  # a server was restored
         self._held[lease] = told if told is None or goes_back else newest(self._held[lease], told)
@@ -261,7 +263,7 @@ class Nodes:
         """The same, told otherwise than by the Lease.  False: that is not there, and nobody is known by it."""
         if lease not in self._leases:
             return False
-        self._clients[lease] = _clients_of(report)
+        self._clients[lease] = _clients_of(report, lease.partition("/")[0])
         told = _within(lease.partition("/")[0], places_of(report))
         self._held[lease] = newest(self._held[lease], told or {})
         return True
@@ -330,8 +332,19 @@ def places_of(report: ProgressReport) -> dict[Place, int]:
     return report.revisions()
 
 
-def _clients_of(report: ProgressReport) -> tuple[dict[str, str], dict[str, str]]:
-    return {reading: lag.client for reading, lag in report.behind.items()}, report.unacknowledged
+def _clients_of(report: ProgressReport, namespace: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Clients that are behind, and that are not waited for; as ``_within``, and as a person may read them."""
+    own = "" if namespace == LEASE_NAMESPACE else f"{SERVICE_READING}{namespace}/"
+    found = {reading: lag.client for reading, lag in report.behind.items()}, report.unacknowledged
+    behind, unacknowledged = (
+        {reading: _printable(client) for reading, client in clients.items() if reading.startswith(own)}
+        for clients in found
+    )
+    return behind, unacknowledged
+
+
+def _printable(text: str) -> str:
+    return "".join(mark if mark.isprintable() else "?" for mark in text[:CLIENT_MAX])
 
 
 def newest(known: Mapping[Place, int] | None, told: dict[Place, int]) -> dict[Place, int]:

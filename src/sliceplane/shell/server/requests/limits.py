@@ -115,8 +115,17 @@ class InFlight:
     @contextmanager
     def hold_stream(self, flow: Flow, user: User, size_bytes: int) -> Iterator[None]:
         """A watch, or a request that is held as one, of *size_bytes*.  Raises ``TooMany`` instead of entering."""
-        with self.hold(self.watches, flow, user), self.hold(self.watch_bytes, flow, user, size_bytes):
+        standing = flow.level.standing
+        if not self.watches.take(user.name, 1, standing):
+            raise TooMany
+        if not self.watch_bytes.take(user.name, size_bytes, standing):
+            self.watches.give(user.name)
+            raise TooMany
+        try:
             yield
+        finally:
+            self.watches.give(user.name)
+            self.watch_bytes.give(user.name, size_bytes)
 
     async def stand_in_line(self, kind: Kind, ticket: SeatTicket) -> None:
         """Return when *ticket* has a seat.  Raises ``TooMany`` after ``LINE_S_MAX``; who does not wait any more

@@ -50,6 +50,7 @@ def test_nothing_of_servers_is_imported() -> None:
     rooms = {name.partition(".")[0] for name in shell}
     assert rooms == {"process", "transport"}
     assert {name for name in shell if name.startswith("process.")} == {
+        "process.files",
         "process.line_writer",
         "process.log",
         "process.log_lines",

@@ -18,12 +18,14 @@ from sliceplane.api.core import PodSpec
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import RESOURCES, ControllerRevisions, Deployments, Pods, ReplicaSets, Resource
 from sliceplane.controllers.base import Done, Job, Work
+from sliceplane.controllers.emulation.deployment import DeploymentController
 from sliceplane.documents.schema import Type, lookup, struct
 from sliceplane.informer.cache import Change
 from sliceplane.recorder.delta import schema
 from sliceplane.recorder.file import Header, read_lines, write_lines
 from sliceplane.recorder.recorder import Recorder
 from sliceplane.recorder.redact import KEPT_ANNOTATIONS, TOKEN, Redactor
+from sliceplane.recorder.replay import Replay
 from sliceplane.recorder.templates import KEPT
 
 SALT = b"0123456789abcdef"
@@ -284,3 +286,48 @@ def test_digests_tell_nothing_of_hidden_values() -> None:
     # Where nothing is hidden the digest still tells writes apart.
     plain, changed = ({"spec": {"containers": [{"name": "a", "image": image}]}} for image in ("nginx:1", "nginx:2"))
     assert digest(Pods, plain) != digest(Pods, changed)
+
+
+def test_controllers_of_templates_replay_without_what_is_hidden() -> None:
+    """They compare templates with each other and copy them; the writes that follow are those that were recorded."""
+    hidden = {
+        "metadata": {"labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "a", "image": "b", "args": ["c"]}]},
+    }
+    deployment = {
+        "metadata": {"name": "web", "namespace": "shop", "uid": "u1", "generation": 1, "resourceVersion": "1"},
+        "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": hidden},
+    }
+    recorder = Recorder(1 << 22, SALT, 1.0)
+    controller = DeploymentController()
+    life = recorder.begin(controller.info.name, 1.0)
+    seen = decode(encode(deployment), Deployments.projection)
+    change: Change[Any] = Change(Deployments.key, None, seen)
+    life.change(change, 1.0)
+    controller.on_change(change, 1.0)
+    life.synced(1.0)
+    controller.on_synced(1.0)
+    for now in (1.0, 2.0, 3.0):
+        work = controller.take_work(now, 10)
+        life.turn(work, 10, now)
+        for job in work.jobs:
+            answers = tuple(_answered(write, now) for write in job.writes)
+            done = Done(job, answers)
+            life.done(done, now)
+            controller.on_done(done, now)
+            for write, answer in zip(job.writes, answers, strict=True):
+                if write.verb == "create":
+                    made: Change[Any] = Change(ReplicaSets.key, None, decode(answer, ReplicaSets.projection))
+                    life.change(made, now)
+                    controller.on_change(made, now)
+    recording = read_lines(list(write_lines(Header(schema=schema()), recorder.segments())))
+    report = Replay({controller.info.name: DeploymentController}).run(recording)
+    assert report.differences == []
+    assert report.skipped == {}
+    assert (report.jobs, report.writes) == (2, 4)
+
+
+def _answered(write: Write, now: float) -> bytes:
+    document = msgspec.json.decode(write.body)
+    document.setdefault("metadata", {}).update(uid=f"u{now}", resourceVersion=f"{now:.0f}0")
+    return encode(document)

@@ -14,8 +14,6 @@ from typing import Any
 
 import msgspec
 
-from sliceplane.shell.process.manifests import BadDocument, config_document
-
 
 class KubeconfigError(Exception):
     """The configuration cannot be used.  The text is a sentence for a person and names the file."""
@@ -135,6 +133,8 @@ def _merged(documents: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     """One file, its lists as dictionaries by name, null members left out, its paths made good."""
+    from sliceplane.shell.process.manifests import BadDocument, config_document  # clients without a file need no YAML
+
     try:
         document = config_document(path)
     except OSError as error:

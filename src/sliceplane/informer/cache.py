@@ -237,7 +237,7 @@ class Cache(Generic[T]):
         """A complete list: what is not in it is gone.  Deletes come first, then the rest, each by key."""
         listed: dict[str, T | Unreadable] = {}
         for item in items:
-            listed[key_of(item)] = item
+            listed[item.key if isinstance(item, Unreadable) else item.metadata.key] = item
         changes: list[Change[T]] = []
         for key in [key for key in self.unreadable if key not in listed]:
             del self.unreadable[key]

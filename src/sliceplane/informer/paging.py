@@ -59,17 +59,13 @@ class CacheSize:
         self._charges: dict[str, int] = {}
         self._listed: dict[str, int] = {}
 
-    @property
-    def is_bounded(self) -> bool:
-        return self._bytes_max is not None
-
     def bounds_of_list(self) -> ListBounds:
         """Begins a list."""
         self._listed = {}
         return ListBounds(LIST_BYTES_MAX if self._bytes_max is None else self._bytes_max)
 
     def on_page(self, keys: Iterable[str], items: Sequence[bytes]) -> None:
-        if self.is_bounded:
+        if self._bytes_max is not None:
             self._listed.update((key, len(item) + OBJECT_BYTES) for key, item in zip(keys, items, strict=True))
 
     def on_list(self) -> None:
@@ -79,13 +75,11 @@ class CacheSize:
 
     def on_event(self, kind: str, key: str, size: int) -> None:
         """Charges an object of *size* bytes in the place of the one before.  Raises ``BadList`` if it does not fit."""
-        before = self._charges.get(key, 0)
         if kind == "DELETED":
-            self._charges.pop(key, None)
-            self.total -= before
+            self.total -= self._charges.pop(key, 0)
             return
         charge = size + OBJECT_BYTES
-        total = self.total + charge - before
+        total = self.total + charge - self._charges.get(key, 0)
         if self._bytes_max is not None and total > self._bytes_max:
             bound = f"{self._bytes_max:,} bytes"
             raise BadList(f"the objects together have more than {bound}, which is the most that is kept")

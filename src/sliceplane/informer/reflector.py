@@ -115,6 +115,7 @@ class Reflector(Generic[T]):
         self._rng = rng
         self._idle_timeout_s = idle_timeout_s
         self._absent_period_s = absent_period_s
+        self._is_bounded = cache_bytes_max is not None
         self._size = CacheSize(cache_bytes_max)
         self._bounds = self._size.bounds_of_list()
         self._actions: list[Action] = []
@@ -263,9 +264,13 @@ class Reflector(Generic[T]):
                 raise Undecodable(f"unknown event type {kind!r}")
             self.counters.events += 1
             loaded = self.cache.load(body)
-            key = key_of(loaded)
-            version = loaded.resource_version if isinstance(loaded, Unreadable) else loaded.metadata.resource_version
-            if self._size.is_bounded:
+            if isinstance(loaded, Unreadable):
+                key = loaded.key
+                version = loaded.resource_version
+            else:
+                key = loaded.metadata.key
+                version = loaded.metadata.resource_version
+            if self._is_bounded:
                 self._size.on_event(kind, key, len(body))
             if self._advance(version, now):
                 self._changes.extend(self.cache.remove(key, version) if kind == "DELETED" else self.cache.put(loaded))

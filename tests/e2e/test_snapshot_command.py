@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -179,7 +180,7 @@ def test_restoring_replaces_nothing_and_trusts_no_file(plane: Plane, tmp_path: P
     # the server of the fixture is at work there
     busy = snapshot("restore", file, "--data-dir", Path(plane.kubeconfig).parent)
     assert busy.returncode == 1
-    assert "another process is using it" in busy.stderr
+    assert re.search(r"process \d+ \(.*\) is using it", busy.stderr)
     assert snapshot("restore", file, "--data-dir", folder).returncode == 0
     again = snapshot("restore", file, "--data-dir", folder)
     assert again.returncode == 1

@@ -159,7 +159,7 @@ async def running(
 
 
 async def is_ready(client: HttpClient) -> bool:
-    return b"".join([portion async for portion in client.download("/readyz")]) == b"ok"
+    return await client.page("/readyz", bytes_max=1024) == b"ok"
 
 
 async def ready_endpoints(client: HttpClient) -> int:
@@ -203,7 +203,7 @@ async def watched(client: HttpClient, selector: str, revision: int) -> Counter[s
     path = f"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?{query}"
     counted: Counter[str] = Counter()
     rest = b""
-    async for portion in client.download(path):
+    async for portion in client.download(path, bytes_max=1 << 30):
         rest += portion
         for event in cut(rest):
             rest = rest[len(event) :]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from pathlib import Path
 
 import pytest
 from tests.waiting import eventually
 
 from sliceplane.shell.agent.child import Child
+from sliceplane.shell.agent.orphan import Custody
 from sliceplane.shell.process.last_steps import ends_within
 
 FOR_EVER_S = 3600.0
@@ -57,7 +59,7 @@ async def test_what_the_work_raises_is_raised_and_what_is_cancelled_ends_its_wor
     assert ended.is_set()
 
 
-async def test_an_agent_that_is_cancelled_kills_a_child_that_does_not_end() -> None:
+async def test_an_agent_that_is_cancelled_kills_a_child_that_does_not_end(tmp_path: Path) -> None:
     """It was left running, and its socket open, on Python 3.11.2 (python/cpython#102780)."""
     codes: list[int] = []
     ready = asyncio.Event()
@@ -67,8 +69,10 @@ async def test_an_agent_that_is_cancelled_kills_a_child_that_does_not_end() -> N
         "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'READY=1', os.environ['NOTIFY_SOCKET'])"
     )
 
+    custody = Custody(tmp_path / "child", "adopt", 1.0)
+
     async def works() -> None:
-        child = await Child.start(("env", f"SAYS={program}", "sh", "-c", says), ready.set)
+        child = await Child.start(("env", f"SAYS={program}", "sh", "-c", says), ready.set, custody, print)
         try:
             await asyncio.sleep(FOR_EVER_S)
         finally:

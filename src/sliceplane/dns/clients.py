@@ -34,7 +34,7 @@ PRIVATE: Final[tuple[Network, ...]] = tuple(
 CLIENTS_MAX: Final = 10_000
 #: octets of an address that make a network: /24 and /56
 _NETWORK_OCTETS: Final = {4: 3, 16: 7}
-#: networks and names of the rate limit, each about 256 bytes
+#: networks and names of the rate limit, each about 200 bytes
 BUCKETS_MAX: Final = 20_000
 
 # Work is counted in units of about a microsecond.

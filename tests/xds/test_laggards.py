@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sliceplane.proxy.model import ServiceKey
-from sliceplane.proxy.progress import Behind
+from sliceplane.proxy.progress import ClientLag
 from sliceplane.xds.laggards import ENTRIES_MAX, WAIT_S, Laggards
 
 WEB = ServiceKey("shop", "web")
@@ -25,12 +25,12 @@ def test_a_client_counts_for_the_services_of_which_it_lacks_changes(laggards: La
     laggards.add("b", [WEB], 9)
     behind, unacknowledged = laggards.report()
     assert behind == {
-        "service/shop/web": Behind(5, "envoy b of ben"),
-        "service/shop/cart": Behind(5, "envoy b of ben"),
+        "service/shop/web": ClientLag(5, "envoy b of ben"),
+        "service/shop/cart": ClientLag(5, "envoy b of ben"),
     }
     assert unacknowledged == {}
     laggards.retain("b", {CART})
-    assert laggards.report().behind["service/shop/web"] == Behind(7, "envoy a of ana")
+    assert laggards.report().behind["service/shop/web"] == ClientLag(7, "envoy a of ana")
     laggards.end("a", 1.0)
     assert list(laggards.report().behind) == ["service/shop/cart"]
     laggards.check()
@@ -67,7 +67,7 @@ def test_clients_of_other_accounts_are_waited_for_meanwhile(laggards: Laggards[s
     laggards.on_time(WAIT_S)
     laggards.begin("b", "ben", "envoy b of ben", WAIT_S)
     laggards.add("b", [WEB], 7)
-    assert laggards.report().behind == {"service/shop/web": Behind(7, "envoy b of ben")}
+    assert laggards.report().behind == {"service/shop/web": ClientLag(7, "envoy b of ben")}
 
 
 def test_an_account_whose_client_was_behind_is_watched(laggards: Laggards[str]) -> None:
@@ -84,11 +84,11 @@ def test_a_report_is_bounded_and_one_tenant_makes_no_entry_of_another_coarser(la
     laggards.begin("b", "ben", "envoy b of ben", 0.0)
     laggards.add("b", [WEB], 7)
     assert laggards.report().behind == {
-        "namespace/evil": Behind(3, "envoy a of ana"),
-        "service/shop/web": Behind(7, "envoy b of ben"),
+        "namespace/evil": ClientLag(3, "envoy a of ana"),
+        "service/shop/web": ClientLag(7, "envoy b of ben"),
     }
     laggards.add("a", [ServiceKey(f"n{number}", "s") for number in range(ENTRIES_MAX)], 4)
-    assert laggards.report().behind == {"namespace/*": Behind(3, "envoy a of ana")}
+    assert laggards.report().behind == {"namespace/*": ClientLag(3, "envoy a of ana")}
     laggards.on_time(WAIT_S)
     assert len(laggards.report().unacknowledged) == ENTRIES_MAX
 

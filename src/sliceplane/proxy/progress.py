@@ -95,7 +95,7 @@ class Held(NamedTuple):
     digest: str
 
 
-class Behind(NamedTuple):
+class ClientLag(NamedTuple):
     """The version of EndpointSlices that a client of the consumer has, and by what people know the client."""
 
     revision: int
@@ -113,7 +113,7 @@ class ProgressReport(msgspec.Struct, frozen=True, omit_defaults=True):
     #: health check ports of Services that no load balancer has asked for ``UNASKED_S``
     unasked: tuple[int, ...] = ()
     #: Services (``SERVICE_READING``, ``NAMESPACE_READING``) of which clients of a consumer have less than it reports
-    behind: dict[str, Behind] = {}
+    behind: dict[str, ClientLag] = {}
     #: the same, of clients that drains do not wait for any more
     unacknowledged: dict[str, str] = {}
 
@@ -180,7 +180,7 @@ class Progress:
         self._problems: tuple[str, ...] = ()
         self._inputs_since = 0
         self._unasked: tuple[int, ...] = ()
-        self._behind: Mapping[str, Behind] = {}
+        self._behind: Mapping[str, ClientLag] = {}
         self._unacknowledged: Mapping[str, str] = {}
         self._requests: list[_Request] = []
         self._told: ProgressReport | None = None
@@ -258,7 +258,7 @@ class Progress:
         unasked = sorted(port for port, at in asked.items() if now - at >= UNASKED_S)
         self._unasked = tuple(unasked[:UNASKED_MAX])
 
-    def on_behind(self, behind: Mapping[str, Behind], unacknowledged: Mapping[str, str]) -> None:
+    def on_behind(self, behind: Mapping[str, ClientLag], unacknowledged: Mapping[str, str]) -> None:
         """Clients of this consumer that have less than it reports, by reading."""
         self._behind = behind
         self._unacknowledged = unacknowledged

@@ -20,7 +20,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from sliceplane.proxy.model import ServiceKey
-from sliceplane.proxy.progress import Behind
+from sliceplane.proxy.progress import ClientLag
 from sliceplane.proxy.selections import NAMESPACE_READING, SERVICE_READING
 
 C = TypeVar("C", bound=Hashable)
@@ -43,7 +43,7 @@ NAME_MAX: Final = 120
 class LagReport(NamedTuple):
     """By reading: the version that the slowest client has and its name; and clients that are not waited for."""
 
-    behind: Mapping[str, Behind]
+    behind: Mapping[str, ClientLag]
     unacknowledged: Mapping[str, str]
 
 
@@ -170,14 +170,14 @@ class Laggards(Generic[C]):
         return self._report
 
     def _made_report(self) -> LagReport:
-        behind: dict[ServiceKey, Behind] = {}
+        behind: dict[ServiceKey, ClientLag] = {}
         unacknowledged: dict[str, str] = {}
         for laggard in self._clients.values():
             for service, revision in laggard.services.items():
                 if laggard.is_waited:
                     known = behind.get(service)
                     if known is None or revision < known.revision:
-                        behind[service] = Behind(revision, laggard.name)
+                        behind[service] = ClientLag(revision, laggard.name)
                 elif len(unacknowledged) < ENTRIES_MAX:
                     unacknowledged.setdefault(_reading(service), laggard.name)
         return LagReport(_folded(behind), unacknowledged)
@@ -205,10 +205,10 @@ def _reading(service: ServiceKey) -> str:
     return f"{SERVICE_READING}{service.namespace}/{service.name}"
 
 
-def _folded(behind: Mapping[ServiceKey, Behind]) -> dict[str, Behind]:
+def _folded(behind: Mapping[ServiceKey, ClientLag]) -> dict[str, ClientLag]:
     """By reading.  The namespace with the most Services is the first that is reported as one: what one tenant's clients
     lack makes no entry of another coarser."""
-    by_namespace: dict[str, dict[str, Behind]] = {}
+    by_namespace: dict[str, dict[str, ClientLag]] = {}
     for service, lag in behind.items():
         by_namespace.setdefault(service.namespace, {})[_reading(service)] = lag
     entries = len(behind)

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.waiting import eventually
 
 from sliceplane.api.requests import Write
 from sliceplane.http2.grpc import GrpcStatus
@@ -16,7 +17,7 @@ from sliceplane.shell.transport.base import Unreachable
 from sliceplane.shell.xds import authentication, budget
 from sliceplane.shell.xds.authentication import CallRefused, ReviewedTokens
 from sliceplane.shell.xds.budget import Budget, account_of
-from sliceplane.shell.xds.turns import Turns
+from sliceplane.shell.xds.long_work import LongWork
 
 ANA = User(name="ana")
 BEN = User(name="ben")
@@ -58,9 +59,7 @@ async def test_much_that_is_returned_goes_back_to_the_system(monkeypatch: pytest
     charge = charges.open(ANA)
     assert charge.set(budget.TRIM_BYTES)
     charge.close()
-    async with asyncio.timeout(10.0):
-        while not trimmed:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: list(trimmed), bool)
     await charges.stop()
 
 
@@ -80,7 +79,7 @@ async def test_an_account_with_many_streams_has_as_many_steps_as_one_with_one() 
             ended.set()
         return len(done) < 1_000
 
-    turns = Turns(step)
+    turns = LongWork(step)
     for number in range(100):
         turns.add("ana", f"ana-{number}")
     turns.add("ben", "ben")
@@ -104,7 +103,7 @@ async def test_long_work_lets_the_loop_go_on() -> None:
             pass
         return steps < 30
 
-    turns = Turns(step)
+    turns = LongWork(step)
     turns.add("ana", "a")
     seen = []
     async with asyncio.timeout(10.0):

@@ -36,9 +36,9 @@ from sliceplane.shell.xds.admission import AdmissionConfig, NotAdmitted, Sights,
 from sliceplane.shell.xds.budget import STREAM_BYTES_MAX
 from sliceplane.shell.xds.clients import Connected, XdsMeters
 from sliceplane.shell.xds.connection import Call
+from sliceplane.shell.xds.long_work import LongWork
 from sliceplane.shell.xds.notes import SERVICES_MAX, TEXT_MAX, ServiceNotes
 from sliceplane.shell.xds.progress import AckTeller, BehindCounts
-from sliceplane.shell.xds.turns import Turns
 from sliceplane.xds.catalog import XdsCatalog, XdsChange
 from sliceplane.xds.laggards import GRACE_S, Laggards
 from sliceplane.xds.streams.actions import (
@@ -90,7 +90,7 @@ class XdsServer:
         #: some streams know of the last changes, and some do not yet
         self._is_flushing = False
         self._teller: AckTeller | None = None
-        self._turns = Turns(self._work)
+        self._long_work = LongWork(self._work)
         self.stopping = False
         self._meters: Final = XdsMeters(catalog, self._connected.values(), self._behind, self._laggards)
         self.metrics: Final = self._meters.metrics
@@ -224,11 +224,11 @@ class XdsServer:
         if item is None:
             return
         began = perf_counter()
-        has_read = item.stream.on_request(data, self._clock(), later=self._turns.is_over)
+        has_read = item.stream.on_request(data, self._clock(), later=self._long_work.is_over)
         self._perform(item)
         if has_read or item.stream.has_work:
             self._continue(item)
-            self._turns.spend(perf_counter() - began)
+            self._long_work.spend(perf_counter() - began)
 
     def _work(self, item: Connected) -> bool:
         """One step of a request that takes long, or that came when enough was done."""
@@ -252,7 +252,7 @@ class XdsServer:
             item.is_working = item.stream.has_work
             item.call.hold_reading(is_held=item.is_working)
         if item.is_working:
-            self._turns.add(item.account, item)
+            self._long_work.add(item.account, item)
 
     def half_closed(self, call: Call) -> None:
         self.closed(call)
@@ -265,7 +265,7 @@ class XdsServer:
         if item.asking is not None:
             item.asking.cancel()
         if item.is_working:
-            self._turns.discard(item.account, item)
+            self._long_work.discard(item.account, item)
         item.is_working = False
         item.stream.close()
         if item.behind is not None:

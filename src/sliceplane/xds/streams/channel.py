@@ -9,6 +9,8 @@ from __future__ import annotations
 from sys import getsizeof
 from typing import Final
 
+from sliceplane.xds.streams.actions import ChannelStatus
+
 #: version of what a client was told not to exist
 ABSENT: Final = ""
 #: refusals that are kept with what the client says of them, the newest
@@ -166,6 +168,17 @@ class XdsChannel:
             for name in names if self.refused else ():
                 self.refused.pop(name, None)
         return names
+
+    def status(self) -> ChannelStatus:
+        return ChannelStatus(
+            type_url=self.type_url,
+            held=sum(1 for version in self.sent.values() if version),
+            sent_revision=self.sent_revision,
+            acked_revision=self.acked_revision,
+            waiting_since=self.began if self.flight is not None else 0.0,
+            owed=len(self.owed),
+            refused=next(reversed(self.refused.items()), ("", "")),
+        )
 
     @property
     def behind_from(self) -> int | None:

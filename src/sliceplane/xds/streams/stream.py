@@ -306,19 +306,7 @@ class AdsStream(ABC):
 
     def status(self) -> tuple[ChannelStatus, ...]:
         """In the order of ``ORDER``."""
-        channels = [self._channels[type_url] for type_url in ORDER if type_url in self._channels]
-        return tuple(
-            ChannelStatus(
-                type_url=channel.type_url,
-                held=sum(1 for version in channel.sent.values() if version),
-                sent_revision=channel.sent_revision,
-                acked_revision=channel.acked_revision,
-                waiting_since=channel.began if channel.flight is not None else 0.0,
-                owed=len(channel.owed),
-                refused=next(reversed(channel.refused.items()), ("", "")),
-            )
-            for channel in channels
-        )
+        return tuple(self._channels[type_url].status() for type_url in ORDER if type_url in self._channels)
 
     # -- of the variants ---------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 TURN_S: Final = 0.005
 
 
-class Turns(Generic[T]):
+class LongWork(Generic[T]):
     """Owned by one server.  *step* does one step of an item, and returns True if there is more to do."""
 
     def __init__(self, step: Callable[[T], bool]) -> None:

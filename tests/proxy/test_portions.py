@@ -50,6 +50,7 @@ def test_others_do_not_wait_for_a_service_of_very_many_ports(
     machine: AnyMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracker, "PORTION", 150)
+    monkeypatch.setattr(tracker, "PORTION_OF_CHAINS", 150)
     machine.put(big(1, 300), make_slice(["10.0.0.2", "10.0.0.3"], "big", ports=ports(1, 300)))
     sizes = [one_write(machine)]
     assert machine.plane.tracker.portions.behind
@@ -94,6 +95,7 @@ def test_after_any_history_the_kernel_has_what_it_would_have_at_once(history: li
     """A port that stays never leads nowhere meanwhile."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tracker, "PORTION", 15)
+        patch.setattr(tracker, "PORTION_OF_CHAINS", 15)
         patch.setattr(schedule, "LARGE", 8)
         for kind in (NftMachine, IptablesMachine):
             machine = kind()
@@ -227,7 +229,7 @@ def test_targets_that_are_chains_are_bounded_and_local_ones_stay(
 ) -> None:
     """Issue 30: 20,000 chains took a kernel 10 s (iptables) and 45 s (affinity), growing with the square."""
     monkeypatch.setattr(tracker, "CHAINS_MAX", 40)
-    monkeypatch.setattr(tracker, "STICKY_MAX", 20)
+    monkeypatch.setattr(tracker, "STICKY_MAX", 20)  # each bound is looked at from this size on
     rows = [{"name": f"p{n}", "port": n, "protocol": "TCP"} for n in (1, 2)]
     endpoints = [{"addresses": [f"10.0.1.{n}"], "nodeName": NODE if n == 199 else "other"} for n in range(100, 200)]
     affinity = {"sessionAffinity": "ClientIP"} if sticky else {}

@@ -171,8 +171,10 @@ class NftRules:
         else:
             self._services[key] = new
         chains = {chain.name: chain for chain in new.chains}
-        self._sets.update(_accounts(new))
-        self._sets -= Counter(_accounts(old))
+        gained, lost = _accounts(new), _accounts(old)
+        if gained != lost:
+            self._sets.update(gained)
+            self._sets -= Counter(lost)
         for chain in old.chains:
             if chain.name not in chains:
                 del self._wanted[chain.name]
@@ -446,6 +448,7 @@ def clients_max(sets: int) -> int:
 
 
 def _accounts(objects: ServiceObjects) -> list[str]:
+    """The namespace of each set of clients."""
     return [chain.account for chain in objects.chains if isinstance(chain, RuleChain) and chain.own_set is not None]
 
 

@@ -26,7 +26,7 @@ second proxy, a person.  So each time counts, and health speaks of it for ``RECE
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -176,21 +176,23 @@ class Portions:
         self._carried: dict[str, int] = {}
         self._resting: dict[str, float] = {}
 
-    def begin(self, marked: Iterable[ServiceKey], size: Callable[[ServiceKey], int | None]) -> list[ServiceKey]:
-        """A write begins: those of *marked* that need no portion; the others wait for their turn.  *size*: of all that
-        would have to be read of a Service; ``None``: it is gone.  Then its addresses may be another's, and cannot wait.
+    def begin(
+        self, marked: Iterable[ServiceKey], sizes: Mapping[ServiceKey, int], present: Container[ServiceKey]
+    ) -> list[ServiceKey]:
+        """A write begins: those of *marked* that need no portion; the others wait for their turn.  *sizes*: of all that
+        would have to be read of a Service.  One that is not *present* cannot wait: its addresses may be another's.
         """
         self.number += 1
         self._carried = {}
         ordinary = []
         for key in marked:
-            read = size(key)
-            if key in self.told or (read is not None and max(read, self._heavy.get(key, 0)) > PORTION):
+            if key in self.told or ((sizes.get(key, 0) > PORTION or key in self._heavy) and key in present):
                 self.behind.setdefault(key, self.number)
-            else:
+                continue
+            ordinary.append(key)
+            if self._heavy or self.behind:
                 self._heavy.pop(key, None)
                 self.behind.pop(key, None)
-                ordinary.append(key)
         return ordinary
 
     def rests(self, key: ServiceKey, now: float) -> bool:
@@ -206,6 +208,8 @@ class Portions:
 
     def on_written(self, began: float, now: float, is_gone: Callable[[ServiceKey], bool]) -> float | None:
         """The kernel has what was carried since *began*; when those that are behind may go on; ``None``: none is."""
+        if not (self._carried or self._resting or self.behind):
+            return None
         self._resting = {namespace: until for namespace, until in self._resting.items() if until > now}
         for namespace, size in self._carried.items():
             rest_s = min(REST * max(now - began, size / READ_PER_S), REST_MAX_S)

@@ -134,7 +134,8 @@ class SliceCache:
         self._family = family
         self._node_name = node_name
         self._service_of: dict[str, ServiceKey] = {}
-        self._sizes: dict[ServiceKey, int] = {}
+        #: endpoints times ports in all slices of a Service, usable or not: what it costs to read them
+        self.sizes: dict[ServiceKey, int] = {}
         self._slices: dict[ServiceKey, dict[str, HeldSlice]] = {}
 
     def on_slice(self, key: str, new: EndpointSlice | None) -> tuple[ServiceKey, ...]:
@@ -168,12 +169,8 @@ class SliceCache:
             low, high = sorted((old.age, held.age))
             changed = any(low < other.age < high for other in siblings.values())
         siblings[key] = held
-        self._sizes[before] += _size(held) - _size(old)
+        self.sizes[before] += _size(held) - _size(old)
         return (before,) if changed else ()
-
-    def size(self, service: ServiceKey) -> int:
-        """Endpoints times ports in all slices of *service*, usable or not: what it costs to read them.  O(1)."""
-        return self._sizes.get(service, 0)
 
     def services(self) -> tuple[ServiceKey, ...]:
         """Every Service that has a slice, in no particular order.  O(Services)."""
@@ -256,14 +253,14 @@ class SliceCache:
     def _put(self, service: ServiceKey, key: str, held: HeldSlice) -> None:
         self._service_of[key] = service
         self._slices.setdefault(service, {})[key] = held
-        self._sizes[service] = self._sizes.get(service, 0) + _size(held)
+        self.sizes[service] = self.sizes.get(service, 0) + _size(held)
 
     def _remove(self, service: ServiceKey, key: str) -> None:
         del self._service_of[key]
         siblings = self._slices[service]
-        self._sizes[service] -= _size(siblings.pop(key))
+        self.sizes[service] -= _size(siblings.pop(key))
         if not siblings:
-            del self._slices[service], self._sizes[service]
+            del self._slices[service], self.sizes[service]
 
     def check(self) -> None:
         """The two maps say the same, and nothing empty is kept."""
@@ -272,7 +269,7 @@ class SliceCache:
         for service, slices in self._slices.items():
             assert slices, f"{service} is kept without slices"
         sizes = {service: sum(map(_size, slices.values())) for service, slices in self._slices.items()}
-        assert sizes == self._sizes, f"sizes {self._sizes} should be {sizes}"
+        assert sizes == self.sizes, f"sizes {self.sizes} should be {sizes}"
 
 
 #: "ip:port" -> the endpoint that counts so far, what its slice says of it, and the slice

@@ -189,7 +189,7 @@ class ServiceTracker:
         """
         taken = sorted(self._changed)
         self._changed = set()
-        for key in self.portions.begin(taken, lambda key: self._slices.size(key) if key in self._services else None):
+        for key in self.portions.begin(taken, self._slices.sizes, self._services):
             yield self._change(key, self._honoured(key))
         budget = PORTION_OF_CHAINS if self._chains else PORTION
         turns = len(self.portions.behind)
@@ -202,7 +202,7 @@ class ServiceTracker:
             if wanted and not whole and self.portions.rests(key, now):
                 self.portions.behind[key] = since
                 continue
-            size = self._slices.size(key)
+            size = self._slices.sizes.get(key, 0)
             if whole or key not in self.portions.told:
                 ports = self.portions.finish(key, wanted)
                 self.portions.on_carried(key, size, whole=whole)
@@ -227,6 +227,8 @@ class ServiceTracker:
 
     def take_triggers(self) -> tuple[float, ...]:
         """The trigger times of what ``take_changes`` gave whole, in the order of Services and events."""
+        if not self._triggers:
+            return ()
         behind = self.portions.behind
         taken = [moment for key in sorted(self._triggers) if key not in behind for moment in self._triggers[key]]
         self._triggers = {key: moments for key, moments in self._triggers.items() if key in behind}
@@ -239,7 +241,8 @@ class ServiceTracker:
         if found is None:
             found = self._slices.endpoints(key) if ports else {}
         states, beyond = self._states(ports, found)
-        _keep(self._beyond, key, beyond)
+        if beyond or self._beyond:
+            _keep(self._beyond, key, beyond)
         if not (self._claims.refusals(key) or key in self._excess or beyond):
             self.unserved.discard(key)
             self.newly_unserved.discard(key)
@@ -279,6 +282,8 @@ class ServiceTracker:
     def _states(self, ports: tuple[ServedPort, ...], endpoints: _EndpointsOf) -> tuple[tuple[PortState, ...], int]:
         """And how many targets the largest port has beyond the bound."""
         states = tuple(PortState(port, categorize(endpoints.get(port.name, ()), port, self._place)) for port in ports)
+        if not ports or self._slices.sizes.get(ports[0].name.service, 0) <= STICKY_MAX:
+            return states, 0
         most = self._targets_max(ports)
         beyond = max((len(state.categories.reachable) for state in states), default=0) - most
         if beyond > 0:

@@ -57,9 +57,10 @@ async def test_what_the_work_raises_is_raised_and_what_is_cancelled_ends_its_wor
     assert ended.is_set()
 
 
-async def test_an_agent_that_is_cancelled_kills_a_child_that_does_not_end() -> None:
+async def test_an_agent_that_is_cancelled_kills_a_child_that_does_not_end(tmp_path: Path) -> None:
     """It was left running, and its socket open, on Python 3.11.2 (python/cpython#102780)."""
     codes: list[int] = []
+    said: list[str] = []
     ready = asyncio.Event()
     says = "trap '' TERM; python3 -S -c \"$SAYS\"; while :; do sleep 1; done"
     program = (
@@ -68,7 +69,8 @@ async def test_an_agent_that_is_cancelled_kills_a_child_that_does_not_end() -> N
     )
 
     async def works() -> None:
-        child = await Child.start(("env", f"SAYS={program}", "sh", "-c", says), ready.set)
+        custody = Custody(tmp_path / "vm.child", "adopt", 0.0)
+        child = await Child.start(("env", f"SAYS={program}", "sh", "-c", says), ready.set, custody, said.append)
         try:
             await asyncio.sleep(FOR_EVER_S)
         finally:

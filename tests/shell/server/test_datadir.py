@@ -26,7 +26,7 @@ def test_folder_is_made_private(tmp_path: Path) -> None:
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     first = DataDir.open(str(tmp_path))
-    with pytest.raises(StartError, match="another process is using it"):
+    with pytest.raises(StartError, match=rf"process {os.getpid()} \(.*\) is using it"):
         DataDir.open(str(tmp_path))
     first.close()
     DataDir.open(str(tmp_path)).close()

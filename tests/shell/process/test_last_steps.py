@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from pathlib import Path
 
 import pytest
 from tests.waiting import eventually
 
 from sliceplane.shell.agent.child import Child
+from sliceplane.shell.agent.orphan import Custody
 from sliceplane.shell.process.last_steps import ends_within
 
 FOR_EVER_S = 3600.0

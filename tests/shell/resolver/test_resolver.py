@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -103,6 +104,14 @@ async def _message(reader: asyncio.StreamReader) -> dns.message.Message:
     return dns.message.from_wire(await reader.readexactly(size))
 
 
+async def _closed(*writers: asyncio.StreamWriter) -> None:
+    """Their transports are closed for good, so that no later test hears of them."""
+    for writer in writers:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
 async def _ended(reader: asyncio.StreamReader) -> bool:
     try:
         return await reader.read(1) == b""
@@ -149,8 +158,7 @@ async def test_a_client_has_so_many_connections_and_no_more(monkeypatch: pytest.
         assert resolver._streams.open_count == 2
         writer.write(b"\0\x36" + asked(number=3).ljust(54, b"\0"))
         assert (await _message(reader)).id == 3, "the one that did nothing for longest made room"
-        for open_writer in (*writers, writer):
-            open_writer.close()
+        await _closed(*writers, writer)
         await eventually(lambda: resolver._streams.open_count, lambda count: count == 0)
 
 
@@ -159,7 +167,7 @@ async def test_a_silent_connection_is_closed(monkeypatch: pytest.MonkeyPatch) ->
     async with resolving() as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         assert await _ended(reader)
-        writer.close()
+        await _closed(writer)
 
 
 async def test_single_bytes_do_not_keep_a_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,14 +184,14 @@ async def test_single_bytes_do_not_keep_a_connection_open(monkeypatch: pytest.Mo
             await asyncio.sleep(0.05)
         assert await ended
         assert resolver._streams.open_count == 0
-        writer.close()
+        await _closed(writer)
         # Whole messages do.
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for number in range(10):
             writer.write(len(asked_with(number)).to_bytes(2, "big") + asked_with(number))
             assert (await _message(reader)).id == number
             await asyncio.sleep(0.1)
-        writer.close()
+        await _closed(writer)
 
 
 async def test_a_network_of_clients_leaves_connections_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,8 +209,7 @@ async def test_a_network_of_clients_leaves_connections_for_others(monkeypatch: p
         await eventually(lambda: resolver._streams.open_count, lambda count: count == 7)
         assert resolver._streams.dropped == 25
         resolver._streams._shares.check()
-        for writer in writers:
-            writer.close()
+        await _closed(*writers)
         await eventually(lambda: resolver._streams.open_count, lambda count: count == 0)
 
 
@@ -214,12 +221,13 @@ async def test_a_connection_that_announces_a_long_query_is_closed(long: bytes) -
         assert (await _message(reader)).id == 1
         assert await _ended(reader)
         assert resolver._streams.refused == 1
+        await _closed(writer)
         # The longest one that is read is one.
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         whole = asked().ljust(sockets.QUERY_BYTES_MAX, b"\0")
         writer.write(len(whole).to_bytes(2, "big") + whole)
         assert (await _message(reader)).id == 1
-        writer.close()
+        await _closed(writer)
 
 
 async def test_a_connection_whose_client_does_not_read_names_of_others_is_cut() -> None:

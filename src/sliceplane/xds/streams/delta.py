@@ -95,7 +95,7 @@ class DeltaStream(AdsStream):
                     yield
         for count, name in enumerate(subscribe, 1):
             self._subscribe(channel, name, versions)
-            if not count % STEP or len(channel.owed) > STEP:
+            if not count % STEP or (channel.type_url == names.ENDPOINT and len(channel.owed) > STEP):
                 yield  # a collection may have thousands of members
         self._may_ask(channel, answers, now)
 

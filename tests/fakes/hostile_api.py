@@ -214,9 +214,12 @@ class HostileApi:
         await self._ended.wait()
         server.close()
         other.close()
-        for task in tuple(self._handlers):
-            task.cancel()
-        await asyncio.gather(*self._handlers, return_exceptions=True)
+        # A connection that was just accepted has its handler in the next turn; one that was aborted is closed then.
+        for _ in range(4):
+            await asyncio.sleep(0)
+            for task in tuple(self._handlers):
+                task.cancel()
+            await asyncio.gather(*self._handlers, return_exceptions=True)
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -236,6 +239,7 @@ class HostileApi:
                 writer.transport.abort()
 
     async def _note(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Of the other origin."""
         with suppress(asyncio.IncompleteReadError, OSError):
             self.elsewhere.append(await reader.readuntil(b"\r\n\r\n"))
         writer.transport.abort()

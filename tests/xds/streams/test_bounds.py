@@ -17,8 +17,8 @@ from sliceplane.xds.streams.delta import DeltaStream
 from sliceplane.xds.streams.stream import AdsStream
 from sliceplane.xds.streams.whole import WholeStream
 
-#: of a step; the machine is small and busy
-STEP_S_MAX = 0.1
+#: of a step, of the processor's time: the machine is small and busy
+STEP_S_MAX = 0.05
 
 
 def admitted(view: FakeView, make: type[AdsStream] = DeltaStream) -> AdsStream:
@@ -31,16 +31,16 @@ def admitted(view: FakeView, make: type[AdsStream] = DeltaStream) -> AdsStream:
 
 
 def work(stream: AdsStream, message: bytes) -> tuple[int, float, XdsFinish | None]:
-    """Steps, the longest of them, and how the stream ended."""
+    """Steps, the processor time of the longest, and how the stream ended."""
     steps, longest_s = 1, 0.0
-    began = time.perf_counter()
+    began = time.thread_time()
     stream.on_request(message, 0.0)
     while stream.has_work:
-        longest_s = max(longest_s, time.perf_counter() - began)
+        longest_s = max(longest_s, time.thread_time() - began)
         steps += 1
-        began = time.perf_counter()
+        began = time.thread_time()
         stream.work(0.0)
-    longest_s = max(longest_s, time.perf_counter() - began)
+    longest_s = max(longest_s, time.thread_time() - began)
     finished = [action for action in stream.take_actions() if isinstance(action, XdsFinish)]
     return steps, longest_s, finished[0] if finished else None
 

@@ -6,12 +6,22 @@ import time
 import tracemalloc
 
 import pytest
-from tests.xds.streams.clients import API, WEB, Envoy, FakeView, delta_request, node, scaled, whole_request
+from tests.xds.streams.clients import (
+    API,
+    WEB,
+    Envoy,
+    FakeView,
+    delta_request,
+    node,
+    read_response,
+    scaled,
+    whole_request,
+)
 
 from sliceplane.xds import wire
 from sliceplane.xds.names import ASSIGNMENT, CLUSTER, LISTENER, NAME_MAX
 from sliceplane.xds.streams import messages, requests
-from sliceplane.xds.streams.actions import XdsFinish, XdsSight
+from sliceplane.xds.streams.actions import XdsFinish, XdsSend, XdsSight
 from sliceplane.xds.streams.channel import REFUSED_MAX
 from sliceplane.xds.streams.delta import DeltaStream
 from sliceplane.xds.streams.stream import AdsStream
@@ -207,3 +217,15 @@ def test_listeners_of_grpc_are_found_by_the_service_that_changed(view: FakeView)
     assert stream._wanted(channel, "default/other") == ()
     stream.on_request(whole_request(LISTENER, "web", nonce=channel.nonce), 0.0)
     assert "default/api" not in stream._by_topic
+
+
+def test_a_client_does_not_learn_whether_a_service_exists_that_it_may_not_see(view: FakeView) -> None:
+    stream = DeltaStream(messages.ResponseEncoder())
+    stream.on_request(delta_request(CLUSTER, subscribe=(WEB, "default/none:http"), of_node=node()), 0.0)
+    stream.on_admitted(view, XdsSight(everything=False), view.revision, 0.0)  # type: ignore[arg-type]
+    while stream.has_work:
+        stream.work(0.0)
+    (response,) = [
+        read_response(action.message, delta=True) for action in stream.take_actions() if isinstance(action, XdsSend)
+    ]
+    assert set(response.removed) == set(response.errors) == {WEB, "default/none:http"}

@@ -18,7 +18,7 @@ from urllib.request import urlopen
 
 import grpc
 from benchmarks.tools.process import PlaneProcess, Process
-from tests.attack.harness import Attack, Figure, alive
+from tests.attack.harness import BYSTANDER_SECONDS_MAX, Attack, Figure, alive
 from tests.drain.paper import paper_node
 from tests.shell.xds.conftest import DELTA, delta_client, xds_server
 from tests.xds.streams.clients import delta_request, node, read_response
@@ -114,7 +114,7 @@ class Deltas:
         self.came = 0
         self.longest_s = 0.0
 
-    def figures(self, seconds_max: float = 0.5) -> tuple[Figure, ...]:
+    def figures(self, seconds_max: float = BYSTANDER_SECONDS_MAX) -> tuple[Figure, ...]:
         return (
             Figure("longest way of a change to a bystander", round(self.longest_s, 3), "s", seconds_max),
             Figure("changes that came to a bystander", self.came, "changes", 5, at_least=True),
@@ -225,7 +225,7 @@ async def initial_versions(folder: Path) -> Sequence[Figure]:
                 with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError):
                     await asyncio.wait_for(call.read(), 2.0)
         await asyncio.sleep(1.0)
-        return (*seen.figures(0.25), alive(scene.xds))
+        return (*seen.figures(0.5), alive(scene.xds))
 
 
 async def unknown_types(folder: Path) -> Sequence[Figure]:

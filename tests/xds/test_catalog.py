@@ -364,3 +364,31 @@ def test_ports_that_no_client_can_have_are_counted() -> None:
     world.delete(outside)
     world.changes()
     assert world.catalog.unserved == 1
+
+
+def test_zones_that_clients_make_up_are_one_audience() -> None:
+    """Else each would have all endpoints of the Service merged once more."""
+    for_b = slice_of([pod(2)], name="web-2", labels={LABEL_FOR_ZONE: "b"})
+    world = World(service(), slice_of([pod(1)]), for_b)
+    views = [world.view(in_zone(f"made-up-{number}")) for number in range(50)]
+    assert {body(view).count(b"10.0.0.") for view in views} == {1}
+    served = next(iter(world.catalog.services.values()))
+    assert len(served._ports) == 1
+    assert body(world.view(in_zone("b"))).count(b"10.0.0.") == 2
+    world.put(slice_of([pod(3)], name="web-3", labels={LABEL_FOR_ZONE: "made-up-7"}))
+    world.changes()
+    assert [body(views[number]).count(b"10.0.0.") for number in (6, 7)] == [1, 2]
+    world.catalog.check()
+
+
+def test_other_spellings_of_a_name_are_answered_and_not_kept() -> None:
+    world = World(service(), slice_of([pod(1)]))
+    view = world.view(GRPC)
+    usual = view.get(LISTENER, "web.default:80")
+    assert view.get(LISTENER, "web.default:80") is usual
+    served = next(iter(world.catalog.services.values()))
+    kept = len(served._made)
+    for number in range(1, 64):
+        marks = [mark.upper() if number >> at & 1 else mark for at, mark in enumerate("web.default")]
+        assert view.get(LISTENER, f"{''.join(marks)}:80") is not None
+    assert len(served._made) == kept

@@ -162,6 +162,16 @@ async def test_accounts_of_one_name_with_other_groups_are_others() -> None:
     assert api.asked == [("ana", "")] * 2
 
 
+async def test_tokens_of_one_account_are_asked_about_once() -> None:
+    """Each token has an id of its own among what is said of its user."""
+    api = Api({("ana", "")})
+    seen = sights(api)
+    for number in range(5):
+        extra = (("authentication.kubernetes.io/credential-id", (f"JTI={number}",)),)
+        await seen.of(replace(PERSON, extra=extra))
+    assert api.asked == [("ana", "")]
+
+
 @pytest.mark.parametrize(
     ("wanted", "sight", "seen"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,12 +13,18 @@ from tests.waiting import eventually
 
 from sliceplane.api.requests import Write
 from sliceplane.http2.grpc import GrpcStatus
+from sliceplane.proxy.model import ServiceKey
 from sliceplane.registry.types import User
 from sliceplane.shell.transport.base import Unreachable
 from sliceplane.shell.xds import authentication, budget
+from sliceplane.shell.xds.admission import AdmissionConfig
 from sliceplane.shell.xds.authentication import CallRefused, ReviewedTokens
 from sliceplane.shell.xds.budget import Budget, account_of
 from sliceplane.shell.xds.long_work import LongWork
+from sliceplane.shell.xds.server import XdsServer
+from sliceplane.xds.catalog import XdsCatalog, XdsConfig
+from sliceplane.xds.names import LISTENER
+from sliceplane.xds.streams.actions import XdsRefusal, XdsSight
 
 ANA = User(name="ana")
 BEN = User(name="ben")
@@ -233,3 +240,14 @@ async def test_a_token_that_is_no_token_is_refused_unreviewed() -> None:
     server = Reviewing()
     assert await ask(reviewed(server, [0.0]), "x" * 20_000) == "UNAUTHENTICATED"
     assert server.asked == []
+
+
+def test_what_a_client_refuses_is_no_event_of_a_service_that_it_may_not_see() -> None:
+    told: list[list[str]] = []
+    view = SimpleNamespace(service_of=lambda _, name: ServiceKey(*name.split("/")))
+    served = XdsServer(XdsCatalog(XdsConfig(), "p"), AdmissionConfig(), clock=lambda: 0.0)
+    served._notes = SimpleNamespace(on_refusal=lambda keys, *_: told.append(list(keys)))  # type: ignore[assignment]
+    stream = SimpleNamespace(view=view, sight=XdsSight(False, frozenset({"mine"})))
+    item: Any = SimpleNamespace(stream=stream, client=SimpleNamespace(kind="grpc"), shown={})
+    served._on_refusal(item, XdsRefusal(LISTENER, ("victim/web", "mine/web"), "a text of the client"))
+    assert told == [["mine/web"]]

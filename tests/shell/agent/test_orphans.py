@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,6 +58,40 @@ def killed_agent(record: Path, on_orphan: OnOrphan, *command: str, ready: bool =
 @pytest.fixture
 def custody(tmp_path: Path) -> Custody:
     return Custody(tmp_path / "vm.child", "adopt", 5.0)
+
+
+def notify_folder(custody: Custody) -> Path:
+    record = read_record(custody.record)
+    assert record is not None
+    return Path(record.notify).parent
+
+
+async def test_the_folder_of_a_process_that_ended_meanwhile_goes_with_the_next_start(custody: Custody) -> None:
+    left = killed_agent(custody.record, "adopt", *COMMAND)
+    folder = notify_folder(custody)
+    os.kill(left.pid, signal.SIGKILL)
+    await eventually(lambda: not left.is_alive)
+    assert folder.exists()
+    child = await Child.start(("sh", "-c", "exit 7"), lambda: None, custody, lambda _: None)
+    await child.wait()
+    child.close()
+    assert not folder.exists()
+
+
+async def test_a_record_cannot_have_another_folder_removed(custody: Custody, tmp_path: Path) -> None:
+    left = killed_agent(custody.record, "adopt", *COMMAND)
+    record = read_record(custody.record)
+    assert record is not None
+    os.kill(left.pid, signal.SIGKILL)
+    await eventually(lambda: not left.is_alive)
+    others = tmp_path / "mine"
+    others.mkdir(mode=0o700)
+    replace(record, notify=str(others / "notify")).write(custody.record)
+    child = await Child.start(("sh", "-c", "exit 7"), lambda: None, custody, lambda _: None)
+    await child.wait()
+    child.close()
+    assert others.exists()
+    shutil.rmtree(Path(record.notify).parent)
 
 
 async def test_the_next_start_adopts_the_process_and_hears_of_its_end(custody: Custody) -> None:
@@ -114,11 +149,13 @@ async def test_another_command_ends_the_old_process_before_the_new_one_starts(
     custody: Custody, on_orphan: OnOrphan
 ) -> None:
     left = killed_agent(custody.record, "adopt", *COMMAND)
+    folder = notify_folder(custody)
     command = ("sh", "-c", "exit 7") if on_orphan == "adopt" else COMMAND
     said: list[str] = []
     child = await Child.start(command, lambda: None, custody._replace(on_orphan=on_orphan), said.append)
     assert said == [f"process {left.pid} was left by an agent that was killed: it was ended"]
     assert not left.is_alive
+    assert not folder.exists()
     assert await (child.wait() if on_orphan == "adopt" else child.end(5.0)) in (7, 128 + signal.SIGTERM)
     child.close()
 

@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import socket
-import stat
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -54,7 +53,8 @@ class Child:
                 return cls._adopt(known, process, on_ready, custody)
             await orphan.end(process, custody.stop_s)
             say(f"process {process.pid} was left by an agent that was killed: it was ended")
-        folder = Path(tempfile.mkdtemp(prefix="sliceplane-agent-"))
+        orphan.forget(custody.record)
+        folder = Path(tempfile.mkdtemp(prefix=orphan.FOLDER_PREFIX))
         notify = folder / "notify"
         undo = ExitStack()
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -83,11 +83,9 @@ class Child:
         child._cleanup.callback(process.close)
         path = Path(known.notify)
         try:
-            folder = path.parent.stat()
-            if folder.st_uid != os.geteuid() or stat.S_IMODE(folder.st_mode) & 0o077:
-                raise PermissionError(f"{path.parent} is not ours alone")
+            folder = orphan.folder_of(known)
             path.unlink(missing_ok=True)
-            child._attend(_listen(path), path.parent, on_ready)
+            child._attend(_listen(path), folder, on_ready)
         except OSError as error:
             _log.warning("what the adopted process says to its NOTIFY_SOCKET is not heard", problem=str(error))
         if known.ready:

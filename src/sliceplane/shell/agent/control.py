@@ -38,7 +38,7 @@ async def serve(name: str, answer: Answer) -> asyncio.Server:
             async with asyncio.timeout(_ANSWER_S):
                 line = await reader.readline()
                 try:
-                    reply = answer(json.loads(line))
+                    reply = answer(_object(line))
                 except ValueError as error:
                     reply = {"error": str(error)}
                 writer.write(json.dumps(reply).encode() + b"\n")
@@ -51,6 +51,17 @@ async def serve(name: str, answer: Answer) -> asyncio.Server:
     server = await asyncio.start_unix_server(on_client, path, limit=_LINE_MAX)
     path.chmod(0o600)
     return server
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    """Raises ``ValueError``."""
+    try:
+        found = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("JSON that is nested too deeply") from error
+    if not isinstance(found, dict):
+        raise ValueError("a line of JSON that is no object")
+    return found
 
 
 def close(name: str, server: asyncio.Server) -> None:
@@ -66,7 +77,7 @@ async def ask(name: str, question: dict[str, Any]) -> dict[str, Any]:
         async with asyncio.timeout(_ANSWER_S):
             reader, writer = await asyncio.open_unix_connection(path, limit=1 << 20)
             writer.write(json.dumps(question).encode() + b"\n")
-            answer: dict[str, Any] = json.loads(await reader.readline())
+            answer = _object(await reader.readline())
             writer.close()
             await writer.wait_closed()
     except (OSError, ValueError, TimeoutError) as error:

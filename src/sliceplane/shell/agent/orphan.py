@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,12 +25,17 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from sliceplane.shell.agent.own_files import read_own, write_own
 from sliceplane.shell.process.identity import ProcessIdentity
 from sliceplane.shell.process.last_steps import ends_within
 
 OnOrphan = Literal["adopt", "end"]
+#: of folders with a NOTIFY_SOCKET
+FOLDER_PREFIX: Final = "sliceplane-agent-"
 #: of an adopted process: nobody but a parent is told it
 EXIT_UNKNOWN: Final = 1
+#: of the file; a command line has at most 2 MiB
+_RECORD_BYTES_MAX: Final = 4 << 20
 #: where there is no pidfd
 _POLL_S: Final = 0.25
 
@@ -50,12 +57,7 @@ class ChildRecord(msgspec.Struct, frozen=True):
 
     def write(self, path: Path) -> None:
         """Raises ``OSError``."""
-        temporary = path.with_suffix(".new")
-        temporary.unlink(missing_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(self))
-        temporary.replace(path)
+        write_own(path, msgspec.json.encode(self).decode())
 
 
 class AdoptedProcess:
@@ -105,9 +107,31 @@ class AdoptedProcess:
 def read_record(path: Path) -> ChildRecord | None:
     """``None``: there is no such file, or it is damaged."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=ChildRecord)
+        return msgspec.json.decode(read_own(path, _RECORD_BYTES_MAX), type=ChildRecord)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def folder_of(known: ChildRecord) -> Path:
+    """The folder of its NOTIFY_SOCKET, which the agent made for it.
+
+    Raises ``OSError`` if it is gone, or is not this user's alone: the record names a path that is written to.
+    """
+    folder = Path(known.notify).parent
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise PermissionError(f"{folder} is not ours alone")
+    if not folder.name.startswith(FOLDER_PREFIX):
+        raise PermissionError(f"{folder} was not made by an agent")
+    return folder
+
+
+def forget(record: Path) -> None:
+    """The process that *record* names has ended: nothing of it stays."""
+    known = read_record(record)
+    if known is not None:
+        with suppress(OSError):
+            shutil.rmtree(folder_of(known), ignore_errors=True)
 
 
 def left_by(record: Path) -> tuple[ChildRecord, AdoptedProcess] | None:

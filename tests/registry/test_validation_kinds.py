@@ -275,8 +275,7 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
         Pods,
         pod(restartPolicy="x", terminationGracePeriodSeconds=-1, hostname="A"),
         [
-            'spec.restartPolicy: Unsupported value: "x": supported values: "Always", "Never", "OnFailure"',
-            "spec.terminationGracePeriodSeconds: Invalid value: -1: must be greater than or equal to 0",
+            'spec.restartPolicy: Unsupported value: "x": supported values: "Always", "OnFailure", "Never"',
             f'spec.hostname: Invalid value: "A": {LABEL}',
         ],
     ),

@@ -1,6 +1,6 @@
 """Pod: what discovery and the emulation of workloads rely on, and that a Pod's spec stays.
 
-A kubelet would check much more (volumes, probes, security contexts); nothing here runs containers.  What Pods share
+Volumes and mounts are not checked; nothing here runs containers.  What Pods share
 with templates is in ``pod_spec``, and the Status column in ``pod_columns``.
 
 Every Pod gets something besides what its author said: zone and region of its node, an account, a priority, tolerations,

@@ -14,7 +14,15 @@ from typing import Protocol
 
 from sliceplane.api.errors import StatusError, not_found
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import ClusterRoles, IPAddresses, Resource, Roles, Services
+from sliceplane.api.scheme import (
+    ClusterRoleBindings,
+    ClusterRoles,
+    IPAddresses,
+    Resource,
+    RoleBindings,
+    Roles,
+    Services,
+)
 from sliceplane.kit.ip import canonical as canonical_address
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.times import format_time
@@ -23,7 +31,7 @@ from sliceplane.registry.admission.quotas import QuotaIndex
 from sliceplane.registry.admission.services import ServiceLedgers
 from sliceplane.registry.authorization.aggregation import Aggregation, Gatherers
 from sliceplane.registry.authorization.index import PolicyIndex
-from sliceplane.registry.authorization.rules import PolicyRule, decode_role, document_of_rule
+from sliceplane.registry.authorization.rules import PolicyRule, decode_binding, decode_role, document_of_rule
 from sliceplane.registry.authorization.standing import Standing
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.documents import canonical, document_of, make_record
@@ -32,7 +40,13 @@ from sliceplane.registry.types import NoTokens, Target, TokenService
 from sliceplane.store.mvcc import Store
 from sliceplane.store.types import Key, Record, restamp
 
-_ROLES = frozenset((Roles.storage_key, ClusterRoles.storage_key))
+#: kinds that have megabytes of rules or subjects, which followers decode where they need them
+_DECODED_APART = {
+    Roles.storage_key: decode_role,
+    ClusterRoles.storage_key: decode_role,
+    RoleBindings.storage_key: decode_binding,
+    ClusterRoleBindings.storage_key: decode_binding,
+}
 
 
 class Follower(Protocol):
@@ -241,7 +255,8 @@ class Core:
 
 def _followed(record: Record) -> Document:
     """The document of *record* as followers read it."""
-    return decode_role(record.body) if record.key.resource in _ROLES else document_of(record)
+    decode = _DECODED_APART.get(record.key.resource)
+    return document_of(record) if decode is None else decode(record.body)
 
 
 def _with_rules(role: Document, rules: tuple[PolicyRule, ...]) -> Document:

@@ -13,12 +13,14 @@ import msgspec
 from sliceplane.api.codec import OwnJson
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
+from sliceplane.kit.shares import Standing
 from sliceplane.store.types import Key, Record
 
 FieldValidation = Literal["Ignore", "Warn", "Strict"]
 PatchType = Literal["json", "merge", "strategic", "apply"]
 Propagation = Literal["Background", "Foreground", "Orphan"]
 MASTERS = "system:masters"
+NODES = "system:nodes"
 AUTHENTICATED = "system:authenticated"
 UNAUTHENTICATED = "system:unauthenticated"
 #: who has shown nothing
@@ -62,6 +64,13 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     uid: str = ""
     #: (name, values), sorted by name
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+def standing_of(user: User) -> Standing:
+    """The user's standing where accounts share something."""
+    if MASTERS in user.groups:
+        return "exempt"
+    return "vital" if NODES in user.groups else "ordinary"
 
 
 def user_info(user: User) -> Document:

@@ -23,7 +23,7 @@ import msgspec
 from sliceplane.api.errors import StatusError, forbidden, not_found, quote
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource, RoleBindings, Roles
-from sliceplane.registry.authorization.rules import PolicyRule, RoleRules, rules_of
+from sliceplane.registry.authorization.rules import PolicyRule, RoleRules
 from sliceplane.registry.authorization.standing import Standing, identities
 from sliceplane.registry.types import MASTERS, REFUSED, Attributes, Decision, User
 from sliceplane.store.types import Key
@@ -36,24 +36,45 @@ _ALLOWED = Decision(allowed=True)
 ABSENT_ROLES_MAX = 8
 
 
-class _Subject(msgspec.Struct, frozen=True):
-    """``identity`` is ``u:NAME`` or ``g:NAME``."""
+class _Subject(msgspec.Struct, frozen=True, gc=False):
+    """The members as they are spelled in the object.  *home*: the namespace of the binding."""
 
-    identity: str
-    kind: str
-    name: str
+    kind: str = ""
+    name: str = ""
+    namespace: str = ""
+    apiGroup: str = RBAC_GROUP  # noqa: N815  # the member's name
 
-    @property
-    def shown(self) -> str:
+    def identity(self, home: str) -> str:
+        """``u:NAME`` or ``g:NAME``; "" for what is neither."""
+        if self.kind == "ServiceAccount":
+            return f"u:system:serviceaccount:{self.namespace or home}:{self.name}"
+        if self.apiGroup != RBAC_GROUP:
+            return ""
+        return f"u:{self.name}" if self.kind == "User" else f"g:{self.name}" if self.kind == "Group" else ""
+
+    def shown(self, home: str) -> str:
         """The subject as reasons name it."""
-        return f"{self.kind} {quote(self.name)}"
+        is_account = self.kind == "ServiceAccount"
+        return f"{self.kind} {quote(f'{self.name}/{self.namespace or home}' if is_account else self.name)}"
 
 
-class _Binding(msgspec.Struct, frozen=True):
+_subjects_decoder = msgspec.json.Decoder(list[_Subject])
+
+
+class _Binding(msgspec.Struct, frozen=True, eq=False):
     key: Key
     role: Key
     #: by identity; of two spellings of one subject the first is shown
     subjects: Mapping[str, _Subject]
+    #: the same as the object has them; ``None``: they came decoded
+    stored: bytes | None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Binding):
+            return NotImplemented
+        return (self.key, self.role, self.subjects) == (other.key, other.role, other.subjects)
+
+    __hash__ = None  # type: ignore[assignment]
 
     def reason(self, identity: str) -> str:
         namespace = self.key.namespace
@@ -61,7 +82,8 @@ class _Binding(msgspec.Struct, frozen=True):
         kind = "RoleBinding" if namespace else "ClusterRoleBinding"
         shown = quote(f"{name}/{namespace}" if namespace else name)
         role = "Role" if self.role.resource == Roles.storage_key else "ClusterRole"
-        return f"RBAC: allowed by {kind} {shown} of {role} {quote(self.role.name)} to {self.subjects[identity].shown}"
+        to = self.subjects[identity].shown(namespace)
+        return f"RBAC: allowed by {kind} {shown} of {role} {quote(self.role.name)} to {to}"
 
 
 #: namespace ("": cluster scope) -> rules, of one user
@@ -138,20 +160,25 @@ class PolicyIndex:
         if key.resource not in RESOURCES:
             return
         if key.resource in (Roles.storage_key, ClusterRoles.storage_key):
-            rules = rules_of(document)
+            made = RoleRules(document)
             before = self._roles.get(key)
-            if before is None or before.rules != rules:
-                self._roles[key] = RoleRules(rules)
-                if before is not None and self._standing and not set(before.rules) <= set(rules):
+            if before is None or before != made:
+                self._roles[key] = made
+                if before is not None and self._standing and not set(before.rules) <= set(made.rules):
                     self._doubt_led_by(key)
             return
         role = role_key(document, key.namespace)
-        subjects = _subjects(document, key.namespace)
+        listed = document.get("subjects", ())
+        stored = bytes(listed) if isinstance(listed, msgspec.Raw) else None
         old = self._bindings.get(key)
+        if old is not None and stored is not None and (old.role, old.stored) == (role, stored):
+            return
+        found = msgspec.convert(listed, list[_Subject]) if stored is None else _subjects_decoder.decode(stored)
+        subjects = _by_identity(found, key.namespace)
         if old is not None and (old.role, old.subjects) == (role, subjects):
             return
         self._unbind(key, kept=subjects if old is not None and old.role == role else {})
-        self._bindings[key] = _Binding(key, role, subjects)
+        self._bindings[key] = _Binding(key, role, subjects, stored)
         self._led_by.setdefault(role, {})[key] = None
         alone = _Place({role: [key.name]}, [(key.name, role)], shared=True)
         places = self._places
@@ -293,23 +320,11 @@ def role_key(binding: Document, namespace: str) -> Key:
     return Key(ClusterRoles.storage_key, "", reference.get("name", ""))
 
 
-def _subjects(binding: Document, namespace: str) -> dict[str, _Subject]:
+def _by_identity(found: Iterable[_Subject], home: str) -> dict[str, _Subject]:
     subjects: dict[str, _Subject] = {}
-    for subject in binding.get("subjects", ()):
-        resolved = _subject(subject, namespace)
-        subjects.setdefault(resolved.identity, resolved)
+    for subject in found:
+        subjects.setdefault(subject.identity(home), subject)
     return subjects
-
-
-def _subject(subject: Document, namespace: str) -> _Subject:
-    kind = subject.get("kind", "")
-    name = subject.get("name", "")
-    if kind == "ServiceAccount":
-        home = subject.get("namespace") or namespace
-        return _Subject(f"u:system:serviceaccount:{home}:{name}", kind, f"{name}/{home}")
-    if subject.get("apiGroup", RBAC_GROUP) != RBAC_GROUP or kind not in ("User", "Group"):
-        return _Subject("", "", "")
-    return _Subject(f"{kind[0].lower()}:{name}", kind, name)
 
 
 #: nothing in the message is markup, should it ever be shown as such

@@ -17,8 +17,8 @@ from sliceplane.api.meta import Document
 from sliceplane.registry.types import Attributes
 
 ALL = "*"
-#: rules of a role that are indexed when it is stored
-INDEXED_AT_ONCE_MAX = 1000
+#: bytes of rules that are decoded and indexed when their role is stored
+INDEXED_AT_ONCE_MAX = 64 * 1024
 _NO_RESOURCE = frozenset(("",))
 
 
@@ -80,23 +80,41 @@ def go_list(values: Iterable[str]) -> str:
 
 class _StoredRole(msgspec.Struct):
     metadata: Document
-    rules: tuple[PolicyRule, ...] = ()
+    rules: msgspec.Raw = msgspec.Raw(b"[]")
     aggregationRule: Document | None = None  # noqa: N815  # the member's name
 
 
 _stored_role_decoder = msgspec.json.Decoder(_StoredRole)
+_rules_decoder = msgspec.json.Decoder(tuple[PolicyRule, ...])
 
 
 def decode_role(body: bytes) -> Document:
-    """Decodes a stored Role or ClusterRole for indexes.  ``rules`` are ``PolicyRule`` already: of a role of megabytes,
-    with tens of thousands of rules, that takes a third of the time."""
+    """Decodes a stored Role or ClusterRole for indexes.  ``rules`` stay as they are stored: decoding those of a role of
+    megabytes takes longer than a step of the loop may."""
     role = _stored_role_decoder.decode(body)
     return {"metadata": role.metadata, "rules": role.rules, "aggregationRule": role.aggregationRule}
+
+
+class _StoredBinding(msgspec.Struct):
+    metadata: Document
+    roleRef: Document  # noqa: N815  # the member's name
+    subjects: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+_stored_binding_decoder = msgspec.json.Decoder(_StoredBinding)
+
+
+def decode_binding(body: bytes) -> Document:
+    """Decodes a stored RoleBinding or ClusterRoleBinding for indexes; ``subjects`` stay as they are stored."""
+    binding = _stored_binding_decoder.decode(body)
+    return {"metadata": binding.metadata, "roleRef": binding.roleRef, "subjects": binding.subjects}
 
 
 def rules_of(document: Document) -> tuple[PolicyRule, ...]:
     """The rules of a Role or ClusterRole."""
     rules = document.get("rules", ())
+    if isinstance(rules, msgspec.Raw):
+        return _rules_decoder.decode(rules)
     if isinstance(rules, tuple):
         return rules
     return tuple(
@@ -132,19 +150,25 @@ def document_of_rule(rule: PolicyRule) -> Document:
 class RoleRules:
     """The rules of one role, and which of them speak of a resource: a decision looks at those alone.  Frozen.
 
-    The index of a large role is made by the first decision that needs it, so that storing and indexing are two steps.
+    A large role that is stored as JSON is decoded and indexed by the first decision that needs it, so that storing and
+    indexing are two steps.
     """
 
-    __slots__ = ("_by_resource", "_on_urls", "resources", "rules")
+    __slots__ = ("_by_resource", "_on_urls", "_stored", "resources", "rules")
 
-    def __init__(self, rules: tuple[PolicyRule, ...]) -> None:
-        self.rules = rules
-        if len(rules) <= INDEXED_AT_ONCE_MAX:
+    def __init__(self, document: Document) -> None:
+        rules = document.get("rules")
+        #: as the object has them; ``None``: they came decoded
+        self._stored: bytes | None = bytes(rules) if isinstance(rules, msgspec.Raw) else None
+        if self._stored is None or len(self._stored) <= INDEXED_AT_ONCE_MAX:
+            self.rules = rules_of(document)
             self._index()
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("_by_resource", "_on_urls", "resources"):
+        if name not in ("_by_resource", "_on_urls", "resources", "rules"):
             raise AttributeError(name)
+        assert self._stored is not None, "decoded at once"
+        self.rules = _rules_decoder.decode(self._stored)
         self._index()
         return getattr(self, name)
 
@@ -154,13 +178,20 @@ class RoleRules:
         by_resource: dict[str, list[PolicyRule]] = {}
         for rule in rules:
             for resource in rule.resources:
-                by_resource.setdefault(resource, []).append(rule)
+                if resource in by_resource:
+                    by_resource[resource].append(rule)
+                else:
+                    by_resource[resource] = [rule]
         self._by_resource = by_resource
         #: as they are spelled; "" for URLs, which have none
         self.resources = by_resource.keys() | ({""} if self._on_urls else set())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RoleRules) and self.rules == other.rules
+        if not isinstance(other, RoleRules):
+            return NotImplemented
+        if self._stored is not None and self._stored == other._stored:
+            return True
+        return self.rules == other.rules
 
     __hash__ = None  # type: ignore[assignment]
 

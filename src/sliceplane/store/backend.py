@@ -71,6 +71,10 @@ class Backend(Protocol):
         """Forget versions that nothing after *revision* needs.  Raises ``WriteFailed`` (nothing was forgotten, or only
         a part: harmless) and ``OutcomeUnknown`` (the same, and appends are refused until ``reconcile``)."""
 
+    def give_back(self) -> bool:
+        """Gives a little of the space that is not used back to the system, in a few milliseconds.  Returns True if
+        there is more to give.  Raises as ``compact``."""
+
     def close(self) -> None:
         """Let go of files and locks.  Idempotent; never raises."""
 

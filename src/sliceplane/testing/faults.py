@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
     from sliceplane.api.errors import StatusError
+    from sliceplane.registry.types import User
     from sliceplane.shell.server.connections.listener import App
     from sliceplane.shell.server.requests.request import Receive, Send, StreamConnection
 
@@ -260,8 +261,8 @@ class _Wire:
     def abort(self) -> None:
         self._connection.abort()
 
-    def authenticated(self) -> None:
-        self._connection.authenticated()
+    def authenticated(self, user: User) -> bool:
+        return self._connection.authenticated(user)
 
 
 def _line(scope: MutableMapping[str, Any]) -> str:

@@ -168,6 +168,9 @@ class FaultyBackend:
         if what != "ok":
             raise OSError("input/output error")
 
+    def give_back(self) -> bool:
+        return self.inner.give_back()
+
     def close(self) -> None:
         self.inner.close()
 

@@ -14,6 +14,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.server.storage.committer import Committer
 from sliceplane.shell.server.storage.own import MemoryBackend
+from sliceplane.shell.server.storage.sqlite import SqliteBackend
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Compacted, Store
 from sliceplane.store.shelf import Retention
@@ -273,6 +274,21 @@ async def test_history_is_compacted_in_chunks_and_the_rest_survives_a_restart(me
         assert [item.revision for item in watcher.take()] == [record.revision, record.revision + 1]
         with pytest.raises(Compacted):
             server.store.events_since(old - 1, "pods")
+
+
+async def test_a_server_without_writes_gives_space_back(sqlite_path, kit):
+    """sliceplane.db of 157 objects had 81 MB twelve minutes after the last write, nearly all of it free pages."""
+    async with running(Server(kit, SqliteBackend.open(sqlite_path), Retention(keep_s=300.0))) as server:
+        for number in range(1500):
+            kit.put(server.store, Key("pods", "ns", f"{number % 10}"), "x" * 20_000)
+        await server.put(A)
+        server.committer.tick(1000.0)
+        assert sqlite_path.stat().st_size > 30_000_000
+        server.committer.tick(1300.0)
+        await eventually(lambda: sqlite_path.stat().st_size, lambda size: size < 5_000_000)
+        log = sqlite_path.with_name(f"{sqlite_path.name}-wal")
+        assert log.stat().st_size < 13_000_000
+        await server.put(B)
 
 
 async def test_history_of_earlier_lives_is_bounded_too(medium, kit):

@@ -293,13 +293,14 @@ def test_compaction_gives_space_back(sqlite_path, kit):
         step = min(store.compacted + 50, store.revision)
         backend.compact(step)
         store.compact(step)
-    for _ in range(20):
-        kit.put(store, A)
-        commit(store, backend)
-        backend.compact(store.revision)
-        store.compact(store.revision)
+    steps = 0
+    while backend.give_back():
+        steps += 1
+    assert steps > 3, "not all of it in one step"
+    kit.put(store, A)
+    commit(store, backend)
     backend.close()
-    assert sqlite_path.stat().st_size < 2_000_000, "12 MB were written, 200 kB are live"
+    assert sqlite_path.stat().st_size < 5_000_000, "12 MB were written, 200 kB are live, and 4 MiB may be spare"
     backend = SqliteBackend.open(sqlite_path)
     assert kit.same(kit.restore(backend), store)
     backend.close()

@@ -87,7 +87,7 @@ class Committer:
         self._task: asyncio.Task[None] | None = None
         self._closing = False
         self._stopped = False
-        self._may_compact = True
+        self._may_compact = self._may_give_back = True
         self._compaction_failing = ""
         #: memory is always as new as storage: no other server writes to that
         self.staleness_s = 0.0
@@ -145,9 +145,9 @@ class Committer:
         self._wake.set()
 
     def tick(self, now: float) -> None:
-        """Time passes (every few seconds will do): history that is old enough is compacted."""
+        """Time passes (every few seconds will do): history that is old enough is compacted, and space given back."""
         self._retention.on_tick(now)
-        self._may_compact = True
+        self._may_compact = self._may_give_back = True
         self._wake.set()
 
     async def close(self) -> None:
@@ -177,7 +177,7 @@ class Committer:
             raise
 
     async def _drain(self) -> None:
-        """Until nothing is staged and no compaction is due."""
+        """Until nothing is staged, no compaction is due, and no space is to be given back."""
         while True:
             batch = self._store.take_staged()
             if batch and self.sealed is not None:
@@ -188,6 +188,8 @@ class Committer:
             if due and not self._closing:
                 # As much again as was added: compaction keeps up with any load.
                 await self._compact(max(COMPACT_CHUNK_REVISIONS, 2 * len(batch)))
+            elif self._may_give_back and not batch and self.sealed is None and not self._closing:
+                await self._give_back()
             elif not batch:
                 return
 
@@ -256,6 +258,16 @@ class Committer:
                 self._compaction_failing = ""
                 self._report_mended("compaction works again")
             self._store.compact(step)
+
+    async def _give_back(self) -> None:
+        self._may_give_back = False
+        try:
+            if await self._call(self._backend.give_back):
+                self._may_give_back = True  # a tick that came meanwhile has its say, too
+        except WriteFailed:
+            pass  # a full disk, say: the file is as large as it was, and the next tick tries again
+        except Exception as error:
+            await self._reconcile(error, ())
 
     def _failed(self, why: str) -> None:
         self.metrics.failures.value += 1

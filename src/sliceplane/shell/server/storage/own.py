@@ -100,5 +100,8 @@ class MemoryBackend:
                 del self._rows[passed]
         self._compacted = max(self._compacted, revision)
 
+    def give_back(self) -> bool:
+        return False
+
     def close(self) -> None:
         """Nothing to let go of."""

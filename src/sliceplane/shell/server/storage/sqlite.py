@@ -43,7 +43,9 @@ from sliceplane.store.types import StoreEvent
 QUICK_CHECK_BYTES_MAX = 16 * 1024 * 1024
 #: how SQLite tells of ``synchronous=FULL``
 _SYNCHRONOUS_FULL = 2
-#: free pages are given back when there are so many and they are a quarter of the file; so many at a time
+#: free pages that stay in the file (4 MiB), so that it does not shrink and grow with each write
+_SPARE_PAGES = 1024
+#: others are given back, so many in one step
 _VACUUM_PAGES = 256
 
 _checksum = itemgetter(rows.CHECKSUM)
@@ -137,27 +139,41 @@ class SqliteBackend:
     def compact(self, revision: int) -> None:
         if revision <= self._compacted:
             return
-        # No fsync of its own: if it is lost, more history is there after the restart.  The next append syncs it.
-        self._connection.execute("PRAGMA synchronous=NORMAL")
-        try:
-            with self._transaction():
-                after = _drop(self._connection, self._tally, self._compacted, revision)
-            self._compacted = revision
-            self._tally = after
-            self._give_back()
-        finally:
-            self._sync_again()
+        with self._unsynced(), self._transaction():
+            after = _drop(self._connection, self._tally, self._compacted, revision)
+        self._compacted = revision
+        self._tally = after
 
-    def _give_back(self) -> None:
-        """Some free pages go back to the file system, if there are many."""
+    def give_back(self) -> bool:
+        if not self._usable:
+            return False
+        self._check_file(WriteFailed)
+        self._check_log()
         try:
             (free,) = self._connection.execute("PRAGMA freelist_count").fetchone()
-            (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
-            if free > _VACUUM_PAGES and free * 4 > pages:
+            if free <= _SPARE_PAGES:
+                return False
+            with self._unsynced():
                 # It works a page per step, and only executescript steps a statement without columns to its end.
-                self._connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
+                pages = min(_VACUUM_PAGES, free - _SPARE_PAGES)
+                self._connection.executescript(f"PRAGMA incremental_vacuum({pages})")
+            is_more = bool(free > pages + _SPARE_PAGES)
+            if not is_more:
+                # The file gets its new size when the log is copied into it, for which an idle server has no reason.
+                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
             raise self._failure(error, in_commit=False) from error
+        return is_more
+
+    @contextlib.contextmanager
+    def _unsynced(self) -> Iterator[None]:
+        """The block has no fsync of its own: if it is lost, more history or a larger file is there after a restart.
+        The next append syncs it."""
+        self._connection.execute("PRAGMA synchronous=NORMAL")
+        try:
+            yield
+        finally:
+            self._sync_again()
 
     def reconcile(self) -> int:
         """Opens the file anew (never another one, nor a new one), and copies the log into it: after a failed fsync the

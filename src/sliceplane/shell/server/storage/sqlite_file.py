@@ -31,7 +31,7 @@ _SCHEMA_BEFORE: Final = 1
 #: marks the file as ours ("SlPl")
 APPLICATION_ID: Final = 0x536C506C
 #: the log is cut back to this size after a checkpoint
-_WAL_BYTES_MAX: Final = 64 * 1024 * 1024
+_WAL_BYTES_MAX: Final = 12 * 1024 * 1024
 #: pages of the log after which it is copied into the file
 _CHECKPOINT_PAGES: Final = 2000
 

@@ -397,6 +397,10 @@ class EtcdBackend:
         except Refused as error:
             raise WriteFailed(str(error)) from error
 
+    def give_back(self) -> bool:
+        """Nothing is: defragmentation is the operator's."""
+        return False
+
     def compact_shared(self, revision: int) -> bool:
         """Have etcd drop what nothing after *revision* needs; ``False`` if another server did it since the last call,
         whose turn it then was.  Blocks; raises ``EtcdError``."""

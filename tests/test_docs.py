@@ -26,6 +26,7 @@ from tools.draw_imports import PICTURE, drawn
 from tools.make_findings import FINDINGS, pages
 from tools.make_reference import DOCUMENTS, refreshed
 
+from sliceplane.api.scheme import by_kind
 from sliceplane.cli.main import COMMANDS, main
 from sliceplane.shell.hosting.catalogue import default_controllers
 from sliceplane.shell.hosting.embedded import ControllerService
@@ -239,6 +240,38 @@ def test_packages_of_the_architecture_are_those_that_exist() -> None:
     named = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
     there = {folder.name for folder in SOURCE.iterdir() if (folder / "__init__.py").exists()}
     assert named == there, f"only named: {sorted(named - there)}; only there: {sorted(there - named)}"
+
+
+def test_rooms_of_the_shell_are_those_that_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(
+        re.findall(
+            r"^\| `shell\.(\w+)` \| [^|]*\| [^|]*\|$", text.partition("### The rooms of the shell")[2], re.MULTILINE
+        )
+    )
+    there = {folder.name for folder in (SOURCE / "shell").iterdir() if (folder / "__init__.py").exists()}
+    assert named == there, f"only named: {sorted(named - there)}; only there: {sorted(there - named)}"
+
+
+#: kinds of Kubernetes that users look for, with their group and version
+LOOKED_FOR = {
+    "Job": "batch/v1",
+    "CronJob": "batch/v1",
+    "HorizontalPodAutoscaler": "autoscaling/v2",
+    "PersistentVolumeClaim": "v1",
+    "CustomResourceDefinition": "apiextensions.k8s.io/v1",
+}
+
+
+@pytest.mark.parametrize(("path", "begins"), [("README.md", "Not there:"), ("docs/features.md", "What is not there:")])
+def test_what_is_not_there_is_not_there(path: str, begins: str) -> None:
+    said = (ROOT / path).read_text(encoding="utf-8").partition(begins)[2].partition("What differs")[0]
+    assert said, f"{path} says what is not there"
+    commands = {name for name in COMMANDS if re.search(rf"\b{re.escape(name)}\b", said, re.IGNORECASE)}
+    assert not commands, f"{path}: there are commands for {sorted(commands)}"
+    for kind, group_version in LOOKED_FOR.items():
+        is_served = by_kind(group_version, kind) is not None
+        assert is_served is not (kind in said), f"{path}: {kind} is {'served' if is_served else 'not named'}"
 
 
 # Links

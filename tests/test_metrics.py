@@ -1,4 +1,4 @@
-"""Every metric that is declared is counted somewhere."""
+"""Every metric that is declared is counted somewhere, and those of xDS have a row in the documents."""
 
 from __future__ import annotations
 
@@ -47,3 +47,26 @@ def test_every_metric_that_is_declared_is_counted() -> None:
 def test_one_that_is_not_counted_is_seen() -> None:
     text = "self._lost = self.metrics.counter('lost_total', 'Lost.')\nself._kept = self.metrics.counter('kept', '')\n"
     assert uncounted([text, "self._kept.value += 1\n"]) == ["'lost_total'"]
+
+
+#: metrics whose rows are complete: those of the xDS server
+DOCUMENTED = re.compile(r'"(sliceplane_xds_[a-z_]+)"')
+
+
+def without_row(texts: list[str], rows: str) -> list[str]:
+    """Returns the metrics in *texts* that *rows*, lines of tables, do not name."""
+    names = {name for text in texts for name in DOCUMENTED.findall(text)}
+    return sorted(name for name in names if f"`{name}`" not in rows)
+
+
+def test_every_metric_of_xds_has_a_row() -> None:
+    pages = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
+    rows = "\n".join(line for page in pages for line in page.splitlines() if line.startswith("| `"))
+    texts = [path.read_text(encoding="utf-8") for path in SOURCES]
+    assert without_row(texts, rows) == []
+
+
+def test_one_without_a_row_is_seen() -> None:
+    assert without_row(['counter("sliceplane_xds_lost_total")'], "| `sliceplane_xds_kept_total` |") == [
+        "sliceplane_xds_lost_total"
+    ]

@@ -16,7 +16,7 @@ from tests.drain.paper import paper_node
 from tests.drain.test_drain_live import NODES, Shop, node
 from tests.waiting import eventually
 
-from sliceplane.cli.drain import command
+from sliceplane.cli.main import main
 from sliceplane.client import connect
 from sliceplane.testing import Plane
 
@@ -40,8 +40,9 @@ async def shop(plane: Plane) -> AsyncIterator[Shop]:
 
 
 async def drain(shop: Shop, *arguments: str) -> Result:
-    everything = [*arguments, "--kubeconfig", str(shop.plane.kubeconfig)]
-    return await asyncio.to_thread(CliRunner().invoke, command, everything)
+    # By way of main: click keeps the help option that a command was first asked with.
+    everything = ["drain", *arguments, "--kubeconfig", str(shop.plane.kubeconfig)]
+    return await asyncio.to_thread(CliRunner().invoke, main, everything)
 
 
 def deployment(name: str) -> dict[str, Any]:

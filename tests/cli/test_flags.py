@@ -23,6 +23,7 @@ from sliceplane.cli.main import COMMANDS, main
         (["--etcd-prefix", "/mine"], "--etcd-prefix says how to use etcd; add --etcd"),
         (["--netns", "x"], "--hostname-override and --netns say where to write rules; add --proxy"),
         (["--emulate", "--emulate-nodes", "0"], "0 is not in the range 1<=x<=250"),
+        (["--emulate", "--zones", "a,b,,c"], "--zones: 'a,b,,c' has an empty name between its commas"),
         (["--emulate", "--zones", "Bad Zone!"], "a valid label must be an empty string or consist of"),
         (["--emulate", "--emulate-ready-delay", "fast"], "'fast' is not a duration (1s, 500ms, 1m30s, 0)"),
         (["--max-endpoints-per-slice", "1001"], "1001 is not in the range 1<=x<=1000"),

@@ -68,7 +68,9 @@ def _nodes(flags: dict[str, Any]) -> tuple[EmulatedNode, ...]:
     path: Path | None = flags["emulate_file"]
     try:
         if path is None:
-            zones = [zone.strip() for zone in flags["zones"].split(",") if zone.strip()]
+            zones = [zone.strip() for zone in flags["zones"].split(",")] if flags["zones"] else []
+            if not all(zones):
+                raise ValueError(f"{flags['zones']!r} has an empty name between its commas")
             return make_nodes(flags["emulate_nodes"], zones)
         return parse_nodes(config_document(path))
     except BadDocument as error:

@@ -147,18 +147,23 @@ def plane_config(flags: dict[str, Any], gates: Gates) -> PlaneConfig:
 
 
 def serve(
-    config: Callable[[], PlaneConfig], services: Callable[[], tuple[PlaneService, ...]], *, logs: Logs, ui: bool
+    config: Callable[[], PlaneConfig],
+    services: Callable[[], tuple[PlaneService, ...]],
+    *,
+    logs: Logs,
+    ui: bool,
+    notes: tuple[str, ...] = (),
 ) -> None:
     """Run a plane until a signal asks it to stop; exits with code 1 and one sentence if it cannot start.
 
     *config* and *services* are called after the flags are known to be good, so that what they import is not paid
-    for by ``--help`` and usage errors.
+    for by ``--help`` and usage errors.  *notes*: further lines for a person, when it is ready.
     """
     from sliceplane.shell.process.start_error import StartError
 
     logs.begin()
     try:
-        run(_run(_plane(config(), services(), ui=ui), ui=ui))
+        run(_run(_plane(config(), services(), ui=ui), ui=ui, notes=notes))
     except StartError as error:
         note(f"Error: {error}")
         raise SystemExit(1) from error
@@ -206,7 +211,7 @@ async def _drain(plane: ServerPlane, asked_again: asyncio.Event) -> None:
         await asyncio.wait(tasks)
 
 
-async def _run(plane: ServerPlane, *, ui: bool) -> None:
+async def _run(plane: ServerPlane, *, ui: bool, notes: tuple[str, ...]) -> None:
     asked_to_stop = asyncio.Event()
     on_stop_signal(asked_to_stop.set)
     spare_descriptors()
@@ -220,7 +225,7 @@ async def _run(plane: ServerPlane, *, ui: bool) -> None:
         if not starting.cancelled():
             await starting
             say_ready(f"{plane.url} kubeconfig={plane.kubeconfig}")
-            for line in next_steps(plane.kubeconfig, plane.config.data_dir):
+            for line in (*next_steps(plane.kubeconfig, plane.config.data_dir), *notes):
                 say(line)
             if ui:
                 say(f"  in a browser:         {plane.url}/ui/")

@@ -122,7 +122,11 @@ def command(
             parts.append(XdsService(xds))
         return tuple(parts)
 
-    serve(lambda: plane_config(flags, gates), services, logs=logs, ui=flags["ui"])
+    notes: tuple[str, ...] = ()
+    if proxy:
+        cleanup = f"sliceplane proxy --cleanup{f' --netns {netns}' if netns else ''}"
+        notes = (f"                        the rules of --proxy stay, too: {cleanup} removes them",)
+    serve(lambda: plane_config(flags, gates), services, logs=logs, ui=flags["ui"], notes=notes)
 
 
 def _proxy_settings(path: Path, gates: Gates) -> ProxySettings:

@@ -99,7 +99,8 @@ class Informer(Generic[T]):
 
     def start(self) -> None:
         """Begin to follow.  Once; ``async with`` does it."""
-        assert self._made is None, "an informer is started once"
+        if self._made is not None:
+            raise ValueError("an informer is started once")
         self._made = self._make()
         for handler, on_synced in self._waiting:
             self._made.add_handler(handler, on_synced)
@@ -119,7 +120,8 @@ class Informer(Generic[T]):
 
     @property
     def running(self) -> reflect.RunningInformer[T]:
-        assert self._made is not None, "the informer was not started: use it in an async with block"
+        if self._made is None:
+            raise ValueError("the informer was not started: use it in an async with block")
         return self._made
 
     @property

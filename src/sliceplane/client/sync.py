@@ -121,7 +121,8 @@ class SyncEndpointView:
     @property
     def view(self) -> EndpointView:
         """The view inside, which belongs to the thread: only its plain properties may be read from outside."""
-        assert self._ready.done(), "the view was not started: use it in a with block"
+        if not self._ready.done():
+            raise ValueError("the view was not started: use it in a with block")
         return self._ready.result()[1]
 
     @property

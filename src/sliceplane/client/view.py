@@ -192,7 +192,8 @@ class EndpointView:
         happened meanwhile.  Each ``async for`` is a reader of its own.
         """
         # Without the informer it would wait for ever.
-        assert self._informer.started, "the view was not started: use it in an async with block"
+        if not self._informer.started:
+            raise ValueError("the view was not started: use it in an async with block")
         with self._lock:
             reader = self._view.add_reader()
         waker = self._add_waker()

@@ -193,7 +193,8 @@ class NameServer:
         kept = self._made.get(key, {}).get(kind)
         found = kept
         if found is None:
-            found = self.view.find(labels, question.type, NOWHERE if rights.shared else self._place(client))
+            is_placed = not rights.shared and self.view.zone_of(labels) is not None
+            found = self.view.find(labels, question.type, self._place(client) if is_placed else NOWHERE)
         if found is None:
             return self._not_ours(question, client, transport, rights)
         if self._limit is not None and transport == "udp":

@@ -170,6 +170,7 @@ def test_port_in_use(tmp_path: Path) -> None:
         code, err = refused("up", "--data-dir", str(tmp_path / "data"), "--secure-port", str(port))
     assert code == 1
     assert err.startswith(f"Error: cannot listen on 127.0.0.1:{port}: address already in use: process {os.getpid()} (")
+    assert err.endswith("; --secure-port 0 takes a free port\n")
 
 
 def test_address_that_is_not_here() -> None:
@@ -192,7 +193,10 @@ def test_data_dir_in_use(tmp_path: Path) -> None:
     with running("up", *flags):
         code, err = refused("up", *flags)
     assert code == 1
-    assert re.fullmatch(rf"Error: data directory {tmp_path}: process \d+ \(.*\) is using it\n", err)
+    assert re.fullmatch(
+        rf"Error: data directory {tmp_path}: process \d+ \(.*\) is using it, at https://127.0.0.1:\d+; --data-dir .*\n",
+        err,
+    )
 
 
 def test_damaged_database_is_left_alone(tmp_path: Path) -> None:

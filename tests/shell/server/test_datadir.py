@@ -32,6 +32,19 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     DataDir.open(str(tmp_path)).close()
 
 
+def test_a_relative_folder_is_told_as_an_absolute_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    opened = DataDir.open("data")
+    assert opened.kubeconfig == tmp_path / "data" / "admin.kubeconfig"
+    opened.close()
+
+
+def test_a_folder_that_cannot_be_made_names_the_flag_that_helps(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StartError, match="--data-dir chooses another folder, and --data-dir memory: keeps nothing"):
+        DataDir.open(str(tmp_path / "file" / "below"))
+
+
 def test_memory_leaves_nothing() -> None:
     opened = DataDir.open("memory:")
     assert opened.ephemeral

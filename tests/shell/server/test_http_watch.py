@@ -9,7 +9,8 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -417,3 +418,29 @@ def test_shutdown_with_open_watches_is_fast_and_silent(capfd: pytest.CaptureFixt
     assert (said.out, complaints(said.err)) == ("", [])
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((server.host, server.port))
+
+
+def test_connections_are_shared_by_users(tmp_path: Path) -> None:
+    """One account had all 30,000, and kept everybody else out."""
+    tokens = tmp_path / "tokens.csv"
+    tokens.write_text("hog-token,hog,1\njane-token,jane,2\n")
+    limits = Limits(connections_max=12)
+    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0, limits=limits, token_auth_file=tokens))
+    server = Server(plane)
+
+    def ask(user: str, connection: http.client.HTTPSConnection | None = None) -> int:
+        bearer = f"Bearer {user}-token"
+        return server.request("GET", "/version", connection=connection, certificate=False, Authorization=bearer).code
+
+    with ExitStack() as stack:
+        stack.callback(end)
+        kept = [stack.enter_context(closing(server.connect(certificate=False))) for _ in range(6)]
+        assert [ask("hog", connection) for connection in kept] == [200] * 5 + [429], "and the last tenth is for nodes"
+        assert kept[5].sock is None, "it is closed with its answer"
+        assert ask("hog", kept[0]) == 200, "those that it has go on"
+        assert ask("jane") == 200
+        assert server.get("/version").code == 200
+        kept[0].close()
+        deadline = time.monotonic() + 60
+        while ask("hog") == 429:
+            assert time.monotonic() < deadline, "a closed one makes room"

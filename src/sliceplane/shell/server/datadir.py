@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -28,6 +29,8 @@ from sliceplane.shell.process.identity import command_of
 from sliceplane.shell.process.start_error import StartError
 
 MEMORY = "memory:"
+KUBECONFIG = "admin.kubeconfig"
+_ELSEWHERE = "--data-dir chooses another folder, and --data-dir memory: keeps nothing"
 
 
 def default_data_dir() -> Path:
@@ -84,13 +87,13 @@ class DataDir:
                     "chooses another place"
                 ) from error
             return cls(path, ephemeral=True, lock_fd=_lock(path))
-        path = Path(where).expanduser() if where else default_data_dir()
+        path = Path(where).expanduser().absolute() if where else default_data_dir()
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except FileExistsError as error:
             raise StartError(f"data directory {path}: it is a file, not a directory") from error
         except OSError as error:
-            raise StartError(f"data directory {path}: cannot create it: {_reason(error)}") from error
+            raise StartError(f"data directory {path}: cannot create it: {_reason(error)}; {_ELSEWHERE}") from error
         return cls(path, ephemeral=False, lock_fd=_lock(path))
 
     @property
@@ -136,7 +139,7 @@ class DataDir:
 
     @property
     def kubeconfig(self) -> Path:
-        return self.path / "admin.kubeconfig"
+        return self.path / KUBECONFIG
 
     def close(self) -> None:
         """Release the lock; a ``memory:`` folder goes away.  Idempotent."""
@@ -153,13 +156,15 @@ def _lock(path: Path) -> int:
     try:
         fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise StartError(f"data directory {path}: cannot write to it: {_reason(error)}") from error
+        raise StartError(f"data directory {path}: cannot write to it: {_reason(error)}; {_ELSEWHERE}") from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
         os.close(fd)
-        raise StartError(f"data directory {path}: {_named(holder)} is using it") from error
+        where = _server_of(path / KUBECONFIG)
+        at = f", at {where}" if where else ""
+        raise StartError(f"data directory {path}: {_named(holder)} is using it{at}; {_ELSEWHERE}") from error
     try:
         os.ftruncate(fd, 0)
         os.pwrite(fd, str(os.getpid()).encode(), 0)
@@ -174,6 +179,14 @@ def _named(holder: str) -> str:
         return "another process"
     command = command_of(int(holder))
     return f"process {holder}{f' ({command})' if command else ''}"
+
+
+def _server_of(kubeconfig: Path) -> str:
+    """The URL of the plane that wrote *kubeconfig*; "" if that cannot be read."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        found = re.search(r"\bserver\W+(https?://[^\s\"']+)", kubeconfig.read_text(encoding="utf-8"))
+        return found[1] if found is not None else ""
+    return ""
 
 
 def write_private(path: Path, content: bytes) -> None:

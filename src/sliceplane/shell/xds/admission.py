@@ -3,8 +3,8 @@
 A client is a User of the API server.  A node's certificate, and a token that is bound to a Pod, say where it is: a
 claim of another place is refused, in words that name both.  Of others is believed what ``--trust-node-metadata`` says.
 
-It sees the namespaces in which it may ``get`` EndpointSlices.  That is asked when it comes, again each minute, and soon
-after a namespace gets its first Service; where the API server does not answer, what it said before goes on.
+It sees the namespaces in which it may ``get`` EndpointSlices.  The API server is asked when the client connects, again
+each minute, and soon after a namespace gets its first Service; where it does not answer, what it said before goes on.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from sliceplane.kit.shares import Shares, Standing
-from sliceplane.registry.types import User
+from sliceplane.kit.shares import Shares
+from sliceplane.registry.types import User, standing_of
 from sliceplane.shell.process.free_memory import trim
 from sliceplane.xds.streams.requests import forget_shared
 
@@ -30,8 +30,6 @@ CONNECTION_BYTES: Final = 24 * 1024
 TRIM_BYTES: Final = 16 * 1024 * 1024
 TRIM_S: Final = 1.0
 
-_MASTERS: Final = "system:masters"
-_NODES: Final = "system:nodes"
 _POD_UID: Final = "authentication.kubernetes.io/pod-uid"
 
 
@@ -39,12 +37,6 @@ def account_of(user: User) -> str:
     """The user; for a token that is bound to a Pod, this Pod."""
     pod = next((values[0] for name, values in user.extra if name == _POD_UID and values), "")
     return f"{user.name}\0{pod}" if pod else user.name
-
-
-def _standing(user: User) -> Standing:
-    if _MASTERS in user.groups:
-        return "exempt"
-    return "vital" if _NODES in user.groups else "ordinary"
 
 
 class Charge:
@@ -55,7 +47,7 @@ class Charge:
     def __init__(self, budget: Budget, user: User) -> None:
         self._budget = budget
         self._account = account_of(user)
-        self._standing = _standing(user)
+        self._standing = standing_of(user)
         self.amount = 0
 
     def set(self, amount: int) -> bool:

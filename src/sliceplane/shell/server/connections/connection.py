@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from sliceplane.registry.types import User, standing_of
 from sliceplane.shell.server.connections.newcomers import FIELD_BYTES, OPEN_BYTES
 from sliceplane.shell.server.connections.tls import certificate_of
 from sliceplane.shell.server.requests.auth import Certificate
@@ -88,6 +89,8 @@ class HttpConnection(HttpToolsProtocol):
         super().__init__(listener.config, listener.state, {})
         self._listener = listener
         self._head_limits = UNKNOWN_HEAD
+        #: the user who is charged with it; "" for a newcomer
+        self._account = ""
         self._phase = _Phase.ANSWER
         self._timer: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
@@ -117,11 +120,15 @@ class HttpConnection(HttpToolsProtocol):
         certificate: Certificate | None = certificate_of(transport.get_extra_info("ssl_object"))
         self.app_state["certificate"] = certificate
         self.app_state["connection"] = self
-        if certificate is not None:
-            self.authenticated()
+        if certificate is not None and not self.authenticated(certificate.user):
+            self.abort()
+            return
         self._enter(_Phase.HEAD)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._account:
+            self._listener.accounts.give(self._account)
+            self._account = ""
         self._enter(_Phase.ANSWER)
         self._stop_stalling()
         answering, self._answering = self._answering, None
@@ -139,10 +146,17 @@ class HttpConnection(HttpToolsProtocol):
         if on_lost is not None:
             on_lost()
 
-    def authenticated(self) -> None:
-        if self._head_limits is UNKNOWN_HEAD:
-            self._head_limits = KNOWN_HEAD
-            self._listener.newcomers.leave(self.transport)
+    def authenticated(self, user: User) -> bool:
+        if self._account:
+            return True
+        if not self._listener.accounts.take(user.name, 1, standing_of(user)):
+            if self._answering is not None:
+                self._answering.keep_alive = False
+            return False
+        self._account = user.name
+        self._head_limits = KNOWN_HEAD
+        self._listener.newcomers.leave(self.transport)
+        return True
 
     def distrust_certificate(self) -> None:
         """The signer of its certificate is not trusted any more: what is being answered is the last."""

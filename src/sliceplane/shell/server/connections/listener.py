@@ -11,6 +11,7 @@ says ``Connection: close``, so that clients leave by themselves and none is cut 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 import ssl
@@ -23,6 +24,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from sliceplane.kit.metrics import Metrics
+from sliceplane.kit.shares import Shares
 from sliceplane.shell.process.identity import in_use
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.connections.connection import HttpConnection
@@ -54,7 +56,8 @@ def bind(address: str, port: int) -> socket.socket:
         sock.close()
         where = f"[{address}]:{port}" if family == socket.AF_INET6 else f"{address}:{port}"
         reason = in_use((error.strerror or str(error)).lower(), address, port)
-        raise StartError(f"cannot listen on {where}: {reason}") from error
+        remedy = "; --secure-port 0 takes a free port" if error.errno == errno.EADDRINUSE else ""
+        raise StartError(f"cannot listen on {where}: {reason}{remedy}") from error
     return sock
 
 
@@ -81,6 +84,8 @@ class Listener:
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         self.config.load()
         self.newcomers = Newcomers()
+        #: connections by the user who authenticated first
+        self.accounts = Shares(connections_max)
         self._acceptor: TlsAcceptor | None = None
         metrics = self.metrics = Metrics()
         metrics.include(self.newcomers.metrics.families)
@@ -96,6 +101,12 @@ class Listener:
             "sliceplane_accept_failures_total",
             "How often the system refused to accept a connection, as without file descriptors.",
             lambda: 0 if self._acceptor is None else self._acceptor.failures,
+        )
+        metrics.computed(
+            "counter",
+            "sliceplane_refused_account_connections_total",
+            "Connections closed with 429: their user has as many as it may have.",
+            lambda: self.accounts.refused,
         )
         self.refused_heads = metrics.counter(
             "sliceplane_refused_heads_total", "Requests refused with 431: too many headers, or too large a head."

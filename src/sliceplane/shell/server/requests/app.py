@@ -230,8 +230,8 @@ class ApiServer:
         request.user = user = authenticate(
             request.certificate, authorization, services.find_user, now=services.clock(), anonymous=services.anonymous
         )
-        if user is not ANONYMOUS:
-            request.connection.authenticated()
+        if user is not ANONYMOUS and not request.connection.authenticated(user):
+            raise TooMany
         user, flow = self._admit(request, user, wanted, path, exchange)
         reading = path is None or verb in (*_READ_VERBS, "watch")
         request.place = place = RequestPlace(self.in_flight, flow, user, "read" if reading else "write")

@@ -49,8 +49,9 @@ class StreamConnection(Protocol):
     def abort(self) -> None:
         """Cut the connection without ceremony."""
 
-    def authenticated(self) -> None:
-        """A request on it has shown who sends it: larger heads are taken.  Idempotent."""
+    def authenticated(self, user: User) -> bool:
+        """A request on it has shown who sends it: larger heads are taken, and the first such user is charged with it.
+        Returns False if that user has as many connections as it may have: this one closes with its answer."""
 
 
 class Query(dict[str, list[str]]):

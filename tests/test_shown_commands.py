@@ -7,6 +7,7 @@ fenced block is parsed, whatever it needs to run.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import re
 import shlex
 from collections.abc import Callable, Iterator
@@ -14,7 +15,6 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-import click
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -37,53 +37,49 @@ _BLOCK: Final = re.compile(r"^ *```(?P<language>[a-z]*)\n(?P<text>.*?)^ *```$", 
 #: a command of ours in running text, with at least one word behind its name
 _INLINE: Final = re.compile(r"(?<!`)`(?P<command>(?:sliceplane|make) [a-z][^`\n]*)`(?!`)")
 _HERE: Final = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?.*?^\s*\1$", re.DOTALL | re.MULTILINE)
-_INSIDE: Final = re.compile(r"\$\(((?:[^()]|\([^()]*\))*)\)")
+#: "$(NAME)" is a variable that a kubelet fills in
+_INSIDE: Final = re.compile(r"\$\((?![A-Z_]+\))((?:[^()]|\([^()]*\))*)\)")
+_VARIABLE: Final = re.compile(r"\$\([A-Z_]+\)")
+#: also of a block in a list, and of a superuser
+_PROMPT: Final = re.compile(r"^ *(?:\$ |# (?=sliceplane |apt-get ))", re.MULTILINE)
 _ASSIGNED: Final = re.compile(r"[A-Za-z_]\w*=")
 _BEFORE: Final = ("sudo", "until", "while", "do", "if", "then", "else", "!", "{", "time", "exec")
 _SEPARATORS: Final = re.compile(r"[|&;()]+")
 #: programs of others, whose options are not ours to know
-PROGRAMS: Final = frozenset(
-    "[ apt-get cat chmod chown cp curl dig docker done echo etcd etcdctl export fi for grep haproxy head iptables jq kill"
-    " mkdir nft nslookup openssl printf resolvectl rm scp sed sleep sort tail tar tee uniq wait xargs }".split()
-)
+_OTHERS = """[ apt-get cat chmod chown cp curl dig docker done echo envoy etcd etcdctl export fi for git grep haproxy
+head iptables jq kill mkdir nft nslookup openssl printf resolvectl rm scp sed seq sleep sort tail tar tee uniq wait
+xargs }"""
+PROGRAMS: Final = frozenset(_OTHERS.split())
 _FILE: Final = re.compile(r"^(?:\./)?(?:demo|deploy|docs|examples|tools|tests|src|benchmarks)/[\w./*-]+$")
 
-KUBECTL: Final = frozenset(
-    "annotate api-resources api-versions apply auth autoscale config cordon cp create delete describe diff drain edit"
-    " explain expose get label logs patch replace rollout scale set taint uncordon version wait".split()
-)
+_VERBS = """annotate api-resources api-versions apply auth autoscale config cordon cp create delete describe diff drain
+edit explain expose get label logs patch replace rollout scale set taint uncordon version wait"""
+KUBECTL: Final = frozenset(_VERBS.split())
 _OF_KINDS: Final = ("annotate", "delete", "describe", "edit", "explain", "get", "label", "patch", "scale", "wait")
-_CREATED: Final = frozenset(
-    "clusterrole clusterrolebinding configmap deployment namespace role rolebinding secret service serviceaccount token".split()
-)
+_KINDS_TO_CREATE = """clusterrole clusterrolebinding configmap deployment namespace role rolebinding secret service
+serviceaccount token"""
+_CREATED: Final = frozenset(_KINDS_TO_CREATE.split())
 #: options of kubectl whose value is a word of its own
-_VALUED: Final = frozenset(
-    "-n --namespace -l --selector -o --output -f --filename -p --patch -c --container -w0 --type --as --kubeconfig"
-    " --context --server --field-selector --field-manager --raw --for --timeout --verb --resource --user".split()
-)
+_WITH_VALUE = """-n --namespace -l --selector -o --output -f --filename -p --patch -c --container --type --as --user
+--kubeconfig --context --server --field-selector --field-manager --raw --for --timeout --verb --resource"""
+_VALUED: Final = frozenset(_WITH_VALUE.split())
 
 
 def shown(text: str) -> Iterator[str]:
     """The commands of all fenced blocks, in order, a here-document included; and ours in running text."""
     for block in _BLOCK.finditer(text):
-        body = "\n".join(
-            line.strip() if line.lstrip().startswith("$ ") else line for line in block["text"].splitlines()
-        )
+        body = _PROMPT.sub("$ ", block["text"])
         if block["language"] == "console":
-            yield from (step.command for step in steps(re.sub(r"^# (?=apt-get)", "$ ", body, flags=re.MULTILINE)))
-        elif block["language"] in ("", "bash", "sh") and body.split(maxsplit=1)[:1] and _program(body) in _BEGINS:
+            yield from (step.command for step in steps(body))
+        elif block["language"] in ("", "bash", "sh") and body.split(maxsplit=1)[0] in _BEGINS:
             yield from re.sub(r"\\?\n {2,}", " ", body).splitlines()
     for inline in _INLINE.finditer(_BLOCK.sub("", text)):
         yield inline["command"]
 
 
-def _program(body: str) -> str:
-    return body.split(maxsplit=1)[0]
-
-
 def simple(command: str) -> Iterator[list[str]]:
     """The words of each program that a shell would start for *command*."""
-    text = _HERE.sub("", command).replace("\\\n", " ").replace("\n", " ; ")
+    text = _VARIABLE.sub("VALUE", _HERE.sub("", command)).replace("\\\n", " ").replace("\n", " ; ")
     while inside := _INSIDE.search(text):
         yield from simple(inside[1])
         text = f"{text[: inside.start()]}SUBSTITUTED{text[inside.end() :]}"
@@ -92,7 +88,7 @@ def simple(command: str) -> Iterator[list[str]]:
     words: list[str] = []
     is_target = False
     for token in lexer:
-        if _SEPARATORS.fullmatch(token) and token != "&" or token == "&":
+        if _SEPARATORS.fullmatch(token):
             if words:
                 yield words
             words = []
@@ -118,17 +114,22 @@ def problem_of(words: list[str]) -> str:
     check = _CHECKS.get(name)
     if check is None and name not in PROGRAMS:
         return f"there is no program {name}"
-    missing = [word for word in words[1:] if _FILE.match(word) and not list(ROOT.glob(word.removeprefix("./")))]
+    named = [word for word in words[1:] if _FILE.match(word)]
+    if name == "kubectl":  # deploy/web is a Deployment
+        named = [word for word in named if "." in word]
+    missing = [word for word in named if not list(ROOT.glob(word.removeprefix("./")))]
     if missing:
         return f"there is no file {missing[0]}"
     return check(words[1:]) if check is not None else ""
 
 
 def _sliceplane(arguments: list[str]) -> str:
-    """Words that are placeholders (NAME, ...) parse as values; what follows "--" is another program's."""
+    """Placeholders (NAME) parse as values, and an option of running text may lack its own; what follows "--" is
+    another program's."""
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     result = CliRunner().invoke(main, [*(word for word in ours if word not in ("...", "[...]")), "--help"])
-    return result.output.strip() if result.exit_code else ""
+    is_known = not result.exit_code or "'--help' is not" in result.output
+    return "" if is_known else result.output.strip()
 
 
 @cache
@@ -206,7 +207,7 @@ def values() -> dict[str, object]:
 
 
 def _helm(arguments: list[str]) -> str:
-    for before, word in zip(arguments, arguments[1:], strict=False):
+    for before, word in itertools.pairwise(arguments):
         if before != "--set":
             continue
         value: object = values()

@@ -20,7 +20,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource, ResourceQuotas, stored_form
 from sliceplane.documents import conversion
 from sliceplane.registry import metadata
-from sliceplane.registry.admission.object_bytes import admit_bytes
+from sliceplane.registry.admission.quotas import admit_bytes
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.core import Core
 from sliceplane.registry.documents import canonical, starts_as

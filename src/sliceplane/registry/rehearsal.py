@@ -44,7 +44,7 @@ from sliceplane.api.scheme import (
 )
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.admission.object_bytes import admit_bytes
+from sliceplane.registry.admission.quotas import admit_bytes
 from sliceplane.registry.authorization.index import RESOURCES as POLICY_RESOURCES
 from sliceplane.registry.authorization.index import PolicyIndex
 from sliceplane.registry.config import RegistryConfig

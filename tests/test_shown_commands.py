@@ -35,7 +35,7 @@ PAGES: Final = [
 _BEGINS: Final = ("sliceplane", "make", "kubectl", "pip", "python3", "python", "curl", "helm", "docker")
 _BLOCK: Final = re.compile(r"^ *```(?P<language>[a-z]*)\n(?P<text>.*?)^ *```$", re.DOTALL | re.MULTILINE)
 #: a command of ours in running text, with at least one word behind its name
-_INLINE: Final = re.compile(r"(?<!`)`(?P<command>(?:sliceplane|make) [a-z][^`\n]*)`(?!`)")
+_INLINE: Final = re.compile(r"(?<!`)`(?P<command>(?:sliceplane|make|kubectl) [a-z][^`\n]*)`(?!`)")
 _HERE: Final = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?.*?^\s*\1$", re.DOTALL | re.MULTILINE)
 #: "$(NAME)" is a variable that a kubelet fills in
 _INSIDE: Final = re.compile(r"\$\((?![A-Z_]+\))((?:[^()]|\([^()]*\))*)\)")
@@ -52,8 +52,9 @@ xargs }"""
 PROGRAMS: Final = frozenset(_OTHERS.split())
 _FILE: Final = re.compile(r"^(?:\./)?(?:demo|deploy|docs|examples|tools|tests|src|benchmarks)/[\w./*-]+$")
 
-_VERBS = """annotate api-resources api-versions apply auth autoscale config cordon cp create delete describe diff drain
-edit explain expose get label logs patch replace rollout scale set taint uncordon version wait"""
+_VERBS = """annotate api-resources api-versions apply attach auth autoscale config cordon cp create delete describe diff
+drain edit exec explain expose get label logs patch port-forward replace rollout scale set taint top uncordon version
+wait"""
 KUBECTL: Final = frozenset(_VERBS.split())
 _OF_KINDS: Final = ("annotate", "delete", "describe", "edit", "explain", "get", "label", "patch", "scale", "wait")
 _KINDS_TO_CREATE = """clusterrole clusterrolebinding configmap deployment namespace role rolebinding secret service
@@ -175,7 +176,7 @@ def _kubectl(arguments: list[str]) -> str:
     reads_file = any(word.startswith(("-f", "--filename")) for word in arguments)
     if verb not in _OF_KINDS or not rest or reads_file:
         return ""
-    if rest[0].isupper():
+    if rest[0].isupper() or rest[0] == "...":
         return ""
     first = rest[0].partition("/")[0].partition(".")[0]
     unknown = [name for name in first.split(",") if name not in kinds()]

@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from sliceplane.api.errors import NOT_SERVED
 from sliceplane.api.scheme import BY_PATH, SERVED, Pods
 from sliceplane.cli.main import COMMANDS
 from sliceplane.proxy.configuration.fields import BACK_ENDS
@@ -107,6 +108,15 @@ def test_a_list_that_is_no_longer_true_is_found() -> None:
     )
     found = untrue(absent(text))
     assert {"xDS: no probe knows it", "Job is not named"} <= set(found)
+
+
+def test_the_page_that_a_404_names_lists_what_is_absent() -> None:
+    path, _, anchor = NOT_SERVED.partition("#")
+    title = "## " + anchor.replace("-", " ").capitalize()
+    section = (ROOT / path).read_text(encoding="utf-8").partition(f"\n{title}\n")[2].partition("\n## ")[0]
+    kinds = [entry for entry in ABSENCES if re.fullmatch(r"[A-Z]\w+", entry)]
+    for name in (*kinds, "dmission webhooks", "ggregated APIs", "`kubectl logs`", "`exec`", "`port-forward`"):
+        assert name in section, f"{path}, {title}: {name} is not named"
 
 
 def test_each_feature_is_a_module_or_a_command() -> None:

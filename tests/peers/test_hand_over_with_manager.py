@@ -118,7 +118,7 @@ def is_ready(plane: Plane, name: str) -> set[bool]:
     """What slices that have the Pod say, but for the Service that publishes those that are not."""
     found = items(plane, SLICES, "-n", "demo", "-l", "kubernetes.io/service-name!=plain")
     endpoints = [each for one in found for each in one["endpoints"]]
-    return {each["conditions"]["ready"] for each in endpoints if each["targetRef"]["name"] == name}
+    return {each["conditions"]["ready"] for each in endpoints if each.get("targetRef", {}).get("name") == name}
 
 
 def changed(before: dict[str, str], after: dict[str, str]) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from sliceplane.api.core import Lease
-from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME
+from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import ObservedCondition
 from sliceplane.api.quantity import amount
 from sliceplane.api.requests import Selection
@@ -207,7 +207,6 @@ def of_agents(case: ServiceCase) -> Iterable[Finding]:
         if labels.get(LABEL_MANAGED_BY) != MANAGED_BY or agent in told or not (refused or state in _STATES):
             continue
         told.add(agent)
-        addresses = [address for endpoint in endpoint_slice.endpoints or () for address in endpoint.addresses]
         annotation = ANNOTATION_REFUSED if refused else ANNOTATION_STATE
         why, remedy = (refused, _REFUSED) if refused else _STATES[state]
         yield Finding(
@@ -215,9 +214,20 @@ def of_agents(case: ServiceCase) -> Iterable[Finding]:
             subject=case.subject,
             sentence=f"agent {agent}: {why}",
             evidence=(seen(SLICES, endpoint_slice, f"metadata.annotations[{annotation}]", refused or state),),
-            effect=f"no node sends to {some(addresses) if addresses else 'it'}",
+            effect=f"no node sends to {some(_authorities(endpoint_slice)) or 'it'} for {case.name}",
             remedy=remedy.format(agent=agent, service=case.name),
         )
+
+
+def _authorities(endpoint_slice: EndpointSlice) -> list[str]:
+    """Addresses with their ports: other processes at an address, and other Services, are not concerned."""
+    addresses = [address for endpoint in endpoint_slice.endpoints or () for address in endpoint.addresses]
+    numbers = [port.port for port in endpoint_slice.ports or () if port.port is not None]
+    return [
+        f"[{address}]:{number}" if ":" in address else f"{address}:{number}"
+        for address in addresses
+        for number in numbers
+    ]
 
 
 def unknown_node(case: ServiceCase) -> Iterable[Finding]:

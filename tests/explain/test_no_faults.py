@@ -64,15 +64,6 @@ def jobs_are_done_and_run(world: World) -> None:
         add_pod(world, f"{name}-x", "shop", "node-1", {"job": "report"}, job)["status"]["phase"] = phase
 
 
-def the_job_of_a_service_is_done(world: World) -> None:
-    job = world.add("Job", "shop", "train", spec={"template": {"metadata": {"labels": {"app": "cart"}}}})
-    world.drop("Deployment", "shop", "cart")
-    for pod in world.all("Pod"):
-        pod["metadata"]["ownerReferences"] = [owner(job)]
-        pod["status"]["phase"] = "Succeeded"
-    _rewritten(world)
-
-
 def evicted_pods_lie_about(world: World) -> None:
     replica_set = world.get("ReplicaSet", "shop", "cart-7d9f")
     for number in range(4):
@@ -144,7 +135,7 @@ def pods_share_the_network_of_their_nodes(world: World) -> None:
 
 PARTS = (
     a_rollout_is_under_way, a_pod_has_just_been_bound, jobs_are_done_and_run,
-    the_job_of_a_service_is_done, evicted_pods_lie_about,
+    evicted_pods_lie_about,
     a_database_has_peers, services_lead_outside, a_balancer_and_a_canary, a_node_joins,
     pods_share_the_network_of_their_nodes,
 )  # fmt: skip

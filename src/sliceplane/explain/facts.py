@@ -35,6 +35,13 @@ class Unread(msgspec.Struct, frozen=True):
         where = f" in namespace {self.selection.namespace}" if self.selection.namespace else ""
         return f"{resource}{where} ({self.reason})"
 
+    @property
+    def right(self) -> str:
+        """``list pods in namespace shop``"""
+        selection = self.selection
+        where = f"namespace {selection.namespace}" if selection.namespace else "all namespaces"
+        return f"{self.verb} {selection.resource.key}" + (f" in {where}" if selection.resource.namespaced else "")
+
 
 class Facts:
     """Owned by one ``investigation.Investigation``; checks read it.  ``now``: seconds since the epoch."""

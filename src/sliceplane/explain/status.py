@@ -63,10 +63,12 @@ class PlaneStatus(msgspec.Struct, frozen=True):
 
     @property
     def state(self) -> State:
-        if self.findings or any(part.state == "attention" for part in self.parts):
+        settled = [finding for finding in self.findings if finding.too_young is None]
+        if settled or any(part.state == "attention" for part in self.parts):
             return "attention"
-        # Without the server's word, or without Services, nobody can say that all is well.
-        return "unknown" if self.is_blind or self.parts[0].state == "unknown" else "well"
+        # Without the server's word or Services, or with a fault that may be one, nothing is said to be well.
+        is_unknown = self.is_blind or self.findings or self.parts[0].state == "unknown"
+        return "unknown" if is_unknown else "well"
 
     def as_document(self) -> dict[str, Any]:
         """For ``--output json``."""

@@ -7,6 +7,7 @@ from tests.explain.world import World, add_service, near_miss, planted, write_sl
 
 from sliceplane.explain.kernel import BridgePort, KernelFacts, RuleSet, parse_ipvs
 from sliceplane.explain.question import ExplainQuestion
+from sliceplane.nft.served import Destination, Target
 from sliceplane.proxy.conntrack import UdpFlow
 
 OURS = RuleSet("Sliceplane's nftables", True, "sliceplane proxy --cleanup")
@@ -20,6 +21,45 @@ WELL = KernelFacts(
     rule_sets=(OURS,),
     flows=(),
 )
+
+
+#: where the kernel leads cart, as its three Pods are
+CART = Destination("10.96.0.2", "tcp", 80)
+TO_CART = frozenset(Target(f"10.244.0.{number}", 8080) for number in (3, 4, 5))
+
+
+@planted("N5")
+def maps_of_the_table_were_flushed(world: World) -> None:
+    world.kernel = replace(WELL, rules={})
+
+
+@planted("N5")
+def the_kernel_refuses_what_has_endpoints(world: World) -> None:
+    world.kernel = replace(WELL, rules={CART: frozenset()})
+
+
+@planted("N5")
+def the_kernel_leads_to_a_pod_of_before(world: World) -> None:
+    world.kernel = replace(WELL, rules={CART: TO_CART | {Target("10.244.9.9", 8080)}})
+
+
+@planted("N5")
+def the_kernel_has_lost_one_endpoint(world: World) -> None:
+    world.kernel = replace(WELL, rules={CART: TO_CART - {Target("10.244.0.3", 8080)}})
+
+
+@near_miss("N5")
+def the_kernel_leads_where_the_slices_say(world: World) -> None:
+    addresses = [pod["status"]["podIP"] for pod in world.all("Pod")]
+    assert TO_CART == {Target(address, 8080) for address in addresses}
+    world.kernel = replace(WELL, rules={CART: TO_CART})
+
+
+@near_miss("N5")
+def the_kernel_follows_hints(world: World) -> None:
+    for endpoint in world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"]:
+        endpoint["hints"] = {"forZones": [{"name": "zone-a"}]}
+    world.kernel = replace(WELL, rules={CART: TO_CART - {Target("10.244.0.3", 8080)}})
 
 
 @planted("N6")

@@ -7,9 +7,14 @@ from collections.abc import Iterable
 from typing import Final
 
 from sliceplane.api.core import Service
+from sliceplane.api.discovery import LABEL_SERVICE_NAME
 from sliceplane.explain.case import NodeCase, PodCase, ServiceCase
+from sliceplane.explain.checks.serving import own_proxy_name
+from sliceplane.explain.kernel import rule_differences
+from sliceplane.explain.objects import SLICES
 from sliceplane.findings.finding import Evidence, Finding, ObjectName
 from sliceplane.findings.wording import count, some, verb
+from sliceplane.nft.names import TABLE
 from sliceplane.proxy.conntrack import UdpFlow
 
 #: of 1: how full the table of flows may be
@@ -39,6 +44,26 @@ def several_rule_sets(case: AnyCase) -> Iterable[Finding]:
         effect="which of them a connection meets first is chance, and those that nobody keeps lead to Pods of then",
         remedy=others[0].removal,
     )
+
+
+def rules_differ(case: ServiceCase) -> Iterable[Finding]:
+    """N5, as the kernel itself shows it; a proxy reports it by itself within half a minute, if it runs."""
+    kernel, service = case.facts.kernel, case.service
+    if kernel is None or kernel.rules is None or service is None or case.is_headless or own_proxy_name(service):
+        return
+    if not case.was_read(SLICES.in_namespace(case.namespace, f"{LABEL_SERVICE_NAME}={case.name}")):
+        return
+    found = list(rule_differences(service, case.slices, kernel.rules))
+    if found:
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        yield Finding(
+            code="N5",
+            subject=case.subject,
+            sentence=f"the kernel of this machine {found[0]}{more}",
+            evidence=_seen(f"table {TABLE}", found[0]),
+            effect=f"connections to {case.name} from here fail, or reach what is no endpoint",
+            remedy="restart the node proxy, which writes its rules anew; nft monitor shows who changes them",
+        )
 
 
 def flows_are_full(case: AnyCase) -> Iterable[Finding]:
@@ -218,4 +243,4 @@ def node_ports_here(case: ServiceCase) -> Iterable[Finding]:
 
 
 NODE_CHECKS = (several_rule_sets, flows_are_full, bridge_goes_around, no_hairpin, checksums_of_tunnels)
-CHECKS = (*NODE_CHECKS, flows_to_the_gone, ipvs_keeps, connections_to_the_gone, node_ports_here)
+CHECKS = (*NODE_CHECKS, rules_differ, flows_to_the_gone, ipvs_keeps, connections_to_the_gone, node_ports_here)

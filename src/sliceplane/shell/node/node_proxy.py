@@ -285,6 +285,12 @@ class NodeProxy:
         for written in self._written.values():
             await written.wait()
 
+    async def wait_following(self) -> None:
+        """Returns when every family has been written once and the server's watches are open."""
+        await self.wait_ready()
+        if self._inputs is not None:
+            await self._inputs.followed()
+
     def health(self) -> ProxyHealth:
         now = self._clock()
         families = tuple((plane.family, plane.schedule.freshness) for plane in self._planes)

@@ -15,10 +15,14 @@ from typing import Any, Final
 from sliceplane.explain.kernel import BridgePort, KernelFacts, RuleSet, parse_ipvs
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.nft.layout import NODE_PORT_IPS
+from sliceplane.nft.listing import listed
 from sliceplane.nft.names import TABLE
+from sliceplane.nft.served import Served, served
 from sliceplane.proxy.conntrack import UdpFlow, parse_flow
 
 TIMEOUT_S: Final = 20.0
+#: before a kernel that differs from the API is read again
+SETTLE_S: Final = 2.0
 _PROC: Final = Path("/proc/sys/net")
 _IPVS: Final = Path("/proc/net/ip_vs")
 _NETWORK: Final = Path("/sys/class/net")
@@ -49,7 +53,13 @@ async def read_kernel() -> KernelFacts:
         connections = await _flows("tcp", "--state", "ESTABLISHED")
     except _Unread as error:
         unread.append(str(error))
+    rules: Served | None = None
+    try:
+        rules = await _served(rule_sets)
+    except _Unread as error:
+        unread.append(str(error))
     return KernelFacts(
+        rules=rules,
         flows_count=count,
         flows_max=most,
         bridge_ports=ports,
@@ -111,6 +121,23 @@ async def _rule_sets(unread: list[str]) -> tuple[RuleSet, ...]:
     except _Unread as error:
         unread.append(str(error))
     return tuple(sets)
+
+
+async def _served(rule_sets: tuple[RuleSet, ...] | None) -> Served:
+    """Where our nftables lead the cluster IPs.  Raises ``_Unread``."""
+    if rule_sets is None:
+        raise _Unread("rules of Services (nftables cannot be listed)")
+    if not any(entry.ours for entry in rule_sets):
+        others = ", ".join(entry.told for entry in rule_sets)
+        raise _Unread(f"rules of Services ({others + ' are not compared' if others else 'no proxy wrote any here'})")
+    found: Served = {}
+    for nft_family in ("ip", "ip6"):
+        try:
+            found |= served(listed(await _output("nft", "--json", "list", "table", nft_family, TABLE)))
+        except _Unread as error:
+            if "No such file" not in str(error):  # a kernel without that family
+                raise
+    return found
 
 
 async def _offloading(unread: list[str]) -> tuple[str, ...]:

@@ -28,7 +28,9 @@ WATCH_PERIOD_S = 5.0
 @click.option("--node", default="", metavar="NAME", help="Only this node, and what its proxy answers itself.")
 @click.option("--service", default="", metavar="NAMESPACE/NAME", help="Behind is who lacks slices of this Service.")
 @click.option("--watch", is_flag=True, help="Go on, and print again whatever changes.")
-@click.option("--deep", is_flag=True, help="With --node: compare all rules of its kernel, by its proxy or, on the node, as root.")
+@click.option(
+    "--deep", is_flag=True, help="With --node: compare all rules of its kernel, by its proxy or, on the node, as root."
+)
 @click.option("--metrics-port", type=click.IntRange(1, 65535), default=10249, show_default=True, metavar="N",
     help="Where proxies have their metrics pages.")  # fmt: skip
 @click.option("--envoy", default="", metavar="URL",

@@ -15,13 +15,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from sliceplane.api.meta import revision_of
+from sliceplane.drift import reports
 from sliceplane.drift.answer import ORDER, Drift, DriftRow, State
 from sliceplane.drift.facts import DriftFacts, Listed, Look, ToldNode
-from sliceplane.drift import reports
 from sliceplane.drift.reports import finding, in_lease
 from sliceplane.findings.finding import Finding, rank
 from sliceplane.informer.digest import digest_of_versions
 from sliceplane.proxy.progress import ANNOTATION_PROGRESS, Held, Place
+
 #: objects that a sentence names
 NAMED_MAX: Final = 3
 
@@ -179,4 +180,3 @@ def _misnamed(told: ToldNode, names: set[str]) -> Finding:
         effect="no hints, no local endpoints, and no Lease that goes with the Node",
         remedy=f"start the proxy with {override}",
     )
-

@@ -10,11 +10,11 @@ from functools import cached_property
 from typing import ClassVar, Final
 
 from sliceplane.api.core import Node, Service
-from sliceplane.api.discovery import LABEL_ZONE, EndpointSlice, SliceEndpoint
+from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_ZONE, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import PortProbe, ProbeOutcome, Selection
 from sliceplane.explain.facts import Facts
-from sliceplane.explain.objects import NODES, PODS, SERVICES, FullPod, Readable
+from sliceplane.explain.objects import NODES, PODS, SERVICES, SLICES, FullPod, Readable
 from sliceplane.explain.question import ExplainQuestion
 from sliceplane.findings.finding import Evidence, ObjectName
 from sliceplane.findings.wording import pairs_text
@@ -187,6 +187,11 @@ class ServiceCase(PodsCase):
     @cached_property
     def slices(self) -> tuple[EndpointSlice, ...]:
         return self.facts.slices_of(self.namespace, self.name)
+
+    @property
+    def sees_slices(self) -> bool:
+        """Slices were read: what is in none of them is in none."""
+        return self.was_read(SLICES.in_namespace(self.namespace, f"{LABEL_SERVICE_NAME}={self.name}"))
 
     @cached_property
     def endpoints(self) -> tuple[tuple[EndpointSlice, SliceEndpoint], ...]:

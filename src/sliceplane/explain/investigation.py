@@ -132,14 +132,16 @@ class Investigation:
         )
         broken = {link.name for link, _ in self._findings}
         blind = self._blind_links()
+        kernel = self.facts.kernel
+        unseen = {*blind, *([KERNEL] if kernel is not None and kernel.unread else [])}
         return Explanation(
             question=self.question,
             findings=tuple(findings),
             story=next((text for case in self._cases() if (text := story(case))), "") if self._is_of_one else "",
-            well=tuple(name for name in self._looked_at() if name not in broken and name not in blind),
+            well=tuple(name for name in self._looked_at() if name not in broken | unseen),
             not_looked_at=(
                 *(f"{name}: {reason}" for name, reason in blind.items()),
-                *(f"{KERNEL}: {phrase}" for phrase in (self.facts.kernel.unread if self.facts.kernel else ())),
+                *(f"{KERNEL}: {phrase}" for phrase in (kernel.unread if kernel is not None else ())),
             ),
             missing_rights=tuple(
                 dict.fromkeys(unread.right for unread in self.facts.unread if unread.reason == FORBIDDEN)
@@ -148,7 +150,7 @@ class Investigation:
             is_blind=CHAIN[0].name in blind
             or any(self._was_refused(selection) for selection in self._first_wants())
             or any(self._is_needed(unread.selection) for unread in self.facts.unread)
-            or (self.facts.kernel is not None and self.facts.kernel.rules is None),
+            or (kernel is not None and kernel.rules is None),
         )
 
     def _is_needed(self, selection: Selection) -> bool:
@@ -231,9 +233,7 @@ class Investigation:
 
     def _found(self) -> Iterator[tuple[Link, Finding]]:
         for case in self._cases():
-            found = [
-                (link, finding) for link in CHAIN for check in link.checks_of(case) for finding in check(case)
-            ]
+            found = [(link, finding) for link in CHAIN for check in link.checks_of(case) for finding in check(case)]
             yield from found
             if isinstance(case, ServiceCase) and not any(_explains(finding) for _, finding in found):
                 yield from ((LAST_RESORT, finding) for finding in nothing_ready(case))

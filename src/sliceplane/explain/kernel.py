@@ -85,7 +85,7 @@ class KernelFacts(msgspec.Struct, frozen=True):
     offloading: tuple[str, ...] = ()
     release: str = ""
     node_port_addresses: tuple[str, ...] = ()
-    rules: Mapping[Destination, frozenset[Target]] | None = None
+    rules: tuple[tuple[Destination, frozenset[Target]], ...] | None = None
     unread: tuple[str, ...] = ()
 
     @property

@@ -97,6 +97,7 @@ def _rows(explanation: Explanation, width: int | None, notes: bool) -> Iterator[
     said = ", ".join(count(sums[severity], severity) for severity in severities)
     said += f", {sums['young']:,} too young to judge" if sums["young"] else ""
     said += f" in {count(explanation.services, 'Service')}"
+    said += ", of what was looked at" if explanation.not_looked_at else ""
     if sums["note"] and not notes:
         said += f"; {count(sums['note'], 'note')} besides, which --notes shows"
     yield from fact("", said, width, word_width=0)

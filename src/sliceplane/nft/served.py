@@ -100,7 +100,9 @@ class _Reader:
             match part:
                 case {"dnat": {"addr": str() as address, "port": int() as port}}:
                     yield Target(address, port)
-                case {"dnat": {"addr": {"map": {"key": {"numgen": {"mod": count, "offset": first}}, "data": str(name)}}}}:
+                case {
+                    "dnat": {"addr": {"map": {"key": {"numgen": {"mod": count, "offset": first}}, "data": str(name)}}}
+                }:
                     elements = self._keys(name[1:])
                     values = (elements.get(str(number)) for number in range(first, first + count))
                     yield from (_target(value) for value in values if value is not None)

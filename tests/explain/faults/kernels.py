@@ -30,36 +30,36 @@ TO_CART = frozenset(Target(f"10.244.0.{number}", 8080) for number in (3, 4, 5))
 
 @planted("N5")
 def maps_of_the_table_were_flushed(world: World) -> None:
-    world.kernel = replace(WELL, rules={})
+    world.kernel = replace(WELL, rules=())
 
 
 @planted("N5")
 def the_kernel_refuses_what_has_endpoints(world: World) -> None:
-    world.kernel = replace(WELL, rules={CART: frozenset()})
+    world.kernel = replace(WELL, rules=((CART, frozenset()),))
 
 
 @planted("N5")
 def the_kernel_leads_to_a_pod_of_before(world: World) -> None:
-    world.kernel = replace(WELL, rules={CART: TO_CART | {Target("10.244.9.9", 8080)}})
+    world.kernel = replace(WELL, rules=((CART, TO_CART | {Target("10.244.9.9", 8080)}),))
 
 
 @planted("N5")
 def the_kernel_has_lost_one_endpoint(world: World) -> None:
-    world.kernel = replace(WELL, rules={CART: TO_CART - {Target("10.244.0.3", 8080)}})
+    world.kernel = replace(WELL, rules=((CART, TO_CART - {Target("10.244.0.3", 8080)}),))
 
 
 @near_miss("N5")
 def the_kernel_leads_where_the_slices_say(world: World) -> None:
     addresses = [pod["status"]["podIP"] for pod in world.all("Pod")]
-    assert TO_CART == {Target(address, 8080) for address in addresses}
-    world.kernel = replace(WELL, rules={CART: TO_CART})
+    assert {Target(address, 8080) for address in addresses} == TO_CART
+    world.kernel = replace(WELL, rules=((CART, TO_CART),))
 
 
 @near_miss("N5")
 def the_kernel_follows_hints(world: World) -> None:
     for endpoint in world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"]:
         endpoint["hints"] = {"forZones": [{"name": "zone-a"}]}
-    world.kernel = replace(WELL, rules={CART: TO_CART - {Target("10.244.0.3", 8080)}})
+    world.kernel = replace(WELL, rules=((CART, TO_CART - {Target("10.244.0.3", 8080)}),))
 
 
 @planted("N6")

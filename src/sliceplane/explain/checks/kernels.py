@@ -7,11 +7,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from sliceplane.api.core import Service
-from sliceplane.api.discovery import LABEL_SERVICE_NAME
 from sliceplane.explain.case import NodeCase, PodCase, ServiceCase
 from sliceplane.explain.checks.serving import own_proxy_name
 from sliceplane.explain.kernel import rule_differences
-from sliceplane.explain.objects import SLICES
 from sliceplane.findings.finding import Evidence, Finding, ObjectName
 from sliceplane.findings.wording import count, some, verb
 from sliceplane.nft.names import TABLE
@@ -51,9 +49,9 @@ def rules_differ(case: ServiceCase) -> Iterable[Finding]:
     kernel, service = case.facts.kernel, case.service
     if kernel is None or kernel.rules is None or service is None or case.is_headless or own_proxy_name(service):
         return
-    if not case.was_read(SLICES.in_namespace(case.namespace, f"{LABEL_SERVICE_NAME}={case.name}")):
+    if not case.sees_slices:
         return
-    found = list(rule_differences(service, case.slices, kernel.rules))
+    found = list(rule_differences(service, case.slices, dict(kernel.rules)))
     if found:
         more = f", and {len(found) - 1} more" if len(found) > 1 else ""
         yield Finding(
@@ -119,7 +117,7 @@ def connections_to_the_gone(case: ServiceCase) -> Iterable[Finding]:
 def ipvs_keeps(case: ServiceCase) -> Iterable[Finding]:
     """N10"""
     kernel, service = case.facts.kernel, case.service
-    if kernel is None or service is None or case.is_headless:
+    if kernel is None or service is None or case.is_headless or not case.sees_slices:
         return
     serving = _serving(case)
     for server in kernel.ipvs:
@@ -152,7 +150,7 @@ def _serving(case: ServiceCase) -> set[str]:
 def _gone(case: ServiceCase, flows: Iterable[tuple[UdpFlow, int]], protocol: str) -> dict[str, int]:
     """How many of *flows* to the Service are answered by what is no endpoint of it, by address."""
     service = case.service
-    if not flows or service is None or case.is_headless:
+    if not flows or service is None or case.is_headless or not case.sees_slices:
         return {}
     ports = {port.port for port in service.spec.ports or () if (port.protocol or "TCP") == protocol}
     serving, gone = _serving(case), dict[str, int]()

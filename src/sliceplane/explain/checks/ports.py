@@ -19,10 +19,10 @@ from sliceplane.api.discovery import (
 )
 from sliceplane.explain.case import ServiceCase, pod_name, seen
 from sliceplane.explain.checks.services import ports_text
-from sliceplane.explain.objects import SLICES, FullContainer, FullPod
-from sliceplane.findings.finding import Evidence, Finding
 from sliceplane.explain.checks.workloads import root_of
+from sliceplane.explain.objects import SLICES, FullContainer, FullPod
 from sliceplane.external.registration import MANAGED_BY as MANAGED_BY_AGENTS
+from sliceplane.findings.finding import Evidence, Finding
 from sliceplane.findings.wording import count, nearest, part, patch, some
 from sliceplane.kit.ip import family, parse_lenient
 
@@ -116,7 +116,7 @@ def named_port_missing(case: ServiceCase) -> Iterable[Finding]:
             )
         elif lacking:
             yield _lacking(case, port, name, lacking)
-        elif all(_is_sidecars(name, pod) for pod in case.live):
+        elif case.live and all(_is_sidecars(name, pod) for pod in case.live):
             yield from _unread_sidecar(case, port, name)
 
 

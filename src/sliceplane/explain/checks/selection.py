@@ -39,7 +39,6 @@ from sliceplane.findings.finding import Evidence, Finding, TooYoung
 from sliceplane.findings.wording import count, nearest, pairs_text, part, patch, since, some, verb
 
 
-
 def wants(case: ServiceCase) -> Iterator[Selection]:
     if case.service is None:
         return

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from sliceplane.api.core import ServicePort
+from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
-from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.explain.case import ClientCase, NodeCase, PodCase, PodsCase, ServiceCase, zone_of
 from sliceplane.explain.objects import INGRESSES, NAMESPACES, NODES, PODS, SERVICES
 from sliceplane.findings.finding import Finding, ObjectName

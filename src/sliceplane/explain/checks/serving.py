@@ -13,6 +13,7 @@ from typing import Final
 from sliceplane.api.core import Namespace, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_SERVICE_PROXY_NAME
 from sliceplane.api.requests import Selection
+from sliceplane.controllers.emulation.nodes import LABEL_EMULATED
 from sliceplane.explain.case import ServiceCase, seen
 from sliceplane.explain.facts import Facts
 from sliceplane.explain.objects import (
@@ -27,7 +28,6 @@ from sliceplane.explain.objects import (
     Workload,
     events_about,
 )
-from sliceplane.controllers.emulation.nodes import LABEL_EMULATED
 from sliceplane.findings.codes import Severity
 from sliceplane.findings.finding import Evidence, Finding, TooYoung
 from sliceplane.findings.wording import clipped, count, lasting, part, patch, since, some
@@ -159,7 +159,9 @@ def no_outside_address(case: ServiceCase) -> Iterable[Finding]:
         # Nothing there ever gives one, as asked for with --emulate.
         why, young, weight = "an emulated plane has no load balancer", None, "note"
         change = '{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.10"}]}}}'
-        remedy = f"kubectl -n {case.namespace} patch service {case.name} --subresource=status --type merge -p '{change}'"
+        remedy = (
+            f"kubectl -n {case.namespace} patch service {case.name} --subresource=status --type merge -p '{change}'"
+        )
     else:
         why = "no load balancer controller has given it one"
         remedy = "install a load balancer controller (of the cloud, or MetalLB), or look at its log"

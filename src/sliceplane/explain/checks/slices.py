@@ -109,7 +109,9 @@ def stale(case: ServiceCase) -> Iterable[Finding]:
 def _stale(case: ServiceCase) -> Iterator[tuple[FullPod, str]]:
     """Pods of which slices say, for longer than a controller needs, what is not so; with a sentence each."""
     service = case.service
-    if service is None or not case.selector or service.spec.publish_not_ready_addresses or REASON_HELD in _holds(case):
+    if service is None or not case.selector or not case.sees_slices:
+        return
+    if service.spec.publish_not_ready_addresses or REASON_HELD in _holds(case):
         return
     shown: dict[str, bool] = {}
     for _, endpoint in case.endpoints:
@@ -134,8 +136,7 @@ def _stale(case: ServiceCase) -> Iterator[tuple[FullPod, str]]:
 def nothing_ready(case: ServiceCase) -> Iterable[Finding]:
     """E18: asked for a Service of which no other check says why it has no ready endpoint."""
     service = case.service
-    slices = SLICES.in_namespace(case.namespace, f"{LABEL_SERVICE_NAME}={case.name}")
-    if service is None or not case.has_endpoints or case.ready or not case.was_read(slices):
+    if service is None or not case.has_endpoints or case.ready or not case.sees_slices:
         return
     if (case.namespace, case.name) == API_SERVER:
         return  # the API server keeps it, and writes no slice while it listens on loopback alone

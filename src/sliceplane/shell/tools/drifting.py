@@ -115,6 +115,7 @@ async def read_envoy_drift(client: Reader, admin: str) -> EnvoyDrift:
 
 async def _look_at_envoy(client: Reader, admin: str) -> EnvoyDrift:
     info, clusters = [await _admin_page(admin, path) for path in ("/server_info", "/clusters?format=json")]
+    rules = dict(kernel.rules)
     services = [codec.decode(body, Service) for body in await list_whole(client, Selection(Services))]
     slices = [codec.decode(body, EndpointSlice) for body in await list_whole(client, Selection(EndpointSlices))]
     nodes = await _nodes(client, [])
@@ -220,7 +221,7 @@ async def _rules_here(client: Reader) -> tuple[str, ...]:
         f"{service.metadata.key}: the kernel {phrase}"
         for service in services
         if readings_of_service(service)
-        for phrase in rule_differences(service, by_service[service.metadata.key], kernel.rules)
+        for phrase in rule_differences(service, by_service[service.metadata.key], rules)
     )
 
 

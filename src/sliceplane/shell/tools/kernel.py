@@ -59,7 +59,7 @@ async def read_kernel() -> KernelFacts:
     except _Unread as error:
         unread.append(str(error))
     return KernelFacts(
-        rules=rules,
+        rules=None if rules is None else tuple(sorted(rules.items())),
         flows_count=count,
         flows_max=most,
         bridge_ports=ports,

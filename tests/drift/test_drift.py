@@ -53,7 +53,7 @@ def test_a_proxy_that_hears_nothing_is_behind_for_that_reason() -> None:
     deaf = told("n1", 50, inputs_since=int(NOW) - 540)
     newer = Listed("shop/cart", "69", ("all",), "shop/cart", NOW - 300)
     drift = judge(facts(deaf, told("n2"), slices=(newer, WEB)))
-    sentence = "n1: its inputs are 9 min old: its proxy lives, and hears nothing of the API server"
+    sentence = "n1: its inputs are 9 min old: its proxy lives, and receives no events of the API server"
     assert [entry for entry in said(drift) if entry[1].startswith("n1")] == [("N15", sentence)]
     assert states(drift)["n1"] == "behind"
 

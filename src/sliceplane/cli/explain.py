@@ -39,7 +39,7 @@ _KINDS = {
 @click.option("--protocol", type=click.Choice(("TCP", "UDP", "SCTP"), case_sensitive=False), default=None,
     help="What they dial it with.")  # fmt: skip
 @click.option("--from", "client", default="", metavar="pod/[NAMESPACE/]NAME|node/NAME|zone/NAME|ADDRESS",
-    help="Where the client is: a Pod, of the same namespace if none is named; ADDRESS: outside the cluster.")  # fmt: skip
+    help="Where the client is: a Pod, of the same namespace if none is said; ADDRESS: outside of it.")  # fmt: skip
 @click.option("--kernel", is_flag=True, help="This machine is a node: look at its kernel, too (root).")
 @click.option("--probe", is_flag=True, help="Try a TCP connection from here to each ready endpoint, too (1 s at most).")
 @click.option("--shadow", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None, metavar="FILE",

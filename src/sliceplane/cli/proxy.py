@@ -87,8 +87,8 @@ def command(
 ) -> None:
     """Run the node proxy: rules in the kernel that lead Services to their endpoints.
 
-    Prints one line, "ready node=NODE ...", after the first rules are written and its watches are open.  Stops on SIGINT and SIGTERM and leaves
-    the rules, so that traffic goes on; --cleanup takes them away.
+    Prints one line, "ready node=NODE ...", after the first rules are written and its watches are open.  Stops on SIGINT
+    and SIGTERM and leaves the rules, so that traffic goes on; --cleanup takes them away.
     """
     if ctx.invoked_subcommand is not None:
         return

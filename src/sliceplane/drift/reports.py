@@ -122,7 +122,8 @@ def hears_nothing(told: ToldNode, now: float) -> Finding:
     return finding(
         "N15",
         told,
-        f"its inputs are {lasting(now - since)} old: its {told.words.teller} lives, and hears nothing of the API server",
+        f"its inputs are {lasting(now - since)} old: its {told.words.teller} lives, and receives no events of the API "
+        "server",
         evidence=in_lease(told, f"metadata.annotations[{ANNOTATION_PROGRESS}]", f"inputs_since: {since}"),
         effect=f"its {told.words.rules} stay as they were then; what changed since does not reach clients there",
         remedy=f"see why its watches fail: the API server that it asks, and the log of the {told.words.teller} of "

@@ -119,8 +119,11 @@ def of_node(case: NodeCase) -> Iterable[Finding]:
 def _called(facts: Facts, name: str) -> tuple[ToldNode, ...]:
     """The proxies that can be that of the Node *name*: those that call themselves so, or almost."""
     proxies = facts.derived(_proxies)
-    return tuple(proxy for proxy in proxies if proxy.node == name or proxy.owner == name
-                 or (not proxy.owner and proxy.node.startswith(f"{name}.")))  # fmt: skip
+    return tuple(
+        proxy
+        for proxy in proxies
+        if name in (proxy.node, proxy.owner) or (not proxy.owner and proxy.node.startswith(f"{name}."))
+    )
 
 
 def _proxies(facts: Facts) -> tuple[ToldNode, ...]:

@@ -144,8 +144,8 @@ def _made_before(case: ServiceCase, workload: Workload) -> Finding:
     return Finding(
         code="B6",
         subject=case.subject,
-        sentence=f"{_pods_here(case)} match; the template of {name.kind} {name.name} has {pairs_text(lacking)}, and its "
-        f"{count(len(pods), 'Pod', 'was')} made before",
+        sentence=f"{_pods_here(case)} match; the template of {name.kind} {name.name} has {pairs_text(lacking)}, "
+        f"and its {count(len(pods), 'Pod', 'was')} made before",
         evidence=(
             Evidence(subject=pod_name(pods[0]), field="metadata.labels", value=pairs_text(labels) or "(none)"),
             case.field("spec.selector", pairs_text(case.selector)),

@@ -146,8 +146,8 @@ def nothing_ready(case: ServiceCase) -> Iterable[Finding]:
     ages = [age for text in changes if (age := since(text, case.now)) is not None]
     age = max(0.0, min(ages, default=STALE_AFTER_S))
     there = part(0, len(case.endpoints), "endpoint", "is") + " ready" if case.endpoints else "no slice has an endpoint"
-    ready = sum(pod.is_ready for pod in case.live)
-    selected = f"; {part(ready, len(case.live), 'Pod', 'is')} ready" if case.live else ""
+    number = sum(pod.is_ready for pod in case.live)
+    selected = f"; {part(number, len(case.live), 'Pod', 'is')} ready" if case.live else ""
     item = next(iter(case.slices), None)
     kept = f"set conditions.ready of its endpoints: kubectl -n {case.namespace} edit endpointslice"
     yield Finding(

@@ -115,7 +115,6 @@ async def read_envoy_drift(client: Reader, admin: str) -> EnvoyDrift:
 
 async def _look_at_envoy(client: Reader, admin: str) -> EnvoyDrift:
     info, clusters = [await _admin_page(admin, path) for path in ("/server_info", "/clusters?format=json")]
-    rules = dict(kernel.rules)
     services = [codec.decode(body, Service) for body in await list_whole(client, Selection(Services))]
     slices = [codec.decode(body, EndpointSlice) for body in await list_whole(client, Selection(EndpointSlices))]
     nodes = await _nodes(client, [])
@@ -213,6 +212,7 @@ async def _rules_here(client: Reader) -> tuple[str, ...]:
     if kernel.rules is None:
         raise _NotRead(next((text for text in kernel.unread if "rules" in text), "the kernel's rules cannot be read"))
     services = [codec.decode(body, Service) for body in await list_whole(client, Selection(Services))]
+    rules = dict(kernel.rules)
     by_service: dict[str, list[EndpointSlice]] = defaultdict(list)
     for body in await list_whole(client, Selection(EndpointSlices)):
         item = codec.decode(body, EndpointSlice)

@@ -139,7 +139,8 @@ def test_the_past_is_asked_for_where_the_present_does_not_tell() -> None:
     assert judge(known).is_blind
     gone = {("endpointslices", 60): "the server has no endpointslices of version 60 any more"}
     drift = judge(replace(known, past=gone))
-    assert drift.not_looked_at[0] == "n1: its cache (the server has no endpointslices of version 60 any more)"
+    assert drift.not_looked_at[0] == "n1: too young to judge (5 s behind; judged after 15 s)"
+    assert drift.not_looked_at[1] == "n1: its cache (the server has no endpointslices of version 60 any more)"
     assert states(judge(replace(known, past={("endpointslices", 60): (CART, WEB)})))["n1"] == "catching up"
     assert wanted_past(facts(told("n1"))) == ()
 

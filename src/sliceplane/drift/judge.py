@@ -4,9 +4,9 @@ A name server or an xDS server that tells how far it is (``--progress-lease``) i
 xDS server is as far as all its clients are.
 
 **Stopped** is a node whose report is late.  **Behind** is one whose version is below that of an object that it reads,
-if the object was written more than ``reports.BEHIND_S`` ago: a proxy reports every 10 s.  **Lost an event** is one whose
-digest at its version is not that of the server's objects at that version.  **Kernel differs** where the proxy says so
-in its Lease, or where it was found when asked.
+if the object was written more than ``reports.BEHIND_S`` ago: a proxy reports every 10 s.  **Lost an event** is one
+whose digest at its version is not that of the server's objects at that version.  **Kernel differs** where the proxy
+says so in its Lease, or where it was found when asked.
 """
 
 from __future__ import annotations

@@ -51,11 +51,13 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class PlaneStatus(msgspec.Struct, frozen=True):
-    """``parts`` are in the order of the screen.  ``findings``: the worst; ``more``: how many others there are."""
+    """``parts`` are in the order of the screen.  ``findings``: the worst; ``more``: how many others there are.
+    ``too_young``: how many of all these may yet turn out to be errors."""
 
     parts: tuple[Part, ...]
     findings: tuple[Finding, ...]
     more: int
+    too_young: int
     services: int
     is_blind: bool
     not_looked_at: tuple[str, ...]
@@ -81,6 +83,7 @@ class PlaneStatus(msgspec.Struct, frozen=True):
             "services": self.services,
             "findings": [finding.as_document() for finding in self.findings],
             "moreFindings": self.more,
+            "tooYoung": self.too_young,
             "notLookedAt": list(self.not_looked_at),
             "missingRights": list(self.missing_rights),
         }

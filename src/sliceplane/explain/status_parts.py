@@ -61,6 +61,7 @@ def status(facts: StatusFacts) -> PlaneStatus:
         parts=parts,
         findings=tuple(bad[:FINDINGS_MAX]),
         more=len(bad) - len(bad[:FINDINGS_MAX]),
+        too_young=len(facts.lint.too_young),
         services=facts.lint.services,
         is_blind=facts.lint.is_blind,
         not_looked_at=tuple(dict.fromkeys((*unseen, *facts.lint.not_looked_at))),

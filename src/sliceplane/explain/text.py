@@ -36,7 +36,8 @@ def _lines(explanation: Explanation, width: int | None) -> Iterator[str]:
     else:
         yield from fact("verdict", f"{explanation.question}: {_verdict(explanation)}", width)
     others = [finding for finding in explanation.findings if finding is not cause]
-    notes = [finding for finding in others[:ALSO_MAX] if word_of(finding) == "note" and cause is not None]
+    are_aside = cause is not None or explanation.is_blind
+    notes = [finding for finding in others[:ALSO_MAX] if word_of(finding) == "note" and are_aside]
     for finding in others[:ALSO_MAX]:
         if finding not in notes:
             yield ""
@@ -127,17 +128,18 @@ def _status_lines(status: PlaneStatus, width: int | None) -> Iterator[str]:
             word = f"{_MARKS[part.state]} {part.name}" if number == 0 else ""
             yield from fact(word, line, width, word_width=_WORD_WIDTH)
     looked = f"in {count(status.services, 'Service')}"
+    young = f"{status.too_young:,} too young to judge" if status.too_young else ""
     if status.is_blind:
         yield from fact("? Services", "not looked at", width, word_width=_WORD_WIDTH)
     elif not status.findings:
         unseen = " in what was looked at" if status.missing_rights else ""
         yield from fact("  Services", f"nothing wrong {looked}{unseen}", width, word_width=_WORD_WIDTH)
-    elif all(word_of(finding) == "young" for finding in status.findings):
-        number = len(status.findings) + status.more
-        yield from fact("? Services", f"{number:,} too young to judge {looked}", width, word_width=_WORD_WIDTH)
+    elif status.too_young == len(status.findings) + status.more:
+        yield from fact("? Services", f"{young} {looked}", width, word_width=_WORD_WIDTH)
     else:
-        number = len(status.findings) + status.more
-        said = f"{number:,} {'error or warning' if number == 1 else 'errors and warnings'} {looked}"
+        number = len(status.findings) + status.more - status.too_young
+        said = f"{number:,} {'error or warning' if number == 1 else 'errors and warnings'}"
+        said += f", {young} {looked}" if young else f" {looked}"
         yield from fact("! Services", said, width, word_width=_WORD_WIDTH)
     for finding in status.findings:
         said = f"{word_of(finding)} {finding.code} {finding.subject}: {finding.sentence}{age_text(finding)}"

@@ -72,7 +72,7 @@ async def looked_up(
     tries = candidates(name, namespace, zone.domains[0])
     spaces = {space for tried in tries if (space := _namespace_of(tried, zone.domains[0]))}
     unread = [entry for of in watches(zone) for entry in await _read_into(view, client_of_api, of, spaces)]
-    for entry in unread:
+    for entry in unread if why else ():
         show(f"; not read: no right to {entry.right}")
     place = view.places.of(client)
     if why and zone.zone_answers:

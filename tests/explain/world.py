@@ -43,6 +43,12 @@ class Fault:
         question = self.plant(world) or ExplainQuestion("service", "cart", "shop")
         return world.ask(question)
 
+    @property
+    def looks_at_kernel(self) -> bool:
+        world = healthy()
+        self.plant(world)
+        return world.kernel is not None
+
     def findings(self) -> tuple[Finding, ...]:
         return self.answer().findings
 

@@ -67,7 +67,11 @@ class TellerWords(NamedTuple):
 #: what tells how far it is, by kind; who looks at a cluster reads these Leases
 TELLERS: Final[dict[str, TellerWords]] = {
     COMPONENT: TellerWords(
-        "", "proxy", "its kernel goes on with the rules of then", "it sends to the endpoints of then", "rules"
+        "",
+        "proxy",
+        "its kernel goes on with the rules of then: what changed since does not reach clients there",
+        "its kernel sends to the endpoints of then",
+        "rules",
     ),
     DNS: TellerWords(
         " (names)",

@@ -12,6 +12,9 @@ from sliceplane.proxy.conntrack import UdpFlow
 
 OURS = RuleSet("Sliceplane's nftables", True, "sliceplane proxy --cleanup")
 LEGACY = RuleSet("KUBE-* of iptables-legacy", False, "iptables-legacy-save | grep -v KUBE | iptables-legacy-restore")
+#: where the kernel leads cart, as its three Pods are
+CART = Destination("10.96.0.2", "tcp", 80)
+TO_CART = frozenset(Target(f"10.244.0.{number}", 8080) for number in (3, 4, 5))
 #: a node of two Pods on a bridge, as it should be
 WELL = KernelFacts(
     flows_count=120,
@@ -19,13 +22,9 @@ WELL = KernelFacts(
     bridge_ports=(BridgePort("veth1", "cni0", True), BridgePort("veth2", "cni0", True)),
     bridge_calls=True,
     rule_sets=(OURS,),
+    rules=((CART, TO_CART),),
     flows=(),
 )
-
-
-#: where the kernel leads cart, as its three Pods are
-CART = Destination("10.96.0.2", "tcp", 80)
-TO_CART = frozenset(Target(f"10.244.0.{number}", 8080) for number in (3, 4, 5))
 
 
 @planted("N5")
@@ -98,8 +97,10 @@ def _dns(world: World, answered_by: str) -> ExplainQuestion:
     port = {"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 8080}
     service = add_service(world, "dns", selector={"app": "cart"}, ports=[port])
     write_slice(world, "dns")
-    flow = UdpFlow((service["spec"]["clusterIP"], 53), (answered_by, 8080))
-    world.kernel = replace(WELL, flows=((flow, 17),))
+    address = service["spec"]["clusterIP"]
+    flow = UdpFlow((address, 53), (answered_by, 8080))
+    rules = ((CART, TO_CART), (Destination(address, "udp", 53), TO_CART))
+    world.kernel = replace(WELL, flows=((flow, 17),), rules=rules)
     return ExplainQuestion("service", "dns", "shop")
 
 

@@ -106,7 +106,7 @@ def the_slice_is_made_of_pods(world: World) -> None:
 
 def _by_hand(world: World) -> dict[str, Any]:
     endpoint_slice = world.get("EndpointSlice", "shop", "cart-x7k2p")
-    endpoint_slice["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] = "by-hand"
+    del endpoint_slice["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"]
     endpoint_slice["metadata"].pop("ownerReferences")
     return endpoint_slice
 

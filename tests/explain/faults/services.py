@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.explain.world import World, add_pod, add_service, ago, near_miss, planted
+from tests.explain.world import World, add_service, ago, near_miss, planted
 
-from sliceplane.explain.question import ClientPlace, ExplainQuestion
+from sliceplane.explain.question import ExplainQuestion
 
 
 def _dialled(port: str, protocol: str = "") -> ExplainQuestion:
@@ -53,39 +53,3 @@ def both_protocols_are_there(world: World) -> ExplainQuestion:
 def its_namespace_is_being_deleted(world: World) -> None:
     world.drop("Service", "shop", "cart")
     world.get("Namespace", "", "shop")["metadata"]["deletionTimestamp"] = ago(60)
-
-
-# The client
-
-
-@planted("S12")
-def the_client_is_of_another_namespace(world: World) -> ExplainQuestion:
-    add_pod(world, "web-1", "front", "node-0", {"app": "web"})
-    return ExplainQuestion("service", "cart", "shop", client=ClientPlace("pod", "web-1", "shop"))
-
-
-@near_miss("S12")
-def the_client_is_named_with_its_namespace(world: World) -> ExplainQuestion:
-    add_pod(world, "web-1", "front", "node-0", {"app": "web"})
-    return ExplainQuestion("service", "cart", "shop", client=ClientPlace("pod", "web-1", "front"))
-
-
-@planted("S12")
-def the_node_of_the_client_is_none(_: World) -> ExplainQuestion:
-    return ExplainQuestion("service", "cart", "shop", client=ClientPlace("node", "node-9"))
-
-
-@planted("S12")
-def the_zone_of_the_client_has_no_node(_: World) -> ExplainQuestion:
-    return ExplainQuestion("service", "cart", "shop", client=ClientPlace("zone", "zone-d"))
-
-
-@near_miss("S12")
-def the_client_is_outside(_: World) -> ExplainQuestion:
-    return ExplainQuestion("service", "cart", "shop", client=ClientPlace("address", "203.0.113.9"))
-
-
-@near_miss("S12")
-def pods_of_the_client_may_not_be_read(world: World) -> ExplainQuestion:
-    world.refuse.add("pods")
-    return ExplainQuestion("service", "cart", "shop", client=ClientPlace("pod", "web-1", "shop"))

@@ -216,3 +216,39 @@ def pods_may_not_be_listed(world: World) -> ExplainQuestion:
 def the_node_is_there(world: World) -> ExplainQuestion:
     add_node(world, "node-9", "zone-d")
     return ExplainQuestion("node", "node-9")
+
+
+# The client
+
+
+@planted("S12")
+def the_client_is_of_another_namespace(world: World) -> ExplainQuestion:
+    add_pod(world, "web-1", "front", "node-0", {"app": "web"})
+    return ExplainQuestion("service", "cart", "shop", client=ClientPlace("pod", "web-1", "shop"))
+
+
+@near_miss("S12")
+def the_client_is_named_with_its_namespace(world: World) -> ExplainQuestion:
+    add_pod(world, "web-1", "front", "node-0", {"app": "web"})
+    return ExplainQuestion("service", "cart", "shop", client=ClientPlace("pod", "web-1", "front"))
+
+
+@planted("S12")
+def the_node_of_the_client_is_none(_: World) -> ExplainQuestion:
+    return ExplainQuestion("service", "cart", "shop", client=ClientPlace("node", "node-9"))
+
+
+@planted("S12")
+def the_zone_of_the_client_has_no_node(_: World) -> ExplainQuestion:
+    return ExplainQuestion("service", "cart", "shop", client=ClientPlace("zone", "zone-d"))
+
+
+@near_miss("S12")
+def the_client_is_outside(_: World) -> ExplainQuestion:
+    return ExplainQuestion("service", "cart", "shop", client=ClientPlace("address", "203.0.113.9"))
+
+
+@near_miss("S12")
+def pods_of_the_client_may_not_be_read(world: World) -> ExplainQuestion:
+    world.refuse.add("pods")
+    return ExplainQuestion("service", "cart", "shop", client=ClientPlace("pod", "web-1", "shop"))

@@ -1,4 +1,4 @@
-"""``drift --node --deep`` where the proxy has no pages: the kernel of this machine is compared, or the answer is open."""
+"""``drift --node --deep`` where the proxy has no pages: the kernel here is compared, or it is said not to be."""
 
 from __future__ import annotations
 

@@ -201,6 +201,9 @@ def _same_port_name(case: ServiceCase, endpoint_slice: EndpointSlice, manager: s
     if manager == MANAGED_BY_AGENTS:
         words = " ".join(f"--port {port.name}=PORT" if port.name else "--port PORT" for port in ports)
         return f"start its agent with {words}"
+    if manager:
+        names = some([f"'{port.name}'" for port in ports])
+        return f"let {manager} name the port {names} in slice {endpoint_slice.metadata.name}, as the Service does"
     if len(ports) == len(endpoint_slice.ports or ()) == 1:
         operation = json.dumps([{"op": "add", "path": "/ports/0/name", "value": ports[0].name}], separators=(",", ":"))
         name = endpoint_slice.metadata.name

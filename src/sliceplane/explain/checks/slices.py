@@ -145,7 +145,7 @@ def nothing_ready(case: ServiceCase) -> Iterable[Finding]:
     changes += [(item.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME) for item in case.slices]
     ages = [age for text in changes if (age := since(text, case.now)) is not None]
     age = max(0.0, min(ages, default=STALE_AFTER_S))
-    there = part(0, len(case.endpoints), "endpoint", "is") + " ready" if case.endpoints else "no slice has an endpoint"
+    there = part(0, len(case.endpoints), "endpoint") + " ready" if case.endpoints else "no slice has an endpoint"
     number = sum(pod.is_ready for pod in case.live)
     selected = f"; {part(number, len(case.live), 'Pod', 'is')} ready" if case.live else ""
     item = next(iter(case.slices), None)

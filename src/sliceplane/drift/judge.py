@@ -4,7 +4,7 @@ A name server or an xDS server that tells how far it is (``--progress-lease``) i
 xDS server is as far as all its clients are.
 
 **Stopped** is a node whose report is late.  **Behind** is one whose version is below that of an object that it reads,
-if the object was written more than ``reports.BEHIND_S`` ago: a proxy reports every 10 s.  **Lost an event** is one
+if the object was written more than ``BEHIND_S`` ago: a proxy reports every 10 s.  **Lost an event** is one
 whose digest at its version is not that of the server's objects at that version.  **Kernel differs** where the proxy
 says so in its Lease, or where it was found when asked.
 """
@@ -23,7 +23,7 @@ from sliceplane.drift.reports import finding, in_lease
 from sliceplane.findings.finding import Finding, rank
 from sliceplane.findings.wording import lasting
 from sliceplane.informer.digest import digest_of_versions
-from sliceplane.proxy.progress import ANNOTATION_PROGRESS, Held, Place
+from sliceplane.proxy.progress import ANNOTATION_PROGRESS, BEHIND_S, Held, Place
 
 #: objects that a sentence names
 NAMED_MAX: Final = 3
@@ -78,9 +78,7 @@ def _judge_node(facts: DriftFacts, told: ToldNode) -> tuple[DriftRow, list[Findi
         states.append("behind" if late else "catching up")
         if not late:
             age_s = lasting(reports.behind_s(missing, facts.now))
-            unseen.append(
-                f"{told.title}: too young to judge ({age_s} behind; judged after {lasting(reports.BEHIND_S)})"
-            )
+            unseen.append(f"{told.title}: too young to judge ({age_s} behind; judged after {lasting(BEHIND_S)})")
         elif not is_late and not reports.inputs_since(told):
             findings.append(reports.behind(told, missing, facts.now))
     if reports.inputs_since(told) and not is_late:

@@ -12,10 +12,8 @@ from sliceplane.drift.facts import Listed, ToldNode
 from sliceplane.findings.finding import Evidence, Finding, ObjectName
 from sliceplane.findings.wording import clipped, lasting, some
 from sliceplane.kit.times import format_time
-from sliceplane.proxy.progress import ANNOTATION_PROGRESS, ANNOTATION_REVISION, LEASE_NAMESPACE
+from sliceplane.proxy.progress import ANNOTATION_PROGRESS, ANNOTATION_REVISION, BEHIND_S, LEASE_NAMESPACE
 
-#: a proxy reports within its period of 10 s that it holds a change, and the ways take time
-BEHIND_S: Final = 15.0
 #: what a proxy reports where rules of its own were gone (``shell.node``)
 _GONE: Final = "rules were gone"
 

@@ -11,12 +11,12 @@ from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.nft.contents import contents_of
 from sliceplane.nft.listing import Form, expected
-from sliceplane.nft.served import Destination, Target, served
+from sliceplane.nft.served import ClusterDestination, ServedTarget, served
 from sliceplane.nft.table import nft_plane
 from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.proxy.snapshot import NodeObjects, feed
 
-ONE, SEVERAL, STICKY, OUTSIDE, EMPTY = (Destination(f"10.96.0.{number}", "tcp", 80) for number in range(1, 6))
+ONE, SEVERAL, STICKY, OUTSIDE, EMPTY = (ClusterDestination(f"10.96.0.{number}", "tcp", 80) for number in range(1, 6))
 
 
 def _service(name: str, ip: str, endpoints: int, **spec: Any) -> tuple[Service, EndpointSlice]:
@@ -58,8 +58,8 @@ def form() -> Form:
     return expected(contents_of(transaction), "ip")
 
 
-def _targets(number: int) -> frozenset[Target]:
-    return frozenset(Target(f"10.244.0.{each}", 8080) for each in range(number))
+def _targets(number: int) -> frozenset[ServedTarget]:
+    return frozenset(ServedTarget(f"10.244.0.{each}", 8080) for each in range(number))
 
 
 WHOLE = {
@@ -84,12 +84,12 @@ def test_every_shape_of_a_destination_is_read() -> None:
     ("chain services", {ONE, SEVERAL, STICKY, OUTSIDE}),
     ("chain cluster-ip-endpoints", {ONE, SEVERAL}),
 ])  # fmt: skip
-def test_what_is_flushed_serves_nothing(name: str, lost: set[Destination]) -> None:
+def test_what_is_flushed_serves_nothing(name: str, lost: set[ClusterDestination]) -> None:
     table = form()
     assert name in table, sorted(table)
     table[name] = table[name][:1]
     left = served(table)
-    refused = {EMPTY: frozenset[Target]()}
+    refused = {EMPTY: frozenset[ServedTarget]()}
     expected_left = {destination: targets for destination, targets in WHOLE.items() if destination not in lost}
     assert {destination: targets for destination, targets in left.items() if targets or destination == EMPTY} == (
         expected_left if EMPTY in lost else {**expected_left, **refused}

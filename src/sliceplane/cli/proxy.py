@@ -299,6 +299,6 @@ async def _tidy(proxy: NodeProxy, mode: Mode, netns: str) -> None:
 
 
 async def _say_ready(proxy: NodeProxy, node_name: str) -> None:
-    await proxy.wait_following()
+    await proxy.wait_ready(following=True)
     counts = " ".join(f"{family.lower()}-services={services}" for family, (services, _) in proxy.counts().items())
     say_ready(f"node={node_name} {counts}")

@@ -12,7 +12,7 @@ from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.findings.wording import part, some
 from sliceplane.kit.ip import family, parse_lenient
-from sliceplane.nft.served import Destination, Target
+from sliceplane.nft.served import ClusterDestination, ServedTarget
 from sliceplane.proxy.conntrack import UdpFlow
 
 
@@ -85,7 +85,7 @@ class KernelFacts(msgspec.Struct, frozen=True):
     offloading: tuple[str, ...] = ()
     release: str = ""
     node_port_addresses: tuple[str, ...] = ()
-    rules: tuple[tuple[Destination, frozenset[Target]], ...] | None = None
+    rules: tuple[tuple[ClusterDestination, frozenset[ServedTarget]], ...] | None = None
     unread: tuple[str, ...] = ()
 
     @property
@@ -99,7 +99,7 @@ class KernelFacts(msgspec.Struct, frozen=True):
 
 
 def rule_differences(
-    service: Service, slices: Iterable[EndpointSlice], rules: Mapping[Destination, frozenset[Target]]
+    service: Service, slices: Iterable[EndpointSlice], rules: Mapping[ClusterDestination, frozenset[ServedTarget]]
 ) -> Iterator[str]:
     """Where the kernel does not lead the Service's cluster IPs as its slices say, a phrase each.  What hints and the
     policy Local leave out on a node is no difference."""
@@ -110,7 +110,7 @@ def rule_differences(
     for text in spec.cluster_ips or (spec.cluster_ip,):
         address = parse_lenient(text)
         for port in (spec.ports or ()) if address is not None else ():
-            destination = Destination(text, (port.protocol or "TCP").lower(), port.port)
+            destination = ClusterDestination(text, (port.protocol or "TCP").lower(), port.port)
             own = [item for item in slices if address is not None and item.address_type == family(address)]
             ready, all_there = _targets_of(own, port.name, ready=True), _targets_of(own, port.name, ready=False)
             targets = rules.get(destination)
@@ -126,9 +126,9 @@ def rule_differences(
                 yield f"does not lead {destination} to {some(sorted(map(str, lacking)))}"
 
 
-def _targets_of(slices: Iterable[EndpointSlice], port_name: str, *, ready: bool) -> frozenset[Target]:
+def _targets_of(slices: Iterable[EndpointSlice], port_name: str, *, ready: bool) -> frozenset[ServedTarget]:
     return frozenset(
-        Target(endpoint.addresses[0], port.port)
+        ServedTarget(endpoint.addresses[0], port.port)
         for item in slices
         for port in item.ports or ()
         if (port.name or "") == port_name and port.port

@@ -17,7 +17,7 @@ from sliceplane.nft.listing import Form
 _HOOKS: Final = ("nat-prerouting", "nat-output")
 
 
-class Destination(NamedTuple):
+class ClusterDestination(NamedTuple):
     address: str
     #: in lower case
     protocol: str
@@ -27,7 +27,7 @@ class Destination(NamedTuple):
         return f"{self.address}:{self.port}/{self.protocol.upper()}"
 
 
-class Target(NamedTuple):
+class ServedTarget(NamedTuple):
     address: str
     port: int
 
@@ -36,7 +36,7 @@ class Target(NamedTuple):
 
 
 #: targets by destination; none: connections there are refused
-Served = dict[Destination, frozenset[Target]]
+Served = dict[ClusterDestination, frozenset[ServedTarget]]
 
 
 def served(form: Form) -> Served:
@@ -90,7 +90,7 @@ class _Reader:
                     yield from self._used(name, seen)
             yield from (text[1:] for text in _texts(part) if text.startswith("@"))
 
-    def _targets(self, chain: str, seen: set[str]) -> Iterator[Target]:
+    def _targets(self, chain: str, seen: set[str]) -> Iterator[ServedTarget]:
         """Where *chain* translates destinations to."""
         seen.add(chain)
         for part in _parts(self._chains.get(chain, [])):
@@ -99,7 +99,7 @@ class _Reader:
                     yield from self._targets(name, seen)
             match part:
                 case {"dnat": {"addr": str() as address, "port": int() as port}}:
-                    yield Target(address, port)
+                    yield ServedTarget(address, port)
                 case {
                     "dnat": {"addr": {"map": {"key": {"numgen": {"mod": count, "offset": first}}, "data": str(name)}}}
                 }:
@@ -139,11 +139,11 @@ def _pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _destination(key: str) -> Destination:
+def _destination(key: str) -> ClusterDestination:
     address, protocol, port = key.split(" . ")
-    return Destination(address, protocol, int(port))
+    return ClusterDestination(address, protocol, int(port))
 
 
-def _target(value: str) -> Target:
+def _target(value: str) -> ServedTarget:
     address, port = value.split(" . ")
-    return Target(address, int(port))
+    return ServedTarget(address, int(port))

@@ -7,14 +7,14 @@ from tests.explain.world import World, add_service, near_miss, planted, write_sl
 
 from sliceplane.explain.kernel import BridgePort, KernelFacts, RuleSet, parse_ipvs
 from sliceplane.explain.question import ExplainQuestion
-from sliceplane.nft.served import Destination, Target
+from sliceplane.nft.served import ClusterDestination, ServedTarget
 from sliceplane.proxy.conntrack import UdpFlow
 
 OURS = RuleSet("Sliceplane's nftables", True, "sliceplane proxy --cleanup")
 LEGACY = RuleSet("KUBE-* of iptables-legacy", False, "iptables-legacy-save | grep -v KUBE | iptables-legacy-restore")
 #: where the kernel leads cart, as its three Pods are
-CART = Destination("10.96.0.2", "tcp", 80)
-TO_CART = frozenset(Target(f"10.244.0.{number}", 8080) for number in (3, 4, 5))
+CART = ClusterDestination("10.96.0.2", "tcp", 80)
+TO_CART = frozenset(ServedTarget(f"10.244.0.{number}", 8080) for number in (3, 4, 5))
 #: a node of two Pods on a bridge, as it should be
 WELL = KernelFacts(
     flows_count=120,
@@ -39,18 +39,18 @@ def the_kernel_refuses_what_has_endpoints(world: World) -> None:
 
 @planted("N5")
 def the_kernel_leads_to_a_pod_of_before(world: World) -> None:
-    world.kernel = replace(WELL, rules=((CART, TO_CART | {Target("10.244.9.9", 8080)}),))
+    world.kernel = replace(WELL, rules=((CART, TO_CART | {ServedTarget("10.244.9.9", 8080)}),))
 
 
 @planted("N5")
 def the_kernel_has_lost_one_endpoint(world: World) -> None:
-    world.kernel = replace(WELL, rules=((CART, TO_CART - {Target("10.244.0.3", 8080)}),))
+    world.kernel = replace(WELL, rules=((CART, TO_CART - {ServedTarget("10.244.0.3", 8080)}),))
 
 
 @near_miss("N5")
 def the_kernel_leads_where_the_slices_say(world: World) -> None:
     addresses = [pod["status"]["podIP"] for pod in world.all("Pod")]
-    assert {Target(address, 8080) for address in addresses} == TO_CART
+    assert {ServedTarget(address, 8080) for address in addresses} == TO_CART
     world.kernel = replace(WELL, rules=((CART, TO_CART),))
 
 
@@ -58,7 +58,7 @@ def the_kernel_leads_where_the_slices_say(world: World) -> None:
 def the_kernel_follows_hints(world: World) -> None:
     for endpoint in world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"]:
         endpoint["hints"] = {"forZones": [{"name": "zone-a"}]}
-    world.kernel = replace(WELL, rules=((CART, TO_CART - {Target("10.244.0.3", 8080)}),))
+    world.kernel = replace(WELL, rules=((CART, TO_CART - {ServedTarget("10.244.0.3", 8080)}),))
 
 
 @planted("N6")
@@ -99,7 +99,7 @@ def _dns(world: World, answered_by: str) -> ExplainQuestion:
     write_slice(world, "dns")
     address = service["spec"]["clusterIP"]
     flow = UdpFlow((address, 53), (answered_by, 8080))
-    rules = ((CART, TO_CART), (Destination(address, "udp", 53), TO_CART))
+    rules = ((CART, TO_CART), (ClusterDestination(address, "udp", 53), TO_CART))
     world.kernel = replace(WELL, flows=((flow, 17),), rules=rules)
     return ExplainQuestion("service", "dns", "shop")
 

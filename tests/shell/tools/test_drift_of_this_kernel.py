@@ -19,7 +19,7 @@ from sliceplane.api.scheme import EndpointSlices, Leases, Namespaces, Nodes, Res
 from sliceplane.drift.answer import Drift
 from sliceplane.explain.kernel import KernelFacts
 from sliceplane.informer.cache import Change, Mark
-from sliceplane.nft.served import Destination, Target
+from sliceplane.nft.served import ClusterDestination, ServedTarget
 from sliceplane.proxy.progress import Progress
 from sliceplane.shell.server.config import PlaneConfig
 from sliceplane.shell.server.plane import ServerPlane
@@ -27,8 +27,8 @@ from sliceplane.shell.tools import drifting
 from sliceplane.shell.transport.base import Client
 
 NODE = socket.gethostname().lower()
-CART = Destination("10.96.0.100", "tcp", 80)
-POD = Target("10.244.0.7", 8080)
+CART = ClusterDestination("10.96.0.100", "tcp", 80)
+POD = ServedTarget("10.244.0.7", 8080)
 
 
 async def _cluster(client: Client) -> None:
@@ -65,7 +65,7 @@ async def _cluster(client: Client) -> None:
 @pytest.mark.parametrize(("facts", "kernel", "code", "is_blind"), [
     (KernelFacts(rules=((CART, frozenset({POD})),)), "equal", "", False),
     (KernelFacts(rules=()), "differs", "N5", False),
-    (KernelFacts(rules=((CART, frozenset({Target("10.244.9.9", 8080)})),)), "differs", "N5", False),
+    (KernelFacts(rules=((CART, frozenset({ServedTarget("10.244.9.9", 8080)})),)), "differs", "N5", False),
     (KernelFacts(unread=("rules of Services (what nft lists (Operation not permitted))",)), "not looked at", "", True),
 ])  # fmt: skip
 async def test_the_kernel_itself_is_read_where_the_proxy_has_no_pages(

@@ -47,6 +47,29 @@ def test_nothing_is_found_in_a_healthy_cluster() -> None:
     assert not answer.not_looked_at
 
 
+@pytest.mark.parametrize("fault", [*PLANTED, *NEARLY, *YOUNG], ids=str)
+def test_a_service_without_a_ready_endpoint_is_never_well(fault: Fault) -> None:
+    """Whatever else is planted: it has a cause, is too young to judge, or could not be looked at."""
+    world = healthy()
+    fault.plant(world)
+    for service in world.all("Service"):
+        metadata, spec = service["metadata"], service["spec"]
+        labels = {"kubernetes.io/service-name": metadata["name"]}
+        slices = [
+            document
+            for document in world.all("EndpointSlice")
+            if document["metadata"]["namespace"] == metadata["namespace"]
+            and labels.items() <= document["metadata"].get("labels", {}).items()
+        ]
+        endpoints = [endpoint for document in slices for endpoint in document.get("endpoints") or ()]
+        is_api_server = (metadata["namespace"], metadata["name"]) == ("default", "kubernetes")
+        if spec.get("type") == "ExternalName" or is_api_server:
+            continue
+        if not any(endpoint.get("conditions", {}).get("ready") is not False for endpoint in endpoints):
+            answer = world.explain(metadata["name"], metadata["namespace"])
+            assert answer.cause or answer.too_young or answer.is_blind, as_text(answer)
+
+
 @pytest.mark.parametrize("faults", [PLANTED, NEARLY], ids=["planted", "nearly"])
 def test_every_cause_is_tested_both_ways(faults: list[Fault]) -> None:
     assert {fault.code for fault in faults} == set(catalogue())

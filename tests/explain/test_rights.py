@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 import tests.explain.faults
+from tests.effort import scaled
 from tests.explain.world import NEARLY, PLANTED, AuditFault, Fault, World, healthy
 
 from sliceplane.explain.objects import READABLES
@@ -32,12 +33,15 @@ def _asked(fault: Fault, refused: str = "") -> tuple[World, Explanation]:
     return world, world.ask(question)
 
 
-@pytest.mark.parametrize("fault", WORLDS.values(), ids=str)
-def test_a_right_that_is_missing_makes_no_finding(fault: Fault) -> None:
+@pytest.mark.parametrize("number", range(len(WORLDS)), ids=[str(fault) for fault in WORLDS.values()])
+def test_a_right_that_is_missing_makes_no_finding(number: int) -> None:
     """A finding may be lost with what shows it.  It never appears, since something is "not there" that was not read."""
+    fault = list(WORLDS.values())[number]
     world, whole = _asked(fault)
     known = {(finding.code, str(finding.subject)) for finding in whole.findings}
-    for plural in sorted({selection.resource.plural for selection in world.asked} & REFUSED - world.refuse):
+    plurals = sorted({selection.resource.plural for selection in world.asked} & REFUSED - world.refuse)
+    # The quick run takes one of them, each world another.
+    for plural in plurals if scaled(100) >= 30 else plurals[number % max(1, len(plurals)) :][:1]:
         strange = [
             finding
             for finding in _asked(fault, plural)[1].findings

@@ -15,7 +15,9 @@ from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.explain.kernel import KernelFacts
 from sliceplane.explain.question import ExplainQuestion
+from sliceplane.proxy.configuration.fields import Mode
 from sliceplane.proxy.plane import NodePlaneConfig
+from sliceplane.proxy.served import ClusterDestination
 from sliceplane.proxy.snapshot import NodeObjects
 from sliceplane.shell.node.render import render
 
@@ -44,14 +46,14 @@ def host(net: Net) -> Host:
     return host
 
 
-def rules_of(world: World) -> str:
+def rules_of(world: World, mode: Mode = "nftables") -> str:
     """What a node proxy of ours writes of the world's Services."""
 
     def every(kind: str, projection: Any) -> tuple[Any, ...]:
         return tuple(msgspec.convert(document, projection) for document in world.all(kind))
 
     objects = NodeObjects(services=every("Service", Service), slices=every("EndpointSlice", EndpointSlice))
-    return render("nftables", "IPv4", NodePlaneConfig(node_name="node-1"), objects)
+    return render(mode, "IPv4", NodePlaneConfig(node_name="node-1"), objects)
 
 
 def look(host: Host) -> KernelFacts:
@@ -106,6 +108,17 @@ def test_a_table_as_it_was_written_is_well(host: Host) -> None:
     answer = world.ask(ExplainQuestion("service", "cart", "shop"))
     assert {finding.code for finding in answer.findings} <= {"N11"}
     assert not answer.is_blind
+
+
+def test_rules_of_iptables_are_compared_too(net: Net) -> None:
+    """Ours and kube-proxy's have the same chains."""
+    host = net.add_host("byiptables", ip4="10.10.0.2/16", ip6="fd10::2/64")
+    host.exec(["iptables-nft-restore", "--noflush"], stdin=rules_of(healthy(), "iptables"))
+    facts = look(host)
+    assert dict(facts.rules or ())[ClusterDestination("10.96.0.2", "tcp", 80)]
+    assert "N5" not in codes(facts)
+    host.exec(["iptables-nft", "-t", "nat", "-F", "KUBE-SERVICES"])
+    assert "N5" in codes(look(host))
 
 
 def test_rules_of_another_proxy_are_seen(host: Host) -> None:

@@ -11,9 +11,10 @@ from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.nft.contents import contents_of
 from sliceplane.nft.listing import Form, expected
-from sliceplane.nft.served import ClusterDestination, ServedTarget, served
+from sliceplane.nft.served import served
 from sliceplane.nft.table import nft_plane
 from sliceplane.proxy.plane import NodePlaneConfig
+from sliceplane.proxy.served import ClusterDestination, ServedTarget
 from sliceplane.proxy.snapshot import NodeObjects, feed
 
 ONE, SEVERAL, STICKY, OUTSIDE, EMPTY = (ClusterDestination(f"10.96.0.{number}", "tcp", 80) for number in range(1, 6))
@@ -41,8 +42,8 @@ def _service(name: str, ip: str, endpoints: int, **spec: Any) -> tuple[Service, 
     return msgspec.convert(service, Service), msgspec.convert(item, EndpointSlice)
 
 
-def form() -> Form:
-    """Every shape that a destination has in our table: ``nft.build``."""
+def objects() -> NodeObjects:
+    """Every shape that a destination has in our rules: ``nft.build``."""
     sticky = {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 30}}}
     made = [
         _service("one", ONE.address, 1),
@@ -51,8 +52,12 @@ def form() -> Form:
         _service("outside", OUTSIDE.address, 3, type="NodePort", node_port=30080),
         _service("empty", EMPTY.address, 0),
     ]
+    return NodeObjects(tuple(service for service, _ in made), tuple(item for _, item in made))
+
+
+def form() -> Form:
     plane = nft_plane("IPv4", NodePlaneConfig(node_name="node-1"))
-    feed(plane, NodeObjects(tuple(service for service, _ in made), tuple(item for _, item in made)))
+    feed(plane, objects())
     transaction = plane.take_transaction(0.0)
     assert transaction is not None
     return expected(contents_of(transaction), "ip")

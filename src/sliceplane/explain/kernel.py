@@ -12,8 +12,8 @@ from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.findings.wording import part, some
 from sliceplane.kit.ip import family, parse_lenient
-from sliceplane.nft.served import ClusterDestination, ServedTarget
 from sliceplane.proxy.conntrack import UdpFlow
+from sliceplane.proxy.served import ClusterDestination, ServedTarget
 
 
 class BridgePort(NamedTuple):

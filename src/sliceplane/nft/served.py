@@ -7,36 +7,15 @@ over jumps to a rule that asks the map, with every set on the way (``layout``, `
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from sliceplane.nft.draws import ROOMS, endpoints_of, members_of
 from sliceplane.nft.layout import CLUSTER_IPS, NO_ENDPOINTS, SERVICE_IPS, SINGLE_ENDPOINTS
 from sliceplane.nft.listing import Form
+from sliceplane.proxy.served import ClusterDestination, Served, ServedTarget
 
 #: both must lead to a map: packets of Pods come by the first, those of the node itself by the second
 _HOOKS: Final = ("nat-prerouting", "nat-output")
-
-
-class ClusterDestination(NamedTuple):
-    address: str
-    #: in lower case
-    protocol: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.address}:{self.port}/{self.protocol.upper()}"
-
-
-class ServedTarget(NamedTuple):
-    address: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.address}:{self.port}"
-
-
-#: targets by destination; none: connections there are refused
-Served = dict[ClusterDestination, frozenset[ServedTarget]]
 
 
 def served(form: Form) -> Served:

@@ -7,8 +7,8 @@ from tests.explain.world import World, add_service, near_miss, planted, write_sl
 
 from sliceplane.explain.kernel import BridgePort, KernelFacts, RuleSet, parse_ipvs
 from sliceplane.explain.question import ExplainQuestion
-from sliceplane.nft.served import ClusterDestination, ServedTarget
 from sliceplane.proxy.conntrack import UdpFlow
+from sliceplane.proxy.served import ClusterDestination, ServedTarget
 
 OURS = RuleSet("Sliceplane's nftables", True, "sliceplane proxy --cleanup")
 LEGACY = RuleSet("KUBE-* of iptables-legacy", False, "iptables-legacy-save | grep -v KUBE | iptables-legacy-restore")

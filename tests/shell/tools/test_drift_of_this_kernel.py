@@ -19,8 +19,8 @@ from sliceplane.api.scheme import EndpointSlices, Leases, Namespaces, Nodes, Res
 from sliceplane.drift.answer import Drift
 from sliceplane.explain.kernel import KernelFacts
 from sliceplane.informer.cache import Change, Mark
-from sliceplane.nft.served import ClusterDestination, ServedTarget
 from sliceplane.proxy.progress import Progress
+from sliceplane.proxy.served import ClusterDestination, ServedTarget
 from sliceplane.shell.server.config import PlaneConfig
 from sliceplane.shell.server.plane import ServerPlane
 from sliceplane.shell.tools import drifting

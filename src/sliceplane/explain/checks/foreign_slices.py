@@ -65,9 +65,12 @@ def foreign_addresses(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="E3",
             subject=case.subject,
+            # An address outside of the cluster is no Pod's either.
+            certainty="likely",
             sentence=f"slice {name} ({told}) lists {some(addresses)}, which no Pod has",
             evidence=(seen(SLICES, endpoint_slice, "endpoints", some(addresses)),),
-            effect=f"{part(len(addresses), len(case.ready), 'ready endpoint', 'leads')} nowhere",
+            effect=f"{part(len(addresses), len(case.ready), 'ready endpoint', 'leads')} nowhere, unless something "
+            "outside of the cluster answers there",
             remedy=_delete(case, endpoint_slice),
         )
 

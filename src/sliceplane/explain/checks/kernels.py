@@ -12,7 +12,6 @@ from sliceplane.explain.checks.serving import own_proxy_name
 from sliceplane.explain.kernel import rule_differences
 from sliceplane.findings.finding import Evidence, Finding, ObjectName
 from sliceplane.findings.wording import count, some, verb
-from sliceplane.nft.names import TABLE
 from sliceplane.proxy.conntrack import UdpFlow
 
 #: of 1: how full the table of flows may be
@@ -58,7 +57,7 @@ def rules_differ(case: ServiceCase) -> Iterable[Finding]:
             code="N5",
             subject=case.subject,
             sentence=f"the kernel of this machine {found[0]}{more}",
-            evidence=_seen(f"table {TABLE}", found[0]),
+            evidence=_seen("rules of Services", found[0]),
             effect=f"connections to {case.name} from here fail, or reach what is no endpoint",
             remedy="restart the node proxy, which writes its rules anew; nft monitor shows who changes them",
         )

@@ -77,8 +77,8 @@ def _judge_node(facts: DriftFacts, told: ToldNode) -> tuple[DriftRow, list[Findi
         late = reports.is_behind(missing, facts.now)
         states.append("behind" if late else "catching up")
         if not late:
-            age_s = lasting(reports.behind_s(missing, facts.now))
-            unseen.append(f"{told.title}: too young to judge ({age_s} behind; judged after {lasting(BEHIND_S)})")
+            age = lasting(reports.behind_s(missing, facts.now))
+            unseen.append(f"{told.title}: too young to judge ({age} behind; judged after {lasting(BEHIND_S)})")
         elif not is_late and not reports.inputs_since(told):
             findings.append(reports.behind(told, missing, facts.now))
     if reports.inputs_since(told) and not is_late:

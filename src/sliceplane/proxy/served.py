@@ -1,12 +1,17 @@
-"""Where a node's kernel leads the cluster IPs of Services, as its rules say by themselves.
+"""Where a node's kernel leads the cluster IPs of Services, as its rules say by themselves, beside their EndpointSlices.
 
-An interface: readers of one kind of rules each (``nft.served``, ``iptables.served``) make it, and what compares the
-kernel with EndpointSlices (``explain.kernel``) takes it, whichever program wrote the rules.
+Readers of one kind of rules each (``nft.served``, ``iptables.served``) make a ``Served``, whichever program wrote them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
+
+from sliceplane.api.core import Service
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.findings.wording import part, some
+from sliceplane.kit.ip import family, parse_lenient
 
 
 class ClusterDestination(NamedTuple):
@@ -32,3 +37,42 @@ class ServedTarget(NamedTuple):
 
 #: targets by destination; none: connections there are refused
 Served = dict[ClusterDestination, frozenset[ServedTarget]]
+
+
+def rule_differences(
+    service: Service, slices: Iterable[EndpointSlice], rules: Mapping[ClusterDestination, frozenset[ServedTarget]]
+) -> Iterator[str]:
+    """Where the kernel does not lead the Service's cluster IPs as its slices say, a phrase each.  What hints and the
+    policy Local leave out on a node is no difference."""
+    slices = tuple(slices)
+    spec = service.spec
+    endpoints = [endpoint for item in slices for endpoint in item.endpoints or ()]
+    is_narrowed = spec.internal_traffic_policy == "Local" or any(endpoint.hints for endpoint in endpoints)
+    for text in spec.cluster_ips or (spec.cluster_ip,):
+        address = parse_lenient(text)
+        for port in (spec.ports or ()) if address is not None else ():
+            destination = ClusterDestination(text, (port.protocol or "TCP").lower(), port.port)
+            own = [item for item in slices if address is not None and item.address_type == family(address)]
+            ready, all_there = _targets_of(own, port.name, ready=True), _targets_of(own, port.name, ready=False)
+            targets = rules.get(destination)
+            if not targets:
+                if ready and spec.internal_traffic_policy != "Local":
+                    said = "has no rule for" if targets is None else "refuses"
+                    yield f"{said} {destination}, and {part(len(ready), len(all_there), 'endpoint', 'is')} ready"
+                continue
+            strange, lacking = targets - all_there, ready - targets
+            if strange:
+                yield f"leads {destination} to {some(sorted(map(str, strange)))}, no endpoint of it"
+            elif lacking and not is_narrowed:
+                yield f"does not lead {destination} to {some(sorted(map(str, lacking)))}"
+
+
+def _targets_of(slices: Iterable[EndpointSlice], port_name: str, *, ready: bool) -> frozenset[ServedTarget]:
+    return frozenset(
+        ServedTarget(endpoint.addresses[0], port.port)
+        for item in slices
+        for port in item.ports or ()
+        if (port.name or "") == port_name and port.port
+        for endpoint in item.endpoints or ()
+        if endpoint.addresses and (not ready or endpoint.conditions.ready is not False)
+    )

@@ -9,10 +9,10 @@ from typing import Final
 from sliceplane.api.core import Service
 from sliceplane.explain.case import NodeCase, PodCase, ServiceCase
 from sliceplane.explain.checks.serving import own_proxy_name
-from sliceplane.explain.kernel import rule_differences
 from sliceplane.findings.finding import Evidence, Finding, ObjectName
 from sliceplane.findings.wording import count, some, verb
 from sliceplane.proxy.conntrack import UdpFlow
+from sliceplane.proxy.served import rule_differences
 
 #: of 1: how full the table of flows may be
 FLOWS_FULL: Final = 0.9

@@ -27,11 +27,11 @@ from sliceplane.drift.answer import Drift
 from sliceplane.drift.envoy import SETTLE_S, EnvoyDrift, NoAdminPages, compare_envoy, read_envoy, settled
 from sliceplane.drift.facts import TELLERS, DriftFacts, Listed, Look, listed, told_of
 from sliceplane.drift.judge import judge, wanted_past
-from sliceplane.explain.kernel import rule_differences
 from sliceplane.kit.ip import parse_strict
 from sliceplane.kit.times import time_or_zero
 from sliceplane.proxy.progress import LABEL_COMPONENT, LEASE_NAMESPACE
 from sliceplane.proxy.selections import readings_of_service
+from sliceplane.proxy.served import rule_differences
 from sliceplane.shell.process.interfaces import addresses_of
 from sliceplane.shell.tools.kernel import read_kernel
 from sliceplane.shell.tools.lists import list_pages, list_whole

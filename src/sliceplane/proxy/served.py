@@ -6,12 +6,15 @@ Readers of one kind of rules each (``nft.served``, ``iptables.served``) make a `
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sliceplane.api.core import Service
-from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.discovery import LABEL_FOR_REGION, LABEL_FOR_ZONE, EndpointSlice
 from sliceplane.findings.wording import part, some
 from sliceplane.kit.ip import family, parse_lenient
+
+#: labels of slices that some nodes do not read
+_SUBSETS: Final = frozenset({LABEL_FOR_REGION, LABEL_FOR_ZONE})
 
 
 class ClusterDestination(NamedTuple):
@@ -47,16 +50,20 @@ def rule_differences(
     slices = tuple(slices)
     spec = service.spec
     endpoints = [endpoint for item in slices for endpoint in item.endpoints or ()]
-    is_narrowed = spec.internal_traffic_policy == "Local" or any(endpoint.hints for endpoint in endpoints)
+    is_split = any(_SUBSETS & (item.metadata.labels or {}).keys() for item in slices)
+    is_partial = spec.internal_traffic_policy == "Local" or is_split
+    is_narrowed = is_partial or any(endpoint.hints for endpoint in endpoints)
     for text in spec.cluster_ips or (spec.cluster_ip,):
         address = parse_lenient(text)
-        for port in (spec.ports or ()) if address is not None else ():
-            destination = ClusterDestination(text, (port.protocol or "TCP").lower(), port.port)
-            own = [item for item in slices if address is not None and item.address_type == family(address)]
+        if address is None:
+            continue
+        own = [item for item in slices if item.address_type == family(address)]
+        for port in spec.ports or ():
+            destination = ClusterDestination(str(address), (port.protocol or "TCP").lower(), port.port)
             ready, all_there = _targets_of(own, port.name, ready=True), _targets_of(own, port.name, ready=False)
             targets = rules.get(destination)
             if not targets:
-                if ready and spec.internal_traffic_policy != "Local":
+                if ready and not is_partial:
                     said = "has no rule for" if targets is None else "refuses"
                     yield f"{said} {destination}, and {part(len(ready), len(all_there), 'endpoint', 'is')} ready"
                 continue
@@ -69,10 +76,12 @@ def rule_differences(
 
 def _targets_of(slices: Iterable[EndpointSlice], port_name: str, *, ready: bool) -> frozenset[ServedTarget]:
     return frozenset(
-        ServedTarget(endpoint.addresses[0], port.port)
+        ServedTarget(str(address), port.port)
         for item in slices
         for port in item.ports or ()
         if (port.name or "") == port_name and port.port
         for endpoint in item.endpoints or ()
-        if endpoint.addresses and (not ready or endpoint.conditions.ready is not False)
+        if not ready or endpoint.conditions.ready is not False
+        for text in endpoint.addresses[:1]
+        if (address := parse_lenient(text)) is not None
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from tests.explain.world import World, add_service, near_miss, planted, write_slice
+from tests.explain.world import World, add_service, ago, near_miss, planted, too_young, write_slice
 
+from sliceplane.api.discovery import LABEL_FOR_ZONE
 from sliceplane.explain.kernel import BridgePort, KernelFacts, RuleSet, parse_ipvs
 from sliceplane.explain.question import ExplainQuestion
 from sliceplane.proxy.conntrack import UdpFlow
@@ -45,6 +46,20 @@ def the_kernel_leads_to_a_pod_of_before(world: World) -> None:
 @planted("N5")
 def the_kernel_has_lost_one_endpoint(world: World) -> None:
     world.kernel = replace(WELL, rules=((CART, TO_CART - {ServedTarget("10.244.0.3", 8080)}),))
+
+
+@too_young("N5")
+def a_slice_was_written_a_moment_ago(world: World) -> None:
+    metadata = world.get("EndpointSlice", "shop", "cart-x7k2p")["metadata"]
+    metadata["annotations"] = {"endpoints.kubernetes.io/last-change-trigger-time": ago(3)}
+    world.kernel = replace(WELL, rules=((CART, TO_CART - {ServedTarget("10.244.0.3", 8080)}),))
+
+
+@near_miss("N5")
+def each_node_reads_the_slices_of_its_zone(world: World) -> None:
+    metadata = world.get("EndpointSlice", "shop", "cart-x7k2p")["metadata"]
+    metadata["labels"][LABEL_FOR_ZONE] = "zone-a"
+    world.kernel = replace(WELL, rules=((CART, frozenset()),))
 
 
 @near_miss("N5")

@@ -76,6 +76,7 @@ async def test_the_kernel_itself_is_read_where_the_proxy_has_no_pages(
 
     monkeypatch.setattr(drifting, "read_kernel", read_kernel)
     monkeypatch.setattr(drifting, "SETTLE_S", 0.0)
+    monkeypatch.setattr(drifting, "BEHIND_S", 0.0)
     async with ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), ()) as plane:
         client = plane.client("system:admin")
         await _cluster(client)
@@ -92,3 +93,18 @@ async def test_the_kernel_itself_is_read_where_the_proxy_has_no_pages(
         # Without --deep what the proxy reports of its kernel stands.
         (row,) = (await look()).rows
         assert row.kernel == "as told"
+
+
+async def test_a_change_that_the_kernel_may_not_have_yet_is_too_young_to_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def read_kernel() -> KernelFacts:
+        return KernelFacts(rules=())
+
+    monkeypatch.setattr(drifting, "read_kernel", read_kernel)
+    monkeypatch.setattr(drifting, "SETTLE_S", 0.0)
+    monkeypatch.setattr(drifting, "BEHIND_S", 3600.0)
+    async with ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), ()) as plane:
+        client = plane.client("system:admin")
+        await _cluster(client)
+        drift = await drifting.read_drift(client, time.time, node=NODE, port=free_port(), deep=True)
+        assert (drift.findings, drift.is_blind) == ((), True)
+        assert any("rules (too young to judge: default/cart" in phrase for phrase in drift.not_looked_at)

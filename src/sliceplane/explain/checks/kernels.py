@@ -9,9 +9,11 @@ from typing import Final
 from sliceplane.api.core import Service
 from sliceplane.explain.case import NodeCase, PodCase, ServiceCase
 from sliceplane.explain.checks.serving import own_proxy_name
-from sliceplane.findings.finding import Evidence, Finding, ObjectName
-from sliceplane.findings.wording import count, some, verb
+from sliceplane.explain.objects import SLICES
+from sliceplane.findings.finding import Evidence, Finding, ObjectName, TooYoung
+from sliceplane.findings.wording import count, since, some, verb
 from sliceplane.proxy.conntrack import UdpFlow
+from sliceplane.proxy.progress import BEHIND_S
 from sliceplane.proxy.served import rule_differences
 
 #: of 1: how full the table of flows may be
@@ -52,10 +54,14 @@ def rules_differ(case: ServiceCase) -> Iterable[Finding]:
         return
     found = list(rule_differences(service, case.slices, dict(kernel.rules)))
     if found:
+        changes = [case.now - item.written_at for item in case.facts.of(SLICES, case.namespace) if item in case.slices]
+        changes.append(since(service.metadata.creation_timestamp, case.now) or BEHIND_S)
+        age = max(0.0, min(changes))
         more = f", and {len(found) - 1} more" if len(found) > 1 else ""
         yield Finding(
             code="N5",
             subject=case.subject,
+            too_young=TooYoung(age, BEHIND_S) if age < BEHIND_S else None,
             sentence=f"the kernel of this machine {found[0]}{more}",
             evidence=_seen("rules of Services", found[0]),
             effect=f"connections to {case.name} from here fail, or reach what is no endpoint",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -27,9 +28,11 @@ from sliceplane.drift.answer import Drift
 from sliceplane.drift.envoy import SETTLE_S, EnvoyDrift, NoAdminPages, compare_envoy, read_envoy, settled
 from sliceplane.drift.facts import TELLERS, DriftFacts, Listed, Look, listed, told_of
 from sliceplane.drift.judge import judge, wanted_past
+from sliceplane.explain.objects import FullSlice
+from sliceplane.findings.wording import lasting
 from sliceplane.kit.ip import parse_strict
 from sliceplane.kit.times import time_or_zero
-from sliceplane.proxy.progress import LABEL_COMPONENT, LEASE_NAMESPACE
+from sliceplane.proxy.progress import BEHIND_S, LABEL_COMPONENT, LEASE_NAMESPACE
 from sliceplane.proxy.selections import readings_of_service
 from sliceplane.proxy.served import rule_differences
 from sliceplane.shell.process.interfaces import addresses_of
@@ -191,38 +194,45 @@ async def _look(client: Reader, name: str, address: str, port: int, *, deep: boo
     if not is_here:
         return replace(look, rules_why=look.rules_why or "this machine is another one: run it on the node")
     try:
-        rules = await _rules_here(client)
-        if rules:
+        found = await _rules_here(client)
+        if found:
             await asyncio.sleep(SETTLE_S)  # what two looks find alike is no change under way
             again = await _rules_here(client)
-            rules = tuple(phrase for phrase in rules if phrase in again)
+            found = {phrase: again[phrase] for phrase in found if phrase in again}
     except _NotRead as error:
         return replace(look, rules_why=str(error))
-    return replace(look, rules=rules, rules_why="")
+    old = tuple(phrase for phrase, age_s in found.items() if age_s >= BEHIND_S)
+    if found and not old:
+        phrase, age_s = next(iter(found.items()))
+        why = f"too young to judge: {phrase} ({lasting(age_s)} old; judged after {lasting(BEHIND_S)})"
+        return replace(look, rules_why=why)
+    return replace(look, rules=old, rules_why="")
 
 
 class _NotRead(Exception):
     """The rules of this machine's kernel could not be read; the text says why."""
 
 
-async def _rules_here(client: Reader) -> tuple[str, ...]:
-    """Where the kernel of this machine differs from the slices of all Services.  Raises ``_NotRead``, and as
-    ``read_drift`` does."""
+async def _rules_here(client: Reader) -> dict[str, float]:
+    """Where the kernel of this machine differs from the slices of all Services, and seconds since the last write of
+    these slices.  Raises ``_NotRead``, and as ``read_drift`` does."""
     kernel = await read_kernel()
     if kernel.rules is None:
         raise _NotRead(next((text for text in kernel.unread if "rules" in text), "the kernel's rules cannot be read"))
     services = [codec.decode(body, Service) for body in await list_whole(client, Selection(Services))]
     rules = dict(kernel.rules)
-    by_service: dict[str, list[EndpointSlice]] = defaultdict(list)
+    by_service: dict[str, list[FullSlice]] = defaultdict(list)
     for body in await list_whole(client, Selection(EndpointSlices)):
-        item = codec.decode(body, EndpointSlice)
+        item = codec.decode(body, FullSlice)
         by_service[listed(item).service].append(item)
-    return tuple(
-        f"{service.metadata.key}: the kernel {phrase}"
-        for service in services
-        if readings_of_service(service)
-        for phrase in rule_differences(service, by_service[service.metadata.key], rules)
-    )
+    now = time.time()
+    found: dict[str, float] = {}
+    for service in filter(readings_of_service, services):
+        slices = by_service[service.metadata.key]
+        age_s = now - max((item.written_at for item in slices), default=0.0)
+        for phrase in rule_differences(service, slices, rules):
+            found[f"{service.metadata.key}: the kernel {phrase}"] = max(0.0, age_s)
+    return found
 
 
 async def _look_at_pages(host: str, port: int, *, deep: bool) -> Look:

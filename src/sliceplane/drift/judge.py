@@ -132,7 +132,7 @@ def _digest(objects: tuple[Listed, ...]) -> str:
 def _kernel(told: ToldNode, look: Look) -> tuple[str, Finding | None]:
     if look.rules:
         more = f", and {len(look.rules) - 1} more" if len(look.rules) > 1 else ""
-        return "differs", finding("N5", told, f"{look.rules[0]}{more}", remedy="nft monitor")
+        return "differs", finding("N5", told, f"{look.rules[0]}{more}", remedy=reports.WRITE_ANEW)
     problem = reports.of_kernel(told)
     if problem is not None:
         return "differs", problem

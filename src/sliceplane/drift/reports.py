@@ -14,6 +14,8 @@ from sliceplane.findings.wording import clipped, lasting, some
 from sliceplane.kit.times import format_time
 from sliceplane.proxy.progress import ANNOTATION_PROGRESS, ANNOTATION_REVISION, BEHIND_S, LEASE_NAMESPACE
 
+#: the remedy of rules that are not the proxy's
+WRITE_ANEW: Final = "restart the node proxy, which writes its rules anew; nft monitor shows who changes them"
 #: what a proxy reports where rules of its own were gone (``shell.node``)
 _GONE: Final = "rules were gone"
 

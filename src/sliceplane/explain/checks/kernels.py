@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from sliceplane.api.core import Service
+from sliceplane.drift.reports import WRITE_ANEW
 from sliceplane.explain.case import NodeCase, PodCase, ServiceCase
 from sliceplane.explain.checks.serving import own_proxy_name
 from sliceplane.explain.objects import SLICES
@@ -65,7 +66,7 @@ def rules_differ(case: ServiceCase) -> Iterable[Finding]:
             sentence=f"the kernel of this machine {found[0]}{more}",
             evidence=_seen("rules of Services", found[0]),
             effect=f"connections to {case.name} from here fail, or reach what is no endpoint",
-            remedy="restart the node proxy, which writes its rules anew; nft monitor shows who changes them",
+            remedy=WRITE_ANEW,
         )
 
 

@@ -124,9 +124,9 @@ def _all_excluded(facts: Facts) -> list[str]:
     return names if len(names) == len(facts.of(NODES)) else []
 
 
-def _all_emulated(facts: Facts) -> bool:
-    nodes = facts.of(NODES)
-    return bool(nodes) and all(LABEL_EMULATED in (node.metadata.labels or {}) for node in nodes)
+def _is_emulated(facts: Facts) -> bool:
+    """Returns True for a plane of emulated Nodes, whether a node proxy of this machine runs beside them or not."""
+    return any(LABEL_EMULATED in (node.metadata.labels or {}) for node in facts.of(NODES))
 
 
 def no_outside_address(case: ServiceCase) -> Iterable[Finding]:
@@ -155,7 +155,7 @@ def no_outside_address(case: ServiceCase) -> Iterable[Finding]:
     elif balancer_class:
         why = f"no controller of class '{balancer_class}' has given it one"
         remedy = f"install the controller of class {balancer_class}, or look at its log"
-    elif case.facts.derived(_all_emulated):
+    elif case.facts.derived(_is_emulated):
         # Nothing there ever gives one, as asked for with --emulate.
         why, young, weight = "an emulated plane has no load balancer", None, "note"
         change = '{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.10"}]}}}'

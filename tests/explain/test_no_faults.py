@@ -143,8 +143,8 @@ def pods_share_the_network_of_their_nodes(world: World) -> None:
 PARTS = (
     a_rollout_is_under_way, a_pod_has_just_been_bound, jobs_are_done_and_run,
     evicted_pods_lie_about,
-    an_emulated_plane_has_a_load_balancer, a_database_has_peers, services_lead_outside, a_balancer_and_a_canary, a_node_joins,
-    pods_share_the_network_of_their_nodes,
+    an_emulated_plane_has_a_load_balancer, a_database_has_peers, services_lead_outside, a_balancer_and_a_canary,
+    a_node_joins, pods_share_the_network_of_their_nodes,
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from tests.waiting import eventually
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import Services
+from sliceplane.cli import proxy as proxy_command
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.node.inputs import Inputs
 from sliceplane.shell.node.node_proxy import watches
@@ -55,3 +56,28 @@ async def test_it_follows_nothing_while_a_watch_is_forbidden(monkeypatch: pytest
             running.cancel()
             following.cancel()
             await asyncio.gather(running, following, return_exceptions=True)
+
+
+async def test_the_command_is_ready_once_it_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when it has listed and written alone."""
+    said: list[str] = []
+    monkeypatch.setattr(proxy_command, "say_ready", said.append)
+    watches_open = asyncio.Event()
+
+    class Written:
+        """A proxy that has written its rules."""
+
+        async def wait_ready(self, *, following: bool = False) -> None:
+            if following:
+                await watches_open.wait()
+
+        def counts(self) -> dict[str, tuple[int, int]]:
+            return {"IPv4": (7, 1)}
+
+    saying = asyncio.create_task(proxy_command._say_ready(Written(), "node-1"))  # type: ignore[arg-type]  # its part
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert said == []
+    watches_open.set()
+    await asyncio.wait_for(saying, 60)
+    assert said == ["node=node-1 ipv4-services=7"]

@@ -393,3 +393,15 @@ def another_finding_says_why(world: World) -> None:
         pod["status"]["containerStatuses"][0].update(ready=False)
     for endpoint in world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"]:
         endpoint["conditions"]["ready"] = False
+
+
+@planted("E18")
+def the_api_server_is_asked_about_on_loopback(world: World) -> ExplainQuestion:
+    del add_service(world, "kubernetes", "default")["spec"]["selector"]
+    return ExplainQuestion("service", "kubernetes", "default")
+
+
+@near_miss("E18")
+def in_a_list_of_all_services_a_plane_on_loopback_is_no_fault(world: World) -> ExplainQuestion:
+    the_api_server_is_asked_about_on_loopback(world)
+    return ExplainQuestion("everything")

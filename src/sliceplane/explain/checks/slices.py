@@ -138,8 +138,9 @@ def nothing_ready(case: ServiceCase) -> Iterable[Finding]:
     service = case.service
     if service is None or not case.has_endpoints or case.ready or not case.sees_slices:
         return
-    if (case.namespace, case.name) == API_SERVER:
-        return  # the API server keeps it, and writes no slice while it listens on loopback alone
+    if (case.namespace, case.name) == API_SERVER and not case.selector:
+        yield from _api_server_on_loopback(case)
+        return
     changes = [service.metadata.creation_timestamp]
     changes += [ready.last_transition_time for pod in case.live if (ready := pod.condition("Ready")) is not None]
     changes += [(item.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME) for item in case.slices]
@@ -161,6 +162,21 @@ def nothing_ready(case: ServiceCase) -> Iterable[Finding]:
         if item is not None and not case.selector
         else f"kubectl -n {case.namespace} get endpointslices -l {LABEL_SERVICE_NAME}={case.name} -o yaml",
     )
+
+
+def _api_server_on_loopback(case: ServiceCase) -> Iterable[Finding]:
+    """The API server keeps it, and writes no slice while it listens on loopback alone: no fault until it is asked
+    for."""
+    if case.question.kind != "everything":
+        yield Finding(
+            code="E18",
+            subject=case.subject,
+            weight="warning",
+            certainty="likely",
+            sentence="no slice has an endpoint: the API server listens on loopback alone",
+            effect="Pods do not reach the API server by this name",
+            remedy="start the API server with --bind-address or --advertise-address and an address that Pods reach",
+        )
 
 
 def differing_in_shadow(case: ServiceCase) -> Iterable[Finding]:

@@ -28,7 +28,9 @@ WATCH_PERIOD_S = 5.0
 @click.option("--node", default="", metavar="NAME", help="Only this node, and what its proxy answers itself.")
 @click.option("--service", default="", metavar="NAMESPACE/NAME", help="Behind is who lacks slices of this Service.")
 @click.option("--watch", is_flag=True, help="Go on, and print again whatever changes.")
-@click.option("--deep", is_flag=True, help="With --node: its proxy compares all its rules with the kernel.")
+@click.option(
+    "--deep", is_flag=True, help="With --node: compare all rules of its kernel, by its proxy or, on the node, as root."
+)
 @click.option("--metrics-port", type=click.IntRange(1, 65535), default=10249, show_default=True, metavar="N",
     help="Where proxies have their metrics pages.")  # fmt: skip
 @click.option("--envoy", default="", metavar="URL",
@@ -46,7 +48,8 @@ def command(*, node: str, service: str, watch: bool, deep: bool, envoy: str, out
     With --envoy the clusters of one Envoy are compared: which endpoints it lacks, and which it keeps too long.  What
     differs is looked at twice.
 
-    Exit code 0: every node is in step; 1: something differs; 2: cannot tell, the output or stderr says why.
+    Exit code 0: every node is in step; 1: something differs; 2: cannot tell (something could not be read, or a node is
+    catching up with what was just written), the output or stderr says why.
     """
     from sliceplane.drift.answer import as_text
     from sliceplane.shell.tools.drifting import read_drift

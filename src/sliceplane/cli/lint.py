@@ -32,7 +32,8 @@ def command(*, namespace: str, notes: bool, output: Form, **flags: Any) -> None:
     The same findings as of 'sliceplane explain', a row each, the worst first; notes are only counted.  Reads only
     (lists, once), on any cluster, with the rights that one has.
 
-    Exit code 0: nothing is wrong; 1: there are errors or warnings; 2: cannot tell, the output or stderr says why.
+    Exit code 0: nothing is wrong; 1: there are errors or warnings; 2: cannot tell (something could not be read, or is
+    too young to judge), the output or stderr says why.
     """
     from sliceplane.explain.question import ExplainQuestion
     from sliceplane.explain.text import as_list

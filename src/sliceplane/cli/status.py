@@ -31,8 +31,8 @@ def command(*, namespace: str, output: Form, **flags: Any) -> None:
     'sliceplane lint', at most five.  Reads only, on any cluster, with the rights that one has; of a server that is not
     ours some parts cannot be seen.
 
-    Exit code 0: all is well as far as one can see; 1: something needs attention; 2: cannot tell, the output or stderr
-    says why.
+    Exit code 0: all is well; 1: something needs attention; 2: cannot tell (something could not be read, or is too young
+    to judge), the output or stderr says why.
     """
 
     async def work(client: HttpClient, _: str) -> PlaneStatus:

@@ -67,7 +67,9 @@ def command(*, node: str, service: str, watch: bool, deep: bool, envoy: str, out
             port = flags["metrics_port"]
             return await read_drift(client, time.time, node=node, service=service, deep=deep, port=port)
 
-        return await (watched(read, _states, text) if watch else read())
+        if watch:
+            return await watched(read, _states, text)
+        return await read()
 
     drift = ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER, once=not watch)
     if drift is not None and not watch:

@@ -101,8 +101,9 @@ class _Laid(click.Command):
             typed = error.option_name.lstrip("-")
             names = [name for parameter in self.params for name in parameter.opts if name.startswith("--")]
             near = [name for name in names if len(typed) > 1 and (typed in name or name.lstrip("-") in typed)]
-            error.possibilities = sorted(near) or error.possibilities
-            raise
+            raise click.NoSuchOption(
+                error.option_name, possibilities=sorted(near) or error.possibilities, ctx=ctx
+            ) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self.examples:

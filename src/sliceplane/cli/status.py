@@ -49,7 +49,9 @@ def command(*, namespace: str, watch: bool, output: Form, **flags: Any) -> None:
         async def read() -> PlaneStatus:
             return await read_status(client, namespace, time.time)
 
-        return await (watched(read, text, text) if watch else read())
+        if watch:
+            return await watched(read, text, text)
+        return await read()
 
     status = ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER, once=not watch)
     if status is None:

@@ -15,7 +15,7 @@ from sliceplane.api import codec
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource, stored_form
 from sliceplane.kit.times import format_time
-from sliceplane.store.types import Key, Record
+from sliceplane.store.types import Key, Record, trimmed
 
 _METADATA_ORDER = (
     "name",
@@ -117,7 +117,7 @@ def make_record(resource: Resource, document: Document, revision: int, created: 
         revision=revision,
         created=revision if created is None else created,
         uid=metadata["uid"],
-        body=codec.encode(stamped),
+        body=trimmed(codec.encode(stamped)),
         labels=metadata.get("labels", {}),
         fields=selectable(resource, stamped),
         owners=tuple(owner.get("uid", "") for owner in metadata.get("ownerReferences", ())),

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
-from sliceplane.cli.cluster import ask, question_options
+from sliceplane.cli.cluster import ask, namespace_option, question_options
+from sliceplane.cli.object_names import kind_and_name
 from sliceplane.cli.options import Command
 
 if TYPE_CHECKING:
@@ -33,8 +34,9 @@ _KINDS = {
     ("what a Node suffers from", "sliceplane explain node node-4"),
     ("on the node itself, with a look at its kernel", "sudo sliceplane explain service cart -n shop --kernel"),
 ])  # fmt: skip
-@click.argument("what", nargs=-1, required=True, metavar="service|pod|node|zone NAME")
-@click.option("-n", "--namespace", default="", metavar="NAME", help="[default: the kubeconfig's]")
+@click.argument("what", nargs=-1, required=True, metavar="service|pod|node|zone NAME",
+    shell_complete=kind_and_name("service", "pod", "node", "zone"))  # fmt: skip
+@namespace_option()
 @click.option("--port", default="", metavar="PORT", help="The port that clients dial, by number or by name.")
 @click.option("--protocol", type=click.Choice(("TCP", "UDP", "SCTP"), case_sensitive=False), default=None,
     help="What they dial it with.")  # fmt: skip

@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.group("proxy", cls=CommandGroup, invoke_without_command=True)
+@click.group("proxy", cls=CommandGroup, invoke_without_command=True, examples=[
+    ("rules for this node of a cluster", "sudo sliceplane proxy --kubeconfig node.kubeconfig"),
+    ("take them away again", "sudo sliceplane proxy --cleanup"),
+])  # fmt: skip
 @click.option("--config", type=_FILE, help="A KubeProxyConfiguration; flags that it has fields for are not used then.")
 @click.option("--write-config-to", type=_FILE, help="Write the configuration there, with all that it does not say.")
 @cluster_options

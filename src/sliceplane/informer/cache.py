@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -327,7 +327,7 @@ def _share(new: Object, like: Object) -> None:
     The Pods of one template have half of their bytes in common.  *new* is frozen for all but this cache, which alone
     has it so far.
     """
-    pairs = [(new, like, ("kind", "api_version"))]
+    pairs: list[tuple[Projection, Any, tuple[str, ...]]] = [(new, like, ("kind", "api_version"))]
     for part in ("metadata", "spec"):
         ours, theirs = getattr(new, part, None), getattr(like, part, None)
         if isinstance(ours, Projection) and type(ours) is type(theirs):

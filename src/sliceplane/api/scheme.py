@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -123,6 +123,8 @@ _CORE_EVENT_FIELDS = (
     ("source", "source.component"),
     ("type", "type"),
 )
+#: as upstream: also under the bare word
+_NAME_FIELD = (("name", "metadata.name"),)
 
 EndpointSlices = Resource(
     group="discovery.k8s.io", kind="EndpointSlice", projection=discovery.EndpointSlice, generation="content"
@@ -316,6 +318,56 @@ RuntimeClasses = Resource(
     unconditional_update=False,
     create_on_update=True,
 )
+PersistentVolumeClaims = Resource(
+    kind="PersistentVolumeClaim",
+    projection=core.PersistentVolumeClaim,
+    short_names=("pvc",),
+    subresources=("status",),
+    selectable_fields=_NAME_FIELD,
+    delete_reply="object",
+)
+PersistentVolumes = Resource(
+    kind="PersistentVolume",
+    namespaced=False,
+    short_names=("pv",),
+    subresources=("status",),
+    selectable_fields=_NAME_FIELD,
+    delete_reply="object",
+)
+_STORAGE_GROUP = "storage.k8s.io"
+StorageClasses = Resource(
+    group=_STORAGE_GROUP,
+    kind="StorageClass",
+    plural="storageclasses",
+    namespaced=False,
+    short_names=("sc",),
+    delete_reply="object",
+)
+VolumeAttributesClasses = Resource(
+    group=_STORAGE_GROUP,
+    kind="VolumeAttributesClass",
+    plural="volumeattributesclasses",
+    namespaced=False,
+    short_names=("vac",),
+    delete_reply="object",
+)
+VolumeAttachments = Resource(
+    group=_STORAGE_GROUP,
+    kind="VolumeAttachment",
+    namespaced=False,
+    subresources=("status",),
+    unconditional_update=False,
+    delete_reply="object",
+)
+CSIDrivers = Resource(
+    group=_STORAGE_GROUP, kind="CSIDriver", namespaced=False, unconditional_update=False, delete_reply="object"
+)
+CSINodes = Resource(
+    group=_STORAGE_GROUP, kind="CSINode", namespaced=False, unconditional_update=False, delete_reply="object"
+)
+CSIStorageCapacities = Resource(
+    group=_STORAGE_GROUP, kind="CSIStorageCapacity", plural="csistoragecapacities", unconditional_update=False
+)
 
 RBAC_GROUP = "rbac.authorization.k8s.io"
 
@@ -358,6 +410,43 @@ LocalSubjectAccessReviews = _review("authorization.k8s.io", "LocalSubjectAccessR
 #: the older way to ``pods/NAME/binding``: the body names the Pod
 Bindings = Resource(kind="Binding", verbs=("create",))
 
+
+def _listed(
+    group: str,
+    kind: str,
+    *short_names: str,
+    version: str = "v1",
+    plural: str = "",
+    namespaced: bool = False,
+    **more: Any,
+) -> Resource:
+    """A kind that unmodified controllers watch before they start, and that this server does not implement."""
+    return Resource(
+        group=group,
+        version=version,
+        kind=kind,
+        plural=plural,
+        namespaced=namespaced,
+        short_names=short_names,
+        verbs=READ_VERBS,
+        **more,
+    )
+
+
+_RESOURCE_GROUP = "resource.k8s.io"
+#: served as lists that are always empty; a write is refused with the reason
+LISTED: tuple[Resource, ...] = (
+    _listed("admissionregistration.k8s.io", "ValidatingAdmissionPolicy", plural="validatingadmissionpolicies"),
+    _listed("autoscaling", "HorizontalPodAutoscaler", "hpa", version="v2", namespaced=True, categories=("all",)),
+    _listed("batch", "CronJob", "cj", namespaced=True, categories=("all",)),
+    _listed("batch", "Job", namespaced=True, categories=("all",)),
+    _listed("certificates.k8s.io", "CertificateSigningRequest", "csr"),
+    _listed(_RESOURCE_GROUP, "DeviceClass", plural="deviceclasses"),
+    _listed(_RESOURCE_GROUP, "ResourceClaim", namespaced=True),
+    _listed(_RESOURCE_GROUP, "ResourceClaimTemplate", namespaced=True),
+    _listed(_RESOURCE_GROUP, "ResourceSlice"),
+)
+
 #: what is stored
 RESOURCES: tuple[Resource, ...] = (
     ConfigMaps,
@@ -366,6 +455,8 @@ RESOURCES: tuple[Resource, ...] = (
     LimitRanges,
     Namespaces,
     Nodes,
+    PersistentVolumeClaims,
+    PersistentVolumes,
     PodTemplates,
     Pods,
     ReplicationControllers,
@@ -395,6 +486,12 @@ RESOURCES: tuple[Resource, ...] = (
     RuntimeClasses,
     PodDisruptionBudgets,
     PriorityClasses,
+    CSIDrivers,
+    CSINodes,
+    CSIStorageCapacities,
+    StorageClasses,
+    VolumeAttachments,
+    VolumeAttributesClasses,
 )
 #: what is asked: create is their only verb
 REVIEWS: tuple[Resource, ...] = (
@@ -407,8 +504,10 @@ REVIEWS: tuple[Resource, ...] = (
 )
 #: everything that is never stored
 POSTED: tuple[Resource, ...] = (Bindings, *REVIEWS)
+#: everything whose fields are known
+DESCRIBED: tuple[Resource, ...] = (*RESOURCES, *POSTED)
 #: everything that has a path unless something else is asked for
-SERVED: tuple[Resource, ...] = (*RESOURCES, *POSTED)
+SERVED: tuple[Resource, ...] = (*DESCRIBED, *LISTED)
 #: what ``--runtime-config`` can switch on
 OPTIONAL_RESOURCES: tuple[Resource, ...] = (EndpointSlicesV1beta1,)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required
+from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import StatefulSets
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, name_of, number
 from sliceplane.kit.names import check_dns_label
 from sliceplane.registry.kinds import kind
+from sliceplane.registry.kinds.volumes import check_claim_spec, default_claim
 from sliceplane.registry.kinds.workload import (
     SCALED_WORKLOAD,
     TEMPLATE_COLUMNS,
@@ -57,6 +60,13 @@ def _default(document: Document) -> None:
     spec.setdefault("revisionHistoryLimit", 10)
     spec.setdefault("serviceName", "")
     default_template(spec)
+    _default_claims(spec.get("volumeClaimTemplates", ()))
+
+
+def _default_claims(claims: Iterable[Document]) -> None:
+    for claim in claims:
+        claim.update(apiVersion="v1", kind="PersistentVolumeClaim")
+        default_claim(claim)
 
 
 def _prepare_create(_core: Core, _target: Target, new: Document) -> None:
@@ -79,6 +89,8 @@ def _validate(document: Document) -> list[FieldError]:
     name = spec["serviceName"]
     if name:
         errors += [invalid_value("spec.serviceName", name, problem) for problem in check_dns_label(name)]
+    for index, claim in while_few(errors, enumerate(spec.get("volumeClaimTemplates", ()))):
+        errors += check_claim_spec(f"spec.volumeClaimTemplates[{index}].spec", claim["spec"])
     return errors
 
 
@@ -126,10 +138,15 @@ def _strategy(strategy: Document) -> list[FieldError]:
 
 def _validate_update(new: Document, old: Document) -> list[FieldError]:
     errors = _rules(new["spec"])
-    fixed = (
-        {name: value for name, value in document["spec"].items() if name not in _MUTABLE} for document in (new, old)
-    )
-    return errors if next(fixed) == next(fixed) else [*errors, forbidden_field("spec", _IMMUTABLE)]
+    return errors if _fixed(new) == _fixed(old) else [*errors, forbidden_field("spec", _IMMUTABLE)]
+
+
+def _fixed(document: Document) -> Document:
+    """The part of the spec that may not change.  An older server stored claims without their defaults."""
+    fixed = {name: value for name, value in document["spec"].items() if name not in _MUTABLE}
+    claims = copy.deepcopy(fixed.pop("volumeClaimTemplates", []))
+    _default_claims(claims)
+    return {**fixed, "volumeClaimTemplates": claims}
 
 
 def _warnings(new: Document, _old: Document | None) -> tuple[str, ...]:

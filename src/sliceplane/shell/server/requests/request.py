@@ -16,7 +16,7 @@ import msgspec
 
 from sliceplane.api.errors import StatusError, bad_request, method_not_allowed, show, too_large_body, unknown_resource
 from sliceplane.api.requests import SUBRESOURCES
-from sliceplane.api.scheme import BY_PATH, SERVED, Namespaces, Pods, Resource
+from sliceplane.api.scheme import BY_PATH, LISTED, SERVED, Namespaces, Pods, Resource
 from sliceplane.flowcontrol.types import Flow
 from sliceplane.registry.attendance import Claim
 from sliceplane.registry.types import Target, User
@@ -24,6 +24,10 @@ from sliceplane.shell.server.requests.auth import Certificate
 from sliceplane.shell.server.requests.limits import RequestPlace, kept_bytes
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
+_NOT_IMPLEMENTED = (
+    "{} cannot be written: this server does not implement {}, and only lists it, always empty, for controllers that "
+    "watch it (docs/differences.md, Kinds that are always empty)"
+)
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -316,7 +320,8 @@ def resolve(path: ResourcePath, verb: str, served: Collection[Resource] = SERVED
         across_namespaces = resource.namespaced and not path.namespace
         allowed = tuple(known for known in resource.verbs if known in (_OF_ALL if across_namespaces else _OF_MANY))
     if verb not in allowed:
-        raise method_not_allowed(tuple(sorted({_VERB_METHODS[known] for known in allowed})))
+        why = _NOT_IMPLEMENTED.format(resource.key, resource.kind) if resource in LISTED else ""
+        raise method_not_allowed(tuple(sorted({_VERB_METHODS[known] for known in allowed})), why)
     # What can be no part of a path can be no name, as upstream:
     # staging/src/k8s.io/apimachinery/pkg/api/validation/path/name.go.
     if path.name in (".", ".."):

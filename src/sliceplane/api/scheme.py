@@ -436,7 +436,12 @@ def _listed(
 _RESOURCE_GROUP = "resource.k8s.io"
 #: served as lists that are always empty; a write is refused with the reason
 LISTED: tuple[Resource, ...] = (
-    _listed("admissionregistration.k8s.io", "ValidatingAdmissionPolicy", plural="validatingadmissionpolicies"),
+    _listed(
+        "admissionregistration.k8s.io",
+        "ValidatingAdmissionPolicy",
+        plural="validatingadmissionpolicies",
+        categories=("api-extensions",),
+    ),
     _listed("autoscaling", "HorizontalPodAutoscaler", "hpa", version="v2", namespaced=True, categories=("all",)),
     _listed("batch", "CronJob", "cj", namespaced=True, categories=("all",)),
     _listed("batch", "Job", namespaced=True, categories=("all",)),

@@ -318,55 +318,37 @@ RuntimeClasses = Resource(
     unconditional_update=False,
     create_on_update=True,
 )
-PersistentVolumeClaims = Resource(
-    kind="PersistentVolumeClaim",
+
+
+def _storage(kind: str, *short_names: str, group: str = "storage.k8s.io", **more: Any) -> Resource:
+    """Clusters of older releases lack some of these kinds."""
+    row: dict[str, Any] = {"namespaced": False, "delete_reply": "object", "dispensable": True, **more}
+    return Resource(group=group, kind=kind, short_names=short_names, **row)
+
+
+PersistentVolumeClaims = _storage(
+    "PersistentVolumeClaim",
+    "pvc",
+    group="",
     projection=core.PersistentVolumeClaim,
-    short_names=("pvc",),
+    namespaced=True,
     subresources=("status",),
     selectable_fields=_NAME_FIELD,
-    delete_reply="object",
 )
-PersistentVolumes = Resource(
-    kind="PersistentVolume",
-    namespaced=False,
-    short_names=("pv",),
-    subresources=("status",),
-    selectable_fields=_NAME_FIELD,
-    delete_reply="object",
+PersistentVolumes = _storage(
+    "PersistentVolume", "pv", group="", subresources=("status",), selectable_fields=_NAME_FIELD
 )
-_STORAGE_GROUP = "storage.k8s.io"
-StorageClasses = Resource(
-    group=_STORAGE_GROUP,
-    kind="StorageClass",
-    plural="storageclasses",
-    namespaced=False,
-    short_names=("sc",),
-    delete_reply="object",
-)
-VolumeAttributesClasses = Resource(
-    group=_STORAGE_GROUP,
-    kind="VolumeAttributesClass",
-    plural="volumeattributesclasses",
-    namespaced=False,
-    short_names=("vac",),
-    delete_reply="object",
-)
-VolumeAttachments = Resource(
-    group=_STORAGE_GROUP,
-    kind="VolumeAttachment",
-    namespaced=False,
-    subresources=("status",),
+StorageClasses = _storage("StorageClass", "sc", plural="storageclasses")
+VolumeAttributesClasses = _storage("VolumeAttributesClass", "vac", plural="volumeattributesclasses")
+VolumeAttachments = _storage("VolumeAttachment", subresources=("status",), unconditional_update=False)
+CSIDrivers = _storage("CSIDriver", unconditional_update=False)
+CSINodes = _storage("CSINode", unconditional_update=False)
+CSIStorageCapacities = _storage(
+    "CSIStorageCapacity",
+    plural="csistoragecapacities",
+    namespaced=True,
     unconditional_update=False,
-    delete_reply="object",
-)
-CSIDrivers = Resource(
-    group=_STORAGE_GROUP, kind="CSIDriver", namespaced=False, unconditional_update=False, delete_reply="object"
-)
-CSINodes = Resource(
-    group=_STORAGE_GROUP, kind="CSINode", namespaced=False, unconditional_update=False, delete_reply="object"
-)
-CSIStorageCapacities = Resource(
-    group=_STORAGE_GROUP, kind="CSIStorageCapacity", plural="csistoragecapacities", unconditional_update=False
+    delete_reply="status",
 )
 
 RBAC_GROUP = "rbac.authorization.k8s.io"

@@ -162,7 +162,11 @@ class HealthChecks:
             "gauge", "kubernetes_healthcheck", "Health checks: 1 is well.", self._rows, "name", "type"
         )
         self._results = self.metrics.counters(
-            "kubernetes_healthchecks_total", "Results of health checks that a client asked for.", "name", "type", "status"
+            "kubernetes_healthchecks_total",
+            "Results of health checks that a client asked for.",
+            "name",
+            "type",
+            "status",
         )
 
     def add(self, name: str, check: Check) -> None:

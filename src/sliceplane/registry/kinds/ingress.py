@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sliceplane.registry.core import Core
 
 #: an IngressClass with this is that of Ingresses which name none
-_IS_DEFAULT: Final = "ingressclass.kubernetes.io/is-default-class"
+DEFAULT_CLASS_MARK: Final = "ingressclass.kubernetes.io/is-default-class"
 NOT_A_NAME: Final = "must be a DNS name, not an IP address"
 _PATH_TYPES: Final = ("Exact", "ImplementationSpecific", "Prefix")
 _BAD_PARTS: Final = ("//", "/./", "/../", "%2f", "%2F")
@@ -212,7 +212,7 @@ def _choose_class(core: Core, _target: Target, document: Document) -> None:
     spec = document["spec"]
     if "ingressClassName" in spec or _CLASS in document["metadata"].get("annotations", {}):
         return
-    name = default_object(core, IngressClasses, _IS_DEFAULT)
+    name = default_object(core, IngressClasses, DEFAULT_CLASS_MARK)
     if name is not None:
         spec["ingressClassName"] = name
 

@@ -135,6 +135,16 @@ def printer(*columns: Column | ShownColumn) -> Printer:
     return Printer(tuple(column for column, _ in shown), cells)
 
 
+def marked_name(*annotations: str) -> ShownColumn:
+    """The column of a class's name, which says so if one of *annotations* marks it as the default."""
+
+    def shown(document: Document) -> str:
+        is_default = any(member(document, "metadata", "annotations", name) == "true" for name in annotations)
+        return f"{name_of(document)} (default)" if is_default else name_of(document)
+
+    return NAME, shown
+
+
 def plain_kind(
     resource: Resource,
     rules: tuple[FieldRule, ...],

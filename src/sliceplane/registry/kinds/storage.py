@@ -28,14 +28,13 @@ from sliceplane.documents.table.columns import (
     Column,
     flag,
     member,
-    name_of,
     objects,
     text,
     texts,
 )
 from sliceplane.kit.names import check_dns_subdomain, check_qualified_name
 from sliceplane.registry.kinds import kind
-from sliceplane.registry.kinds.plain import FieldRule, ShownColumn, plain_kind, printer
+from sliceplane.registry.kinds.plain import FieldRule, ShownColumn, marked_name, plain_kind, printer
 from sliceplane.registry.kinds.volumes import DEFAULT_CLASS_MARKS
 from sliceplane.registry.metadata import IMMUTABLE, check_label_selector
 
@@ -72,12 +71,6 @@ def _flag(name: str, description: str, *path: str) -> ShownColumn:
     return Column(name=name, type="boolean", description=description), lambda document: flag(document, *path)
 
 
-def _shown_name(storage_class: Document) -> str:
-    annotations = member(storage_class, "metadata", "annotations")
-    is_default = any(member(annotations, name) == "true" for name in DEFAULT_CLASS_MARKS)
-    return f"{name_of(storage_class)} (default)" if is_default else name_of(storage_class)
-
-
 STORAGE_CLASS: Final = plain_kind(
     StorageClasses,
     (
@@ -93,7 +86,7 @@ STORAGE_CLASS: Final = plain_kind(
         ),
     ),
     printer(
-        (NAME, _shown_name),
+        marked_name(*DEFAULT_CLASS_MARKS),
         (Column(name="Provisioner", description="The driver that makes volumes of this class."), "provisioner"),
         (Column(name="ReclaimPolicy", description="What becomes of a volume when its claim goes."), "reclaimPolicy"),
         (Column(name="VolumeBindingMode", description="When a claim is bound to a volume."), "volumeBindingMode"),

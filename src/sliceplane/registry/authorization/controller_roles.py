@@ -219,7 +219,7 @@ CONTROLLER_ROLES: Final[dict[str, tuple[PolicyRule, ...]]] = {
         on("apps", "statefulsets", *READ),
         on("apps", ("statefulsets/finalizers", "statefulsets/status"), "update"),
         on("apps", "controllerrevisions", "create", "delete", "get", "list", "patch", "update", "watch"),
-        on("", "persistentvolumeclaims", "create", "delete", "patch", "update", *READ),
+        on("", "persistentvolumeclaims", "create", "delete", "update", *READ),
         EVENTS,
     ),
     "ttl-after-finished-controller": (

@@ -60,7 +60,8 @@ from sliceplane.registry.kinds import (
     storage,
     volumes,
 )
-from sliceplane.registry.kinds.kind import Kind, bare_kind
+from sliceplane.registry.kinds.kind import NOT_GRANTED, Kind, bare_kind, edited
+from sliceplane.registry.kinds.plain import plain_kind
 
 KINDS: Final[tuple[Kind, ...]] = (
     config_map.CONFIG_MAP,
@@ -106,8 +107,8 @@ KINDS: Final[tuple[Kind, ...]] = (
     storage.STORAGE_CLASS,
     storage.VOLUME_ATTACHMENT,
     storage.VOLUME_ATTRIBUTES_CLASS,
-    # Lists that are always empty.
-    *(bare_kind(resource, PLAIN) for resource in LISTED),
+    # Lists that are always empty.  As upstream's, the roles of a namespace grant writes: a user reads why there are none.
+    *(plain_kind(resource, (), PLAIN, granted=edited() if resource.namespaced else NOT_GRANTED) for resource in LISTED),
     # POSTed, done or answered by a function that ``registry.registry`` names, and never stored.
     *(bare_kind(resource, PLAIN) for resource in POSTED),
 )

@@ -107,7 +107,7 @@ KINDS: Final[tuple[Kind, ...]] = (
     storage.STORAGE_CLASS,
     storage.VOLUME_ATTACHMENT,
     storage.VOLUME_ATTRIBUTES_CLASS,
-    # Lists that are always empty.  As upstream's, the roles of a namespace grant writes: a user reads why there are none.
+    # Lists that are always empty.  Roles of a namespace grant writes, as upstream's: a user reads why there are none.
     *(plain_kind(resource, (), PLAIN, granted=edited() if resource.namespaced else NOT_GRANTED) for resource in LISTED),
     # POSTed, done or answered by a function that ``registry.registry`` names, and never stored.
     *(bare_kind(resource, PLAIN) for resource in POSTED),

@@ -6,7 +6,8 @@ A development script, run by hand when a kind is added or a new Kubernetes versi
     .venv/bin/python tools/make_protobuf_fields.py ~/go/pkg/mod/k8s.io v0.36.2
 
 The messages are the kinds of ``api.scheme`` and of the bodies of subresources with their lists, the kinds of
-``meta.k8s.io`` that the table has, and every message that they refer to.  Facts only are read: names, numbers and types
+``meta.k8s.io`` that the table has, and every message that they refer to; of the kinds that are only listed, which have
+no objects, the metadata alone.  Facts only are read: names, numbers and types
 of fields from ``generated.proto``, and presence from the structs beside it.
 
 The output has a line ``kind|message PACKAGE NAME`` for each message, followed by its fields in the order
@@ -27,8 +28,8 @@ from pathlib import Path
 from typing import Final
 
 from sliceplane.api.requests import SUBRESOURCES
-from sliceplane.api.scheme import DESCRIBED, OPTIONAL_RESOURCES
-from sliceplane.documents.protobuf.schema import SCALARS, package_of
+from sliceplane.api.scheme import DESCRIBED, LISTED, OPTIONAL_RESOURCES
+from sliceplane.documents.protobuf.schema import META, SCALARS, package_of
 
 OUTPUT: Final = Path(__file__).parent.parent / "src/sliceplane/documents/protobuf/fields.txt"
 #: packages that stay as they are: forms that no struct shows (``documents.protobuf.special``), and discovery, whose
@@ -91,6 +92,20 @@ def roots() -> list[str]:
     return names
 
 
+def listed() -> dict[str, list[str]]:
+    """The messages of empty lists and of bookmarks of a watch."""
+    lines: dict[str, list[str]] = {}
+    for resource in LISTED:
+        package = f"k8s.io.api.{package_of(resource.group)}.{resource.version}"
+        lines[f"{package}.{resource.kind}"] = [f"kind {package} {resource.kind}", f"1 metadata {META}.ObjectMeta omit"]
+        lines[f"{package}.{resource.list_kind}"] = [
+            f"kind {package} {resource.list_kind}",
+            f"1 metadata {META}.ListMeta omit",
+            f"2 items []{resource.kind} omit",
+        ]
+    return lines
+
+
 def kept(table: str) -> dict[str, list[str]]:
     """The messages of the table that stay as they are."""
     blocks = re.split(r"\n(?=kind|message)", table.strip())
@@ -100,7 +115,7 @@ def kept(table: str) -> dict[str, list[str]]:
 
 def made(modules: Path, version: str, table: str) -> str:
     """The whole file.  *table* is the present one."""
-    done = kept(table)
+    done = {**kept(table), **listed()}
     packages: dict[str, Package] = {}
     wanted = roots()
     while wanted:

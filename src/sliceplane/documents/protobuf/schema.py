@@ -9,7 +9,7 @@ from typing import Final, Literal, cast
 import msgspec
 
 from sliceplane.api.requests import SUBRESOURCES
-from sliceplane.api.scheme import DESCRIBED
+from sliceplane.api.scheme import SERVED
 
 Label = Literal["one", "list", "map"]
 Presence = Literal["pointer", "always", "omit", "inline"]
@@ -21,7 +21,7 @@ META: Final = "k8s.io.apimachinery.pkg.apis.meta.v1"
 _META_VERSIONS: Final = ("meta.k8s.io/v1", "meta.k8s.io/v1beta1")
 _GROUPS: Final = frozenset(
     {"apidiscovery.k8s.io"}
-    | {resource.group for resource in DESCRIBED}
+    | {resource.group for resource in SERVED}
     | {row.body.group for row in SUBRESOURCES.values() if row.body is not None}
 )
 

@@ -37,7 +37,8 @@ class FieldRule(msgspec.Struct, frozen=True):
     """What holds of the field at *path*."""
 
     path: str
-    required: bool = False
+    #: True, or what a message says besides
+    required: bool | str = False
     #: filled in where the field is unset
     default: Any = None
     #: the values that a string, or each string of a list, may have
@@ -48,6 +49,8 @@ class FieldRule(msgspec.Struct, frozen=True):
     length: int | None = None
     #: the problems of a string
     check: Callable[[str], Iterable[str]] | None = None
+    #: an unset string is checked, as an empty one
+    always: bool = False
     immutable: bool = False
 
 
@@ -87,8 +90,10 @@ def check(rules: Iterable[FieldRule], document: Document, under: str = "") -> li
 
 
 def _check_value(rule: FieldRule, path: str, value: Any) -> list[FieldError]:
-    if value in _UNSET:
-        return [required(path)] if rule.required else []
+    if rule.always:
+        value = value or ""
+    elif value in _UNSET:
+        return [required(path, rule.required if isinstance(rule.required, str) else "")] if rule.required else []
     errors: list[FieldError] = []
     if rule.choices:
         values = value if isinstance(value, list) else [value]

@@ -44,6 +44,11 @@ _MESSAGE_MAX: Final = 1024
 _DRIVER_MAX: Final = 63
 _NODE_ID_MAX: Final = 256
 _TOKEN_S_MIN: Final = 600
+_IN_SECRETS: Final = "serviceAccountTokenInSecrets"
+_TOKENS_IN_ATTRIBUTES: Final = (
+    "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible "
+    "logging of tokens in volume attributes"
+)
 
 
 def _driver_name(name: str) -> tuple[str, ...]:
@@ -138,7 +143,7 @@ VOLUME_ATTACHMENT: Final = plain_kind(
     VolumeAttachments,
     (
         FieldRule("spec.attacher", required=True, length=_DRIVER_MAX, check=_driver_name),
-        FieldRule("spec.nodeName", required=True, check=check_dns_subdomain),
+        FieldRule("spec.nodeName", check=check_dns_subdomain, always=True),
         FieldRule("spec.source.persistentVolumeName", check=check_dns_subdomain),
         FieldRule("spec", immutable=True),
     ),
@@ -174,7 +179,15 @@ def _driver(driver: Document) -> list[FieldError]:
             detail = "may not specify a duration less than 10 minutes"
             errors.append(invalid_value(f"{path}.expirationSeconds", seconds, detail))
         audiences.add(audience)
+    if spec.get(_IN_SECRETS) is not None and not audiences:
+        detail = f"{_IN_SECRETS} is set but no tokenRequests are specified"
+        errors.append(invalid_value(f"spec.{_IN_SECRETS}", spec[_IN_SECRETS], detail))
     return errors
+
+
+def _driver_warnings(new: Document, _old: Document | None) -> tuple[str, ...]:
+    is_due = bool(new["spec"].get("tokenRequests")) and new["spec"].get(_IN_SECRETS) is None
+    return (_TOKENS_IN_ATTRIBUTES,) if is_due else ()
 
 
 def _driver_update(new: Document, old: Document) -> list[FieldError]:
@@ -224,6 +237,7 @@ CSI_DRIVER: Final = plain_kind(
         AGE,
     ),
     validate=_driver,
+    warnings=_driver_warnings,
     validate_update=_driver_update,
 )
 
@@ -292,7 +306,7 @@ CSI_STORAGE_CAPACITY: Final = plain_kind(
     CSIStorageCapacities,
     (
         FieldRule("nodeTopology", immutable=True),
-        FieldRule("storageClassName", check=check_dns_subdomain, immutable=True),
+        FieldRule("storageClassName", check=check_dns_subdomain, always=True, immutable=True),
     ),
     printer(
         NAME,

@@ -43,13 +43,16 @@ _POSITIVE: Final = "must be greater than zero"
 _CLAIM_IS_IMMUTABLE: Final = (
     "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"
 )
+_RECYCLED: Final = (
+    "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the recommended approach "
+    "is to use dynamic provisioning."
+)
 _CLAIM: Final = "PersistentVolumeClaim"
 _CLASS_SUFFIX: Final = ".storageclass.storage.k8s.io/"
 _COUNTED: Final = (PersistentVolumeClaims.plural, "requests.storage")
 
 _SPEC_RULES: Final = (
-    FieldRule("accessModes", required=True, choices=tuple(sorted(MODES))),
-    FieldRule("resources.requests.storage", required=True),
+    FieldRule("accessModes", required="at least 1 access mode is required", choices=tuple(sorted(MODES))),
     FieldRule("storageClassName", check=check_dns_subdomain),
     FieldRule("volumeMode", default="Filesystem", choices=("Block", "Filesystem")),
     *(
@@ -77,7 +80,9 @@ def check_claim_spec(path: str, spec: Document) -> list[FieldError]:
     errors = check(_SPEC_RULES, spec, f"{path}.") + _check_pod_mode(path, spec)
     errors += check_label_selector(f"{path}.selector", spec.get("selector"))
     size = member(spec, "resources", "requests", "storage")
-    if size is not None and amount(size) <= 0:
+    if size is None:
+        errors.append(required(f"{path}.resources[storage]"))
+    elif amount(size) <= 0:
         errors.append(invalid_value(f"{path}.resources[storage]", size, _POSITIVE))
     for name in ("dataSource", "dataSourceRef"):
         source = spec.get(name)
@@ -130,6 +135,16 @@ def _choose_class(core: Core, _target: Target, claim: Document) -> None:
         name = default_object(core, StorageClasses, *DEFAULT_CLASS_MARKS)
         if name is not None:
             claim["spec"]["storageClassName"] = name
+
+
+def _warnings(new: Document, _old: Document | None) -> list[str]:
+    texts_by_cause = {
+        f'metadata.annotations[{_CLASS}]: deprecated since v1.8; use "storageClassName" attribute instead': (
+            _CLASS in new["metadata"].get("annotations", {})
+        ),
+        _RECYCLED: new["spec"].get("persistentVolumeReclaimPolicy") == "Recycle",
+    }
+    return [warning for warning, is_due in texts_by_cause.items() if is_due]
 
 
 def _usage(claim: Object) -> Mapping[str, Fraction | int]:
@@ -200,6 +215,7 @@ _PLAIN_CLAIM: Final = plain_kind(
     status=kind.beside_spec(lambda _claim: {"phase": "Pending"}, kind.no_update_rules),
     quota=replace(kind.counted(*_COUNTED, usage=_usage, rises=True), counts=is_class_quota),
     granted=kind.edited("status"),
+    warnings=_warnings,
 )
 PERSISTENT_VOLUME_CLAIM: Final = replace(_PLAIN_CLAIM, defaults=default_claim, prepare_create=_choose_class)
 
@@ -222,7 +238,7 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "nfs": ("server", "path"),
     "photonPersistentDisk": ("pdID",),
     "portworxVolume": ("volumeID",),
-    "quobyte": ("registry", "volume"),
+    "quobyte": (),
     "rbd": ("monitors", "image"),
     "scaleIO": ("gateway", "system", "volumeName"),
     "storageos": ("volumeName",),
@@ -235,11 +251,14 @@ def _no_steps_back(path: str) -> tuple[str, ...]:
 
 
 VOLUME_RULES: Final = (
+    FieldRule("status.phase", default="Pending"),
     FieldRule("spec.accessModes", required=True, choices=tuple(sorted(MODES))),
     FieldRule("spec.capacity", required=True),
     FieldRule("spec.persistentVolumeReclaimPolicy", default="Retain", choices=("Delete", "Recycle", "Retain")),
     FieldRule("spec.nodeAffinity?.required", required=True),
     *(FieldRule(f"spec.{source}?.{name}", required=True) for source, names in SOURCES.items() for name in names),
+    FieldRule("spec.quobyte?.registry", required="must be a host:port pair or multiple pairs separated by commas"),
+    FieldRule("spec.quobyte?.volume", required=True),
     FieldRule("spec.hostPath?.type", default=""),
     *(FieldRule(f"spec.{source}?.path", check=_no_steps_back) for source in ("hostPath", "local")),
     FieldRule("spec.storageClassName", check=check_dns_subdomain),
@@ -267,6 +286,11 @@ def _validate_volume(volume: Document) -> list[FieldError]:
     if not used:
         errors.append(required("spec", "must specify a volume type"))
     errors += [forbidden_field(f"spec.{name}", "may not specify more than 1 volume type") for name in used[1:]]
+    fibre, flocker = spec.get("fc"), spec.get("flocker")
+    if fibre is not None and bool(fibre.get("targetWWNs")) is bool(fibre.get("wwids")):
+        errors.append(required("spec.fc.targetWWNs", "must specify either targetWWNs or wwids, but not both"))
+    if flocker is not None and not (flocker.get("datasetName") or flocker.get("datasetUUID")):
+        errors.append(required("spec.flocker", "one of datasetName and datasetUUID is required"))
     if "local" in spec and "nodeAffinity" not in spec:
         errors.append(required("spec.nodeAffinity", "Local volume requires node affinity"))
     if spec.get("volumeAttributesClassName") and "csi" not in spec:
@@ -297,7 +321,10 @@ PERSISTENT_VOLUME: Final = plain_kind(
     VOLUME_RULES,
     printer(
         NAME,
-        (Column(name="Capacity", description="The size of the volume."), "spec.capacity.storage"),
+        (
+            Column(name="Capacity", description="The size of the volume."),
+            lambda volume: text(volume, "spec", "capacity", "storage") or "0",
+        ),
         (
             Column(name="Access Modes", description="How the volume may be mounted."),
             lambda volume: _modes(volume, "spec"),
@@ -316,4 +343,5 @@ PERSISTENT_VOLUME: Final = plain_kind(
     validate=_validate_volume,
     validate_update=_validate_volume_update,
     status=kind.beside_spec(lambda _volume: {"phase": "Pending"}, kind.no_update_rules),
+    warnings=_warnings,
 )

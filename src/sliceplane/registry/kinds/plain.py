@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sliceplane.registry.core import Core
 
 #: what stands for a field that was not set
-_UNSET: Final = (None, "", [], {})
+_UNSET: Final[tuple[Any, ...]] = (None, "", [], {})
 
 Source = str | Callable[[Document], Cell]
 ShownColumn = tuple[Column, Source]

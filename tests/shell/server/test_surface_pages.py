@@ -33,7 +33,6 @@ CASES = [
             "/readyz/",
             "/livez/nope",
             "/metrics/",
-            "/metrics/slis",
             "/version/x",
             "//api/v1",
             "/configz",

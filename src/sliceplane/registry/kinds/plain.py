@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from sliceplane.api.errors import FieldError, invalid_value, not_supported, required, too_long, while_few
+from sliceplane.api.errors import ERRORS_MAX, FieldError, invalid_value, not_supported, required, too_long, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, member, name_of
@@ -97,7 +98,8 @@ def _check_value(rule: FieldRule, path: str, value: Any) -> list[FieldError]:
     errors: list[FieldError] = []
     if rule.choices:
         values = value if isinstance(value, list) else [value]
-        errors += [not_supported(path, text, rule.choices) for text in values if text not in rule.choices]
+        bad = (text for text in values if text not in rule.choices)
+        errors += [not_supported(path, text, rule.choices) for text in islice(bad, ERRORS_MAX)]
     if rule.minimum is not None and value < rule.minimum:
         errors.append(invalid_value(path, value, rule.too_small.format(rule.minimum)))
     if rule.length is not None and len(value) > rule.length:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldError, duplicate, forbidden_field, invalid_value, required, too_long
+from sliceplane.api.errors import FieldError, duplicate, forbidden_field, invalid_value, required, too_long, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import (
@@ -169,7 +169,7 @@ def _driver(driver: Document) -> list[FieldError]:
     spec: Document = driver["spec"]
     errors: list[FieldError] = []
     audiences: set[str] = set()
-    for index, request in enumerate(spec.get("tokenRequests", ())):
+    for index, request in while_few(errors, enumerate(spec.get("tokenRequests", ()))):
         path = f"spec.tokenRequests[{index}]"
         audience = request.get("audience", "")
         seconds = request.get("expirationSeconds")
@@ -245,7 +245,7 @@ CSI_DRIVER: Final = plain_kind(
 def _node_drivers(node: Document) -> list[FieldError]:
     errors: list[FieldError] = []
     names: set[str] = set()
-    for index, driver in enumerate(member(node, "spec", "drivers") or ()):
+    for index, driver in while_few(errors, enumerate(objects(node, "spec", "drivers"))):
         path = f"spec.drivers[{index}]"
         name = driver.get("name", "")
         if len(driver.get("nodeID", "")) > _NODE_ID_MAX:
@@ -254,9 +254,11 @@ def _node_drivers(node: Document) -> list[FieldError]:
         if name in names:
             errors.append(duplicate(f"{path}.name", name))
         names.add(name)
-        keys: list[str] = driver.get("topologyKeys", [])
-        errors += [duplicate(path, key) for position, key in enumerate(keys) if key in keys[:position]]
-        errors += [invalid_value(path, key, problem) for key in keys for problem in check_qualified_name(key)]
+        keys: set[str] = set()
+        for key in while_few(errors, driver.get("topologyKeys", ())):
+            errors += [duplicate(path, key)] if key in keys else []
+            errors += [invalid_value(path, key, problem) for problem in check_qualified_name(key)]
+            keys.add(key)
     return errors
 
 

@@ -49,7 +49,8 @@ def status(cluster: Cluster) -> dict[str, Any]:
 
 def test_pods_have_names_that_stay_and_the_status_tells() -> None:
     cluster = make(StatefulSetController())
-    cluster.create(StatefulSets, stateful_set(volumeClaimTemplates=[{"metadata": {"name": "data"}, "spec": {}}]))
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    cluster.create(StatefulSets, stateful_set(volumeClaimTemplates=[{"metadata": {"name": "data"}, "spec": spec}]))
     cluster.settle()
     assert names(cluster) == {"db-0", "db-1", "db-2"}
     pod = cluster.get(Pods, "db-1")

@@ -11,6 +11,7 @@ from tests.registry.conftest import Api
 from sliceplane.api.scheme import LISTED, PersistentVolumeClaims, ResourceQuotas, StatefulSets, StorageClasses
 from sliceplane.registry.kinds import kind_of
 from sliceplane.registry.kinds.plain import FieldRule, check, check_unchanged, fill
+from sliceplane.shell.server.nonresource.discovery import Discovery
 from sliceplane.shell.server.requests.request import parse, resolve, verb_of
 
 RULES = (
@@ -76,6 +77,13 @@ def test_a_kind_that_is_only_listed_says_so_to_whoever_writes(resource: Any) -> 
             resolve(path, verb_of(method, path, wants_watch=False))
         assert raised.value.code == 405  # type: ignore[attr-defined]
         assert raised.value.allowed_methods == ("GET",)  # type: ignore[attr-defined]
+
+
+def test_charts_find_no_admission_policies_in_discovery() -> None:
+    """They would install a policy that is refused."""
+    documents = json.dumps(Discovery("127.0.0.1:6443")._group_list())
+    assert "batch" in documents
+    assert "admissionregistration" not in documents
 
 
 @pytest.mark.parametrize("resource", LISTED, ids=lambda resource: resource.key)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from sliceplane.api.scheme import ALL_VERBS, LISTED, SERVED
+from sliceplane.api.scheme import ALL_VERBS, LISTED, SERVED, UNDISCOVERED
 from sliceplane.shell.server.nonresource.discovery import resource_entry, subresource_entries
 
 LIST: Final = Path(__file__).parent / "data" / "upstream_discovery.txt"
@@ -18,7 +18,6 @@ ALL: Final = frozenset(ALL_VERBS)
 _NO_KUBELET: Final = "a kubelet or a Pod answers it, and nothing here runs containers"
 _BY_THE_SERVER: Final = "flow schemas and priority levels are the server's own and cannot be written"
 _LISTED: Final = "only lists of it are served, always empty, for controllers that watch it"
-_POLICIES: Final = "admission by webhooks and policies is not implemented, and no controller watches it"
 _WRITES: Final = ALL - {"get", "list", "watch"}
 _STATUS: Final = frozenset(("get", "patch", "update"))
 #: group version and resource, as a discovery document names it -> the verbs that we do without, and why
@@ -33,11 +32,14 @@ WITHOUT: Final[dict[tuple[str, str], tuple[frozenset[str], str]]] = {
         for plural in ("flowschemas", "prioritylevelconfigurations")
         for subresource, verbs in (("", _WRITES), ("/status", _STATUS))
     },
-    **{(resource.api_version, resource.plural): (_WRITES, _LISTED) for resource in LISTED},
+    **{
+        (resource.api_version, resource.plural): (_WRITES, _LISTED)
+        for resource in LISTED
+        if resource not in UNDISCOVERED
+    },
     **{
         (api_version, f"{plural}/{subresource}"): (ALL, _LISTED)
         for api_version, plural, subresources in (
-            ("admissionregistration.k8s.io/v1", "validatingadmissionpolicies", ("status",)),
             ("autoscaling/v2", "horizontalpodautoscalers", ("status",)),
             ("batch/v1", "cronjobs", ("status",)),
             ("batch/v1", "jobs", ("status",)),
@@ -45,16 +47,6 @@ WITHOUT: Final[dict[tuple[str, str], tuple[frozenset[str], str]]] = {
             ("resource.k8s.io/v1", "resourceclaims", ("status",)),
         )
         for subresource in subresources
-    },
-    **{
-        ("admissionregistration.k8s.io/v1", plural): (ALL, _POLICIES)
-        for plural in (
-            "mutatingadmissionpolicies",
-            "mutatingadmissionpolicybindings",
-            "mutatingwebhookconfigurations",
-            "validatingadmissionpolicybindings",
-            "validatingwebhookconfigurations",
-        )
     },
     ("v1", "componentstatuses"): (ALL, "deprecated since 1.19; it tells of processes that are not here"),
 }
@@ -94,6 +86,7 @@ def ours() -> dict[tuple[str, str], Entry]:
     return {
         (resource.api_version, entry["name"]): told(entry)
         for resource in SERVED
+        if resource not in UNDISCOVERED
         for entry in (resource_entry(resource), *subresource_entries(resource))
     }
 

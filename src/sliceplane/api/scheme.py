@@ -329,14 +329,14 @@ def _listed(
 
 
 _RESOURCE_GROUP = "resource.k8s.io"
+_ADMISSION_POLICIES = _listed(
+    "admissionregistration.k8s.io", "ValidatingAdmissionPolicy", plural="validatingadmissionpolicies"
+)
+#: left out of discovery: charts look there whether policies are honoured
+UNDISCOVERED: tuple[Resource, ...] = (_ADMISSION_POLICIES,)
 #: served as lists that are always empty; a write is refused with the reason
 LISTED: tuple[Resource, ...] = (
-    _listed(
-        "admissionregistration.k8s.io",
-        "ValidatingAdmissionPolicy",
-        plural="validatingadmissionpolicies",
-        categories=("api-extensions",),
-    ),
+    _ADMISSION_POLICIES,
     _listed("autoscaling", "HorizontalPodAutoscaler", "hpa", version="v2", namespaced=True, categories=("all",)),
     _listed("batch", "CronJob", "cj", namespaced=True, categories=("all",)),
     _listed("batch", "Job", namespaced=True, categories=("all",)),

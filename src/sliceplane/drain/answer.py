@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -10,6 +10,9 @@ import msgspec
 from sliceplane.api.core import Pod
 from sliceplane.api.meta import Condition
 from sliceplane.drain.barrier import DrainVerdict, Missing
+from sliceplane.drain.impact import PortImpact
+from sliceplane.findings.wording import count, some
+from sliceplane.kit.columns import table
 
 #: the condition of a Pod, and its gate for readiness that ``sliceplane drain`` closes
 CONDITION: Final = "sliceplane.dev/Drained"
@@ -18,6 +21,8 @@ GATE: Final = "sliceplane.dev/serving"
 NAMED_MAX: Final = 3
 
 Outcome = Literal["drained", "time over", "cannot know"]
+#: of the whole: also that nothing was marked, or all marks were taken back, for the sake of a Service
+DrainOutcome = Literal["drained", "time over", "cannot know", "refused"]
 
 
 class DrainedPod(NamedTuple):
@@ -30,19 +35,64 @@ class DrainedPod(NamedTuple):
     gone: bool = False
 
 
+class DrainPlan(msgspec.Struct, frozen=True):
+    """Known before the first mark: the effect on Services, and what could not be found out."""
+
+    what: str
+    pods: tuple[str, ...]
+    services: tuple[PortImpact, ...]
+    unknown: tuple[Missing, ...]
+    #: what could not be read, a phrase each
+    not_looked_at: tuple[str, ...]
+
+    def as_lines(self, width: int | None) -> Iterator[str]:
+        yield f"{self.what}: {count(len(self.pods), 'Pod')}, {_subjects(self.services)}"
+        rows = [(impact.service, impact.port, impact.family, *_numbers(impact)) for impact in self.services]
+        if rows:
+            heads = ("Service", "port", "family", "ready now", "without them", "")
+            yield from table(heads, rows, indent="  ", width=width)
+        if self.unknown:
+            yield f"  not known: {named(self.unknown)}"
+        for phrase in self.not_looked_at:
+            yield f"  not seen: {phrase}"
+
+
 class DrainAnswer(msgspec.Struct, frozen=True):
-    """``not_covered``: who may go on sending all the same; ``not_looked_at``: what could not be read, a phrase each."""
+    """``not_covered``: who may go on sending all the same; ``not_looked_at``: what could not be read, a phrase each.
+
+    ``refused``: why nothing was marked, or all marks were taken back, although time was left.  ``taken_back``: Pods
+    without their marks again; ``marked``: Pods that should be and still have them."""
 
     what: str
     pods: tuple[DrainedPod, ...]
     nodes: int
     not_covered: tuple[str, ...] = ()
     not_looked_at: tuple[str, ...] = ()
+    services: tuple[PortImpact, ...] = ()
+    refused: str = ""
+    taken_back: tuple[str, ...] = ()
+    marked: tuple[str, ...] = ()
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> DrainOutcome:
+        if self.refused:
+            return "refused"
         outcomes = {pod.outcome for pod in self.pods}
         return "time over" if "time over" in outcomes else "cannot know" if "cannot know" in outcomes else "drained"
+
+    def as_text(self) -> Iterator[tuple[str, str]]:
+        """Heads and what follows them, a line each."""
+        for pod in self.pods:
+            yield pod.pod, sentence(pod)
+        if self.refused:
+            yield self.what, f"refused: {self.refused}"
+        elif not self.pods:
+            yield self.what, "nothing to drain: it has no Pods"
+        yield from _marks_text(self.taken_back, self.marked)
+        for phrase in self.not_covered:
+            yield "not covered", phrase
+        for phrase in self.not_looked_at:
+            yield "not seen", phrase
 
     def as_document(self) -> dict[str, Any]:
         return {
@@ -65,9 +115,33 @@ class DrainAnswer(msgspec.Struct, frozen=True):
                 }
                 for pod in self.pods
             ],
+            "services": [impact._asdict() for impact in self.services],
+            "refused": self.refused,
+            "takenBack": list(self.taken_back),
+            "stillMarked": list(self.marked),
             "notCovered": list(self.not_covered),
             "notLookedAt": list(self.not_looked_at),
         }
+
+
+class UndoAnswer(msgspec.Struct, frozen=True):
+    """Pods whose marks were taken away, and Pods that keep them."""
+
+    what: str
+    taken_back: tuple[str, ...]
+    marked: tuple[str, ...]
+
+    @property
+    def outcome(self) -> DrainOutcome:
+        return "cannot know" if self.marked else "drained"
+
+    def as_document(self) -> dict[str, Any]:
+        return {"what": self.what, "takenBack": list(self.taken_back), "stillMarked": list(self.marked)}
+
+    def as_text(self) -> Iterator[tuple[str, str]]:
+        if not self.taken_back and not self.marked:
+            yield self.what, "no Pod has a mark"
+        yield from _marks_text(self.taken_back, self.marked)
 
 
 def condition_of(pod: Pod) -> Condition | None:
@@ -101,16 +175,26 @@ def sentence(pod: DrainedPod) -> str:
     return f"not drained after {took}: waiting for {named(verdict.waiting)}{unknown}"
 
 
-def as_text(answer: DrainAnswer) -> Iterator[tuple[str, str]]:
-    """Heads and what follows them, a line each."""
-    for pod in answer.pods:
-        yield pod.pod, sentence(pod)
-    if not answer.pods:
-        yield answer.what, "nothing to drain: it has no Pods"
-    for phrase in answer.not_covered:
-        yield "not covered", phrase
-    for phrase in answer.not_looked_at:
-        yield "not seen", phrase
+def emptied_text(impacts: Iterable[PortImpact]) -> str:
+    """The ports that have no ready endpoint left, as the end of a sentence."""
+    return some([impact.text for impact in impacts], NAMED_MAX)
+
+
+def _marks_text(taken_back: tuple[str, ...], marked: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    if taken_back:
+        yield "marks", f"taken back from {count(len(taken_back), 'Pod')}"
+    if marked:
+        yield "marks", f"NOT taken back, so out of their Services: {', '.join(marked)}"
+
+
+def _subjects(services: tuple[PortImpact, ...]) -> str:
+    names = {impact.service for impact in services}
+    return f"ready in {count(len(names), 'Service')}" if names else "ready in no Service"
+
+
+def _numbers(impact: PortImpact) -> tuple[str, str, str]:
+    local = f"none on {some(impact.nodes)} (policy Local)" if impact.nodes else ""
+    return f"{impact.ready:,}", f"{impact.left:,}", local or ("" if impact.left else "the last")
 
 
 def message(verdict: DrainVerdict, took_s: float) -> str:

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from sliceplane.api.core import Service
 from sliceplane.api.scheme import Services
 from sliceplane.balancing.shares import chance
+from sliceplane.sim.cluster import Pace
 from sliceplane.whatif.assumptions import assumptions
 from sliceplane.whatif.changes import Changes, Running
 from sliceplane.whatif.picture import Clients, Loads, Picture, loads, picture
 from sliceplane.whatif.state import CannotTell, ClusterState
 from sliceplane.whatif.world import SliceEvent, WhatIfWorld
+
+T = TypeVar("T", int, Fraction)
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +56,33 @@ class Written(msgspec.Struct, frozen=True):
         return self.creates + self.updates + self.deletes
 
 
+class Way(NamedTuple):
+    """How a change may come about: *pace* of the controllers, and how long after the question it is made."""
+
+    pace: Pace
+    delay_s: float
+
+
+#: the first is told in full; the others make ranges of its figures
+WAYS: Final = (
+    Way(Pace(), 0.0),
+    Way(Pace(jobs_max=1_000_000), 30.0),
+    Way(Pace(write_s=0.05, eager="endpointslice-controller"), 120.0),
+)
+
+
+class WhatIfRun(msgspec.Struct, frozen=True):
+    """What came of the change in one way."""
+
+    written: Written
+    slices: int
+    ready: Counter[str]
+    leaving: Fraction
+    greatest: Fraction
+    #: of what the busiest endpoint may get
+    used: Fraction
+
+
 class Moment(msgspec.Struct, frozen=True):
     """Of a loss: *after_s* seconds.  ``failing``: the share of connections that is sent to Pods that are gone;
     ``written``: since the moment before."""
@@ -85,11 +116,19 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     #: how controllers run after the change
     running: Running
     state: ClusterState
+    #: one for each of ``WAYS``, or the first alone where others could not differ
+    runs: tuple[WhatIfRun, ...]
+
+    def between(self, read: Callable[[WhatIfRun], T]) -> tuple[T, T]:
+        """The least and the greatest of a figure over all runs."""
+        figures = [read(run) for run in self.runs]
+        return min(figures), max(figures)
 
     @property
     def bad_news(self) -> bool:
         """Connections are dropped, or an endpoint is overloaded, that were not."""
-        used = self.after.loads.used if self.stays is None else max(self.after.loads.used, self.stays.used)
+        used = max(run.used for run in self.runs)
+        used = used if self.stays is None else max(used, self.stays.used)
         overloaded = used > 1 and used > self.before.loads.used
         return overloaded or self.after.shares.dropped > self.before.shares.dropped
 
@@ -104,7 +143,7 @@ def predict(state: ClusterState, question: WhatIfQuestion, tell: Callable[[str],
     key = service.metadata.key
     if not service.spec.selector:
         raise CannotTell(f"Service {key} has no selector: its slices are written by hand, and no change makes them")
-    world = WhatIfWorld(state, service, question.now, question.watchers, tell)
+    world = WhatIfWorld(state, service, question.now, question.watchers, tell=tell)
     began = world.cluster.now
     world.settle()
     pending = sum_up(world.events, key, began)
@@ -121,6 +160,9 @@ def predict(state: ClusterState, question: WhatIfQuestion, tell: Callable[[str],
     if lost:
         moments.append(_moment(world, question, left, world.running.node_grace_s, written))
     after = moments[-1].picture if lost else picture(world, service, question.clients, others=question.watchers)
+    runs = [_run_of(after, written)]
+    if written.writes > 1 or question.changes.replicas or question.changes.rollouts:
+        runs += [_run(state, question, way, tell) for way in WAYS[1:]]
     after_state = world.state
     events = tuple(event for event in world.events if event.service == key)
     everything = sum_up(world.events, "", began)
@@ -136,7 +178,7 @@ def predict(state: ClusterState, question: WhatIfQuestion, tell: Callable[[str],
     return Prediction(
         question=question,
         origin=state.origin,
-        assumed=assumptions(question, world, before.places, pending.writes),
+        assumed=assumptions(question, world, before.places, pending.writes, len(runs)),
         pending=pending,
         before=before,
         after=after,
@@ -149,6 +191,27 @@ def predict(state: ClusterState, question: WhatIfQuestion, tell: Callable[[str],
         notes=notes,
         running=world.running,
         state=after_state,
+        runs=tuple(runs),
+    )
+
+
+def _run(state: ClusterState, question: WhatIfQuestion, way: Way, tell: Callable[[str], None] | None) -> WhatIfRun:
+    service = question.service
+    world = WhatIfWorld(state, service, question.now, question.watchers, tell=tell, pace=way.pace)
+    world.settle()
+    world.settle(world.cluster.now + way.delay_s)
+    world.events.clear()
+    began = world.cluster.now
+    world.apply(question.changes)
+    world.settle(world.next_eviction)
+    written = sum_up(world.events, service.metadata.key, began)
+    lost = question.changes.zones_lost
+    return _run_of(picture(world, service, question.clients, others=question.watchers, lost=lost), written)
+
+
+def _run_of(after: Picture, written: Written) -> WhatIfRun:
+    return WhatIfRun(
+        written, after.slices, after.ready, after.shares.leaving, after.shares.greatest[0], after.loads.used
     )
 
 

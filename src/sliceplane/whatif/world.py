@@ -39,7 +39,7 @@ from sliceplane.documents.wire import event_bytes
 from sliceplane.explain.checks.zones import is_working
 from sliceplane.kit.times import format_time, parse_time
 from sliceplane.proxy.selections import ALL, SHARED, readings_of_slice
-from sliceplane.sim.cluster import START, Cluster
+from sliceplane.sim.cluster import START, Cluster, Pace
 from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.store.types import EventType, Record, StoreEvent
 from sliceplane.whatif.changes import NONE, Changes, Running
@@ -94,7 +94,7 @@ class WhatIfWorld:
 
     def __init__(
         self, state: ClusterState, service: Service, running: Running, others: int = 0,
-        tell: Callable[[str], None] | None = None,
+        *, tell: Callable[[str], None] | None = None, pace: Pace | None = None,
     ) -> None:  # fmt: skip
         self.events: list[SliceEvent] = []
         self._tell = tell
@@ -108,8 +108,8 @@ class WhatIfWorld:
         pods = [pod for pod in state.pods(service.metadata.namespace) if _is_selected(pod, service)]
         self.ready_delay_s = _usual_delay(pods) if running.ready_delay_s is None else running.ready_delay_s
         self.cluster = Cluster(
-            seed=_seed(state), records=state.records, revision=state.revision, began=max(_newest(state)),
-            field_manager=FIELD_MANAGER,
+            seed=_seed(state), records=state.records, revision=state.revision, began=max(_times(state), default=START),
+            field_manager=FIELD_MANAGER, pace=pace,
         )  # fmt: skip
         for resource, namespace, document in objects_named(state):
             self.cluster.create(resource, document, namespace)
@@ -122,7 +122,7 @@ class WhatIfWorld:
         records = tuple(
             record for resource in store.resources() for record in store.list(resource, namespace="").records
         )
-        return ClusterState(records, store.revision, "")
+        return ClusterState(records, store.revision, "", self.cluster.now)
 
     # -- time -------------------------------------------------------------------------------------------
 
@@ -351,9 +351,11 @@ def _usual_delay(pods: list[Pod]) -> float:
     return median(found) if found else 0.0
 
 
-def _newest(state: ClusterState) -> Iterator[float]:
-    """Times that objects tell: the run begins after all of them."""
-    yield START
+def _times(state: ClusterState) -> Iterator[float]:
+    """When the state was read, and times of its objects: the run begins after all of them.  The age of a Pod decides
+    whether it goes before others."""
+    if state.read_at:
+        yield state.read_at
     for pod in state.pods():
         for text in (pod.metadata.creation_timestamp, pod.metadata.deletion_timestamp, pod.status.start_time):
             if text:

@@ -108,7 +108,7 @@ class _Interrupted(Exception):
 
 
 class _Run:
-    """One drain, and what stderr is told of it: a ``shell.tools.draining.DrainReporter``."""
+    """One drain, and what stderr is told of it: a ``shell.tools.drain_reporter.DrainReporter``."""
 
     def __init__(self, client: Client, kind: TargetKind, namespace: str, name: str, cluster_flags: str) -> None:
         self._client = client

@@ -11,6 +11,7 @@ from sliceplane.api.core import Pod
 from sliceplane.api.meta import Condition
 from sliceplane.drain.barrier import DrainVerdict, Missing
 from sliceplane.drain.impact import PortImpact
+from sliceplane.findings.text import fact
 from sliceplane.findings.wording import count, some
 from sliceplane.kit.columns import table
 
@@ -46,15 +47,18 @@ class DrainPlan(msgspec.Struct, frozen=True):
     not_looked_at: tuple[str, ...]
 
     def as_lines(self, width: int | None) -> Iterator[str]:
-        yield f"{self.what}: {count(len(self.pods), 'Pod')}, {_subjects(self.services)}"
+        services = {impact.service for impact in self.services}
+        ready = f"ready in {count(len(services), 'Service')}" if services else "ready in no Service"
+        yield f"{self.what}: {count(len(self.pods), 'Pod')}, {ready}"
         rows = [(impact.service, impact.port, impact.family, *_numbers(impact)) for impact in self.services]
         if rows:
             heads = ("Service", "port", "family", "ready now", "without them", "")
             yield from table(heads, rows, indent="  ", width=width)
-        if self.unknown:
-            yield f"  not known: {named(self.unknown)}"
+        for why in dict.fromkeys(missing.why for missing in self.unknown):
+            nodes = [missing.node for missing in self.unknown if missing.why == why]
+            yield from fact("  not known", f"{some(nodes, NAMED_MAX)}: {why}", width, word_width=13)
         for phrase in self.not_looked_at:
-            yield f"  not seen: {phrase}"
+            yield from fact("  not seen", phrase, width, word_width=13)
 
 
 class DrainAnswer(msgspec.Struct, frozen=True):
@@ -185,11 +189,6 @@ def _marks_text(taken_back: tuple[str, ...], marked: tuple[str, ...]) -> Iterato
         yield "marks", f"taken back from {count(len(taken_back), 'Pod')}"
     if marked:
         yield "marks", f"NOT taken back, so out of their Services: {', '.join(marked)}"
-
-
-def _subjects(services: tuple[PortImpact, ...]) -> str:
-    names = {impact.service for impact in services}
-    return f"ready in {count(len(names), 'Service')}" if names else "ready in no Service"
 
 
 def _numbers(impact: PortImpact) -> tuple[str, str, str]:

@@ -18,7 +18,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -29,18 +29,19 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
 from sliceplane.controllers.base import deletion
-from sliceplane.drain.answer import DrainAnswer, DrainedPod, DrainPlan, Outcome, emptied_text, sentence
+from sliceplane.drain.answer import DrainAnswer, DrainedPod, DrainPlan, Outcome, emptied_text
 from sliceplane.drain.barrier import ASK_PERIOD_S, FORGET_S, LOOK_S, DrainVerdict, UnknownPolicy
 from sliceplane.drain.cluster import LEASES, NODE_LEASES, DrainCluster
 from sliceplane.drain.departure import DrainSubject, subject_of
 from sliceplane.drain.impact import ServiceImpacts, emptied
 from sliceplane.drain.reports import MEMORY_S, pause_s, question
-from sliceplane.findings.wording import count, part
+from sliceplane.findings.wording import count, some
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.informer.paging import CACHE_BYTES_MAX
 from sliceplane.kit.rng import Rng
 from sliceplane.proxy.progress import FEW_NODES, Place
 from sliceplane.shell.tools.drain_marks import DrainMarks
+from sliceplane.shell.tools.drain_reporter import DrainReporter, InformerProgress, SilentReporter
 from sliceplane.shell.transport.base import Client, Unreachable, send
 from sliceplane.shell.transport.reflect import RunningInformer
 
@@ -64,26 +65,6 @@ class DrainOptions(msgspec.Struct, frozen=True, kw_only=True):
     take_back: bool = True
     forget_s: float = FORGET_S
     digests: bool = True
-
-
-class DrainReporter(Protocol):
-    """Learns what a drain does while it does it."""
-
-    def on_plan(self, plan: DrainPlan) -> None:
-        """Called before the first mark."""
-
-    def on_progress(self, doing: str) -> None: ...
-
-    def on_given_up(self, taken_back: tuple[str, ...], marked: tuple[str, ...]) -> None:
-        """An error or a cancellation ended the drain; Pods without their marks again, and those that keep them."""
-
-
-class _Silent:
-    """A ``DrainReporter`` for callers that want only the answer."""
-
-    def on_plan(self, plan: DrainPlan) -> None: ...
-    def on_progress(self, doing: str) -> None: ...
-    def on_given_up(self, taken_back: tuple[str, ...], marked: tuple[str, ...]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -120,7 +101,7 @@ class Drainer:
     ) -> None:
         """*clock*: seconds since the epoch that do not jump."""
         self._client = client
-        self._reporter: DrainReporter = reporter or _Silent()
+        self._reporter: DrainReporter = reporter or SilentReporter()
         self._marks = DrainMarks(client, clock)
         self._options = options
         self._clock = clock
@@ -163,7 +144,12 @@ class Drainer:
         synced = []
         for selection in followed:
             informer = RunningInformer[Object](
-                self._client, selection, clock=self._clock, rng=self._rng.fork(), cache_bytes_max=CACHE_BYTES_MAX
+                self._client,
+                selection,
+                clock=self._clock,
+                rng=self._rng.fork(),
+                cache_bytes_max=CACHE_BYTES_MAX,
+                log=InformerProgress(self._reporter),
             )
             informer.add_handler(self._on_changes, lambda: None, self._on_mark)
             self._tasks.append(asyncio.create_task(informer.run(), name=f"drain {selection.resource.plural}"))
@@ -369,14 +355,14 @@ class Drainer:
             if verdict.waiting:
                 ends.append(memory_until if now < memory_until and self._has_memory else now + ASK_PERIOD_S)
             deadline = min(deadline, *ends)
-            self._report(key, verdict, waited_s)
+            self._report(key, verdict)
         return deadline
 
-    def _report(self, key: str, verdict: DrainVerdict, waited_s: float) -> None:
+    def _report(self, key: str, verdict: DrainVerdict) -> None:
         done = sum(waiting.done is not None for waiting in self._waiting.values())
-        outcome: Outcome = "cannot know" if verdict.state == "unknown" else "time over"
-        why = sentence(DrainedPod(key, outcome, verdict, waited_s)).partition(": ")[2]
-        self._reporter.on_progress(f"{part(done, len(self._waiting), 'Pod', 'is')} done; {key}: {why}")
+        nodes = [missing.node for missing in (*verdict.waiting, *verdict.unknown)]
+        why = "; ".join(use.text for use in verdict.uses) or f"waits for {some(nodes)}"
+        self._reporter.on_progress(f"{done} of {count(len(self._waiting), 'Pod')} done; {key} {why}")
 
     def _want(self, goal: Mapping[Place, int], now: float) -> None:
         self._waits_since = min(self._waits_since, now)

@@ -76,9 +76,9 @@ def assumptions(
         found.append("Nodes of a new zone are like the first that is there; no Pod moves to them by itself.")
     if runs > 1:
         found.append(
-            "A range is of three runs: changes of one burst reach the EndpointSlice controller together, 16 at a time, "
-            "or one by one; and the change is made now, in 30 s or in 2 min, as the age of Pods decides which of them "
-            "go first."
+            "A range is of four runs: changes of one burst reach the EndpointSlice controller together, 16 at a time, "
+            "or one by one; they are made now, in 30 s or in 2 min, as the age of Pods decides which of them go first; "
+            "and of zones that have as many Pods another one is taken first."
         )
     elif world.events:
         found.append(

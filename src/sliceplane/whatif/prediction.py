@@ -5,19 +5,30 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Final, NamedTuple, TypeVar
+from functools import partial
+from itertools import pairwise
+from typing import Final, TypeVar
 
 import msgspec
 
-from sliceplane.api.core import Service
+from sliceplane.api.core import Pod, Service
 from sliceplane.api.scheme import Services
 from sliceplane.balancing.shares import chance
+from sliceplane.controllers.emulation.pods import deletion_rank, is_active, pod_condition
+from sliceplane.kit.times import time_or_zero
 from sliceplane.sim.cluster import Pace
 from sliceplane.whatif.assumptions import assumptions
 from sliceplane.whatif.changes import Changes, Running
 from sliceplane.whatif.picture import Clients, Loads, Picture, loads, picture
 from sliceplane.whatif.state import CannotTell, ClusterState
-from sliceplane.whatif.world import SliceEvent, WhatIfWorld
+from sliceplane.whatif.world import SliceEvent, Way, WhatIfWorld
+
+#: of a change after the question, and how many of them are tried
+_DELAY_MAX_S: Final = 120.0
+_DELAYS_MAX: Final = 6
+_STEPS_MAX: Final = 200
+#: 1 s to 34 minutes in nanoseconds
+_AGE_POWERS: Final = range(30, 42)
 
 T = TypeVar("T", int, Fraction)
 
@@ -56,18 +67,13 @@ class Written(msgspec.Struct, frozen=True):
         return self.creates + self.updates + self.deletes
 
 
-class Way(NamedTuple):
-    """How a change may come about: *pace* of the controllers, and how long after the question it is made."""
-
-    pace: Pace
-    delay_s: float
-
-
+_ONE_BY_ONE: Final = Pace(write_s=0.05, eager="endpointslice-controller")
 #: the first is told in full; the others make ranges of its figures
 WAYS: Final = (
-    Way(Pace(), 0.0),
-    Way(Pace(jobs_max=1_000_000), 30.0),
-    Way(Pace(write_s=0.05, eager="endpointslice-controller"), 120.0),
+    Way(),
+    Way(pace=Pace(jobs_max=1_000_000), zones_turned=0),
+    Way(pace=_ONE_BY_ONE, zones_turned=1, delay_s=30.0),
+    Way(pace=_ONE_BY_ONE, zones_turned=2, delay_s=120.0),
 )
 
 
@@ -162,7 +168,8 @@ def predict(state: ClusterState, question: WhatIfQuestion, tell: Callable[[str],
     after = moments[-1].picture if lost else picture(world, service, question.clients, others=question.watchers)
     runs = [_run_of(after, written)]
     if written.writes > 1 or question.changes.replicas or question.changes.rollouts:
-        runs += [_run(state, question, way, tell) for way in WAYS[1:]]
+        ways = [*WAYS[1:], *(Way(delay_s=delay_s) for delay_s in _delays(state, question))]
+        runs += [_run(state, question, way, tell) for way in ways]
     after_state = world.state
     events = tuple(event for event in world.events if event.service == key)
     everything = sum_up(world.events, "", began)
@@ -195,9 +202,43 @@ def predict(state: ClusterState, question: WhatIfQuestion, tell: Callable[[str],
     )
 
 
+def _delays(state: ClusterState, question: WhatIfQuestion) -> list[float]:
+    """Of a scale-down: moments in the next ``_DELAY_MAX_S`` at which a ReplicaSet would delete Pods of other Nodes.
+
+    It deletes younger Pods first, and ages between two powers of two of a nanosecond are the same to it."""
+    surplus = sum(max(0, workload.replicas - replicas) for workload, replicas in question.changes.replicas)
+    if not surplus or not state.read_at:
+        return []
+    selector = question.service.spec.selector or {}
+    pods = [
+        pod
+        for pod in state.pods(question.service.metadata.namespace)
+        if is_active(pod) and selector.items() <= (pod.metadata.labels or {}).items()
+    ]
+    crowd = Counter(pod.spec.node_name for pod in pods)
+    found: dict[frozenset[tuple[str, int]], float] = {}
+    for early, late in pairwise([0.0, *_age_steps(pods, state.read_at), _DELAY_MAX_S]):
+        delay_s = (early + late) / 2
+        ranked = sorted(pods, key=partial(deletion_rank, crowd=crowd, now=state.read_at + delay_s))
+        nodes = Counter(pod.spec.node_name for pod in ranked[:surplus])
+        found.setdefault(frozenset(nodes.items()), delay_s)
+    return list(found.values())[:_DELAYS_MAX]
+
+
+def _age_steps(pods: Sequence[Pod], now: float) -> list[float]:
+    """Seconds from *now* until an age of a Pod is a power of two of a nanosecond."""
+    steps: set[float] = set()
+    for pod in pods:
+        ready = pod_condition(pod, "Ready")
+        for text in (pod.metadata.creation_timestamp, ready.last_transition_time if ready else None):
+            delays = (2.0**power / 1e9 - now + time_or_zero(text) for power in _AGE_POWERS)
+            steps |= {delay_s for delay_s in delays if 0 < delay_s < _DELAY_MAX_S}
+    return sorted(steps)[:_STEPS_MAX]
+
+
 def _run(state: ClusterState, question: WhatIfQuestion, way: Way, tell: Callable[[str], None] | None) -> WhatIfRun:
     service = question.service
-    world = WhatIfWorld(state, service, question.now, question.watchers, tell=tell, pace=way.pace)
+    world = WhatIfWorld(state, service, question.now, question.watchers, tell=tell, way=way)
     world.settle()
     world.settle(world.cluster.now + way.delay_s)
     world.events.clear()

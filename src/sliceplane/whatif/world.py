@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from statistics import median
 from typing import Any, Final
 
@@ -30,7 +30,8 @@ from sliceplane.controllers.base import Controller
 from sliceplane.controllers.emulation.deployment import DeploymentController
 from sliceplane.controllers.emulation.eligibility import tolerates
 from sliceplane.controllers.emulation.kubelet import KubeletController
-from sliceplane.controllers.emulation.nodes import EmulatedNode, EmulationConfig
+from sliceplane.controllers.emulation.nodes import LABEL_EMULATED, TERMINATION_S, EmulatedNode, EmulationConfig
+from sliceplane.controllers.emulation.placement import Placement
 from sliceplane.controllers.emulation.pods import is_active, is_ready, pod_condition
 from sliceplane.controllers.emulation.replicaset import ReplicaSetController
 from sliceplane.controllers.emulation.statefulset import StatefulSetController
@@ -60,6 +61,18 @@ _TOLERATED_S: Final = 300.0
 #: a run is at rest when nothing is written for so long; and gives up after so long
 _REST_S: Final = 900.0
 _RUN_MAX_S: Final = 7 * 86_400.0
+#: no bound of a Pod's own grace period
+_GRACE_MAX_S: Final = 86_400.0
+
+
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """How a change may come about: the pace of controllers; ``delay_s``: how long after the question it is made;
+    ``zones_turned``: where a Pod may go to any of several zones, the first of them in their order, which begins with
+    another one each time."""
+
+    pace: Pace = Pace()
+    delay_s: float = 0.0
+    zones_turned: int | None = None
 
 
 class SliceEvent(msgspec.Struct, frozen=True):
@@ -76,9 +89,10 @@ class SliceEvent(msgspec.Struct, frozen=True):
 class PlayedKubelet(KubeletController):
     """The emulated kubelet and scheduler on the state's Nodes.  *known*: uids of the Pods that were there."""
 
-    def __init__(self, config: EmulationConfig, known: frozenset[str]) -> None:
+    def __init__(self, config: EmulationConfig, known: frozenset[str], zones_first: Sequence[str]) -> None:
         super().__init__(config)
         self._known = known
+        self._placement = Placement(zones_first)
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         if key.startswith("node/"):
@@ -94,10 +108,11 @@ class WhatIfWorld:
 
     def __init__(
         self, state: ClusterState, service: Service, running: Running, others: int = 0,
-        *, tell: Callable[[str], None] | None = None, pace: Pace | None = None,
+        *, tell: Callable[[str], None] | None = None, way: Way | None = None,
     ) -> None:  # fmt: skip
         self.events: list[SliceEvent] = []
         self._tell = tell
+        self._way = way or Way()
         #: (when, namespace, name) of Pods that are deleted because their Node is lost
         self._evictions: list[tuple[float, str, str]] = []
         self._known = frozenset(pod.metadata.uid for pod in state.pods())
@@ -109,7 +124,7 @@ class WhatIfWorld:
         self.ready_delay_s = _usual_delay(pods) if running.ready_delay_s is None else running.ready_delay_s
         self.cluster = Cluster(
             seed=_seed(state), records=state.records, revision=state.revision, began=max(_times(state), default=START),
-            field_manager=FIELD_MANAGER, pace=pace,
+            field_manager=FIELD_MANAGER, pace=self._way.pace,
         )  # fmt: skip
         for resource, namespace, document in objects_named(state):
             self.cluster.create(resource, document, namespace)
@@ -163,15 +178,28 @@ class WhatIfWorld:
         }
         delay = self.ready_delay_s
         nodes = tuple(_emulated(number, node) for number, node in enumerate(self.state.nodes) if is_working(node))
-        config = EmulationConfig(nodes=nodes, ready_s=delay, termination_s=self.running.termination_s)
+        config = EmulationConfig(nodes=nodes, ready_s=delay, termination_s=self._termination_s())
         controllers: tuple[Controller, ...] = (
             EndpointSliceController(self.running.config),
             DeploymentController(),
             ReplicaSetController(),
             StatefulSetController(),
-            PlayedKubelet(config, self._known),
+            PlayedKubelet(config, self._known, self._zones_first(nodes)),
         )
         self.cluster.replace(*controllers)
+
+    def _termination_s(self) -> float:
+        if self.running.termination_s is not None:
+            return self.running.termination_s
+        emulated = [LABEL_EMULATED in (node.metadata.labels or {}) for node in self.state.nodes]
+        return TERMINATION_S if emulated and all(emulated) else _GRACE_MAX_S
+
+    def _zones_first(self, nodes: Sequence[EmulatedNode]) -> tuple[str, ...]:
+        turn = self._way.zones_turned
+        if turn is None:
+            return ()
+        zones = sorted({node.zone for node in nodes})
+        return tuple(zones[(at + turn) % len(zones)] for at in range(len(zones)))
 
     # -- what watchers get --------------------------------------------------------------------------------
 

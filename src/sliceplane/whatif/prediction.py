@@ -10,8 +10,10 @@ from itertools import pairwise
 from typing import Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from sliceplane.api.core import Pod, Service
+from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.scheme import Services
 from sliceplane.balancing.shares import chance
 from sliceplane.controllers.emulation.pods import deletion_rank, is_active, pod_condition
@@ -25,7 +27,7 @@ from sliceplane.whatif.world import SliceEvent, Way, WhatIfWorld
 
 #: of a change after the question, and how many of them are tried
 _DELAY_MAX_S: Final = 120.0
-_DELAYS_MAX: Final = 6
+_DELAYS_MAX: Final = 10
 _STEPS_MAX: Final = 200
 #: 1 s to 34 minutes in nanoseconds
 _AGE_POWERS: Final = range(30, 42)
@@ -67,11 +69,12 @@ class Written(msgspec.Struct, frozen=True):
         return self.creates + self.updates + self.deletes
 
 
+_TOGETHER: Final = Way(pace=Pace(jobs_max=1_000_000), zones_turned=0)
 _ONE_BY_ONE: Final = Pace(write_s=0.05, eager="endpointslice-controller")
 #: the first is told in full; the others make ranges of its figures
 WAYS: Final = (
     Way(),
-    Way(pace=Pace(jobs_max=1_000_000), zones_turned=0),
+    _TOGETHER,
     Way(pace=_ONE_BY_ONE, zones_turned=1, delay_s=30.0),
     Way(pace=_ONE_BY_ONE, zones_turned=2, delay_s=120.0),
 )
@@ -151,7 +154,7 @@ def predict(state: ClusterState, question: WhatIfQuestion, tell: Callable[[str],
         raise CannotTell(f"Service {key} has no selector: its slices are written by hand, and no change makes them")
     world = WhatIfWorld(state, service, question.now, question.watchers, tell=tell)
     began = world.cluster.now
-    world.settle()
+    world.finish_pending()
     pending = sum_up(world.events, key, began)
     before = picture(world, service, question.clients, others=question.watchers)
     world.events.clear()
@@ -168,7 +171,7 @@ def predict(state: ClusterState, question: WhatIfQuestion, tell: Callable[[str],
     after = moments[-1].picture if lost else picture(world, service, question.clients, others=question.watchers)
     runs = [_run_of(after, written)]
     if written.writes > 1 or question.changes.replicas or question.changes.rollouts:
-        ways = [*WAYS[1:], *(Way(delay_s=delay_s) for delay_s in _delays(state, question))]
+        ways = [*WAYS[1:], *(replace(_TOGETHER, delay_s=delay_s) for delay_s in _delays(state, question))]
         runs += [_run(state, question, way, tell) for way in ways]
     after_state = world.state
     events = tuple(event for event in world.events if event.service == key)
@@ -203,7 +206,7 @@ def predict(state: ClusterState, question: WhatIfQuestion, tell: Callable[[str],
 
 
 def _delays(state: ClusterState, question: WhatIfQuestion) -> list[float]:
-    """Of a scale-down: moments in the next ``_DELAY_MAX_S`` at which a ReplicaSet would delete Pods of other Nodes.
+    """Of a scale-down: moments in the next ``_DELAY_MAX_S`` at which a ReplicaSet would delete Pods of other zones.
 
     It deletes younger Pods first, and ages between two powers of two of a nanosecond are the same to it."""
     surplus = sum(max(0, workload.replicas - replicas) for workload, replicas in question.changes.replicas)
@@ -216,12 +219,13 @@ def _delays(state: ClusterState, question: WhatIfQuestion) -> list[float]:
         if is_active(pod) and selector.items() <= (pod.metadata.labels or {}).items()
     ]
     crowd = Counter(pod.spec.node_name for pod in pods)
+    zones = {node.metadata.name: (node.metadata.labels or {}).get(LABEL_ZONE, "") for node in state.nodes}
     found: dict[frozenset[tuple[str, int]], float] = {}
     for early, late in pairwise([0.0, *_age_steps(pods, state.read_at), _DELAY_MAX_S]):
         delay_s = (early + late) / 2
         ranked = sorted(pods, key=partial(deletion_rank, crowd=crowd, now=state.read_at + delay_s))
-        nodes = Counter(pod.spec.node_name for pod in ranked[:surplus])
-        found.setdefault(frozenset(nodes.items()), delay_s)
+        deleted = Counter(zones.get(pod.spec.node_name, "") for pod in ranked[:surplus])
+        found.setdefault(frozenset(deleted.items()), delay_s)
     return list(found.values())[:_DELAYS_MAX]
 
 
@@ -239,7 +243,7 @@ def _age_steps(pods: Sequence[Pod], now: float) -> list[float]:
 def _run(state: ClusterState, question: WhatIfQuestion, way: Way, tell: Callable[[str], None] | None) -> WhatIfRun:
     service = question.service
     world = WhatIfWorld(state, service, question.now, question.watchers, tell=tell, way=way)
-    world.settle()
+    world.finish_pending()
     world.settle(world.cluster.now + way.delay_s)
     world.events.clear()
     began = world.cluster.now

@@ -32,7 +32,7 @@ from sliceplane.controllers.emulation.eligibility import tolerates
 from sliceplane.controllers.emulation.kubelet import KubeletController
 from sliceplane.controllers.emulation.nodes import LABEL_EMULATED, TERMINATION_S, EmulatedNode, EmulationConfig
 from sliceplane.controllers.emulation.placement import Placement
-from sliceplane.controllers.emulation.pods import is_active, is_ready, pod_condition
+from sliceplane.controllers.emulation.pods import has_ended, is_active, is_ready, pod_condition
 from sliceplane.controllers.emulation.replicaset import ReplicaSetController
 from sliceplane.controllers.emulation.statefulset import StatefulSetController
 from sliceplane.controllers.endpointslice import EndpointSliceController
@@ -61,6 +61,8 @@ _TOLERATED_S: Final = 300.0
 #: a run is at rest when nothing is written for so long; and gives up after so long
 _REST_S: Final = 900.0
 _RUN_MAX_S: Final = 7 * 86_400.0
+#: slices are looked at again a second after they changed
+_SOON_S: Final = 2.0
 #: no bound of a Pod's own grace period
 _GRACE_MAX_S: Final = 86_400.0
 
@@ -145,7 +147,7 @@ class WhatIfWorld:
         """Until everything is at rest, or it is *until*."""
         began = self.cluster.now
         end = began + _RUN_MAX_S if until is None else until
-        while self.cluster.now < end:
+        while self.cluster.now <= end:
             writes = len(self.cluster.writes)
             try:
                 self.cluster.settle(limit_s=min(_REST_S, end - self.cluster.now))
@@ -153,9 +155,21 @@ class WhatIfWorld:
                 raise CannotTell(f"the controllers come to no rest: {error}") from error
             if until is None and len(self.cluster.writes) == writes:
                 return
+            if self.cluster.now == end:
+                return
             self.cluster.now = min(self.cluster.now + _REST_S, end)
         if until is None:
             raise CannotTell(f"after {_RUN_MAX_S / 86_400:.0f} days of virtual time the controllers still write")
+
+    def finish_pending(self) -> None:
+        """Until what is due before any change is done.  Where Pods neither come nor go that takes no time, so that
+        their ages stay what they are."""
+        namespace = self._service.metadata.namespace
+        pods = [pod for pod in self.state.pods(namespace) if _is_selected(pod, self._service) and not has_ended(pod)]
+        if all(is_ready(pod) and is_active(pod) for pod in pods):
+            self.settle(self.cluster.now + max(_SOON_S, self.running.batch_period_s))
+        else:
+            self.settle()
 
     @property
     def next_eviction(self) -> float | None:

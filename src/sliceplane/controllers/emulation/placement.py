@@ -47,6 +47,12 @@ class Placement:
         if not self._owner_load[owner, zone]:
             del self._owner_load[owner, zone]
 
+    def rezone(self, node: EmulatedNode) -> None:
+        """Its zone may be another one than it was."""
+        for uid, (name, zone, owner) in list(self._placed.items()):
+            if name == node.name and zone != node.zone:
+                self.put(uid, node, owner)
+
     def choose(self, fitting: Iterable[EmulatedNode], owner: str) -> EmulatedNode:
         """Fewest Pods of the owner in the zone, then fewest on the node, then by name."""
         return min(

@@ -77,10 +77,13 @@ class PodGarbageCollector(KeyedController):
         self._to_delete: dict[str, _Deletion] = {}
         self._metrics = Metrics()
         self._deleted = self._metrics.counters(
-            "pod_gc_collector_force_delete_pods", "Pods deleted by force.", "namespace", "reason"
+            "pod_gc_collector_force_delete_pods_total", "Pods deleted by force.", "namespace", "reason"
         )
         self._failed = self._metrics.counters(
-            "pod_gc_collector_force_delete_pod_errors", "Forced deletions of Pods that failed.", "namespace", "reason"
+            "pod_gc_collector_force_delete_pod_errors_total",
+            "Forced deletions of Pods that failed.",
+            "namespace",
+            "reason",
         )
 
     # -- events -----------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ Everything is instant and nothing is lost here: each commit is durable at once a
 before the next one is planned.  Time moves only when no controller has anything to do, and then straight to the
 earliest deadline.  So a test reads as a story: do something, ``settle``, look.
 
-``Pace`` makes a cluster less instant: how much of a burst a controller sees at once.
+``BurstPace`` makes a cluster less instant: how much of a burst a controller sees at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STEPS_MAX: Final = 100_000
 MAX_JOBS: Final = 16
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
+class BurstPace(msgspec.Struct, frozen=True, kw_only=True):
     """How writes of controllers follow each other.
 
     ``jobs_max``: jobs of a controller before others see what they did.  ``write_s``: seconds that a write takes; the
@@ -57,10 +57,10 @@ class Cluster(Server):
         revision: int = 1,
         began: float = START,
         field_manager: str = "",
-        pace: Pace | None = None,
+        pace: BurstPace | None = None,
     ) -> None:
         self._agenda = Agenda(began)
-        self._pace = pace or Pace()
+        self._pace = pace or BurstPace()
         super().__init__(self._agenda, Rng(seed), config, records, revision=revision, field_manager=field_manager)
         self.notes: list[EventNote] = []
         #: every write that a controller made, with its answer's code

@@ -18,7 +18,7 @@ from sliceplane.api.scheme import Services
 from sliceplane.balancing.shares import chance
 from sliceplane.controllers.emulation.pods import deletion_rank, is_active, pod_condition
 from sliceplane.kit.times import time_or_zero
-from sliceplane.sim.cluster import Pace
+from sliceplane.sim.cluster import BurstPace
 from sliceplane.whatif.assumptions import assumptions
 from sliceplane.whatif.changes import Changes, Running
 from sliceplane.whatif.picture import Clients, Loads, Picture, loads, picture
@@ -69,8 +69,8 @@ class Written(msgspec.Struct, frozen=True):
         return self.creates + self.updates + self.deletes
 
 
-_TOGETHER: Final = Way(pace=Pace(jobs_max=1_000_000), zones_turned=0)
-_ONE_BY_ONE: Final = Pace(write_s=0.05, eager="endpointslice-controller")
+_TOGETHER: Final = Way(pace=BurstPace(jobs_max=1_000_000), zones_turned=0)
+_ONE_BY_ONE: Final = BurstPace(write_s=0.05, eager="endpointslice-controller")
 #: the first is told in full; the others make ranges of its figures
 WAYS: Final = (
     Way(),

@@ -40,7 +40,7 @@ from sliceplane.documents.wire import event_bytes
 from sliceplane.explain.checks.zones import is_working
 from sliceplane.kit.times import format_time, parse_time
 from sliceplane.proxy.selections import ALL, SHARED, readings_of_slice
-from sliceplane.sim.cluster import START, Cluster, Pace
+from sliceplane.sim.cluster import START, BurstPace, Cluster
 from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.store.types import EventType, Record, StoreEvent
 from sliceplane.whatif.changes import NONE, Changes, Running
@@ -72,7 +72,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     ``zones_turned``: where a Pod may go to any of several zones, the first of them in their order, which begins with
     another one each time."""
 
-    pace: Pace = Pace()
+    pace: BurstPace = BurstPace()
     delay_s: float = 0.0
     zones_turned: int | None = None
 

@@ -459,8 +459,9 @@ def test_a_change_that_is_one_write_is_run_once() -> None:
 
 @pytest.mark.parametrize("replicas", [5, 9, 14])
 def test_the_zones_in_which_pods_go_are_those_of_their_ages_now(replicas: int) -> None:
-    """Each zone has six Pods, those of zone-a are older, and a ReplicaSet deletes younger ones first.  Ten minutes later
-    their ages are the same to it."""
+    """Each zone has six Pods, those of zone-a are older, and a ReplicaSet deletes younger ones first.
+
+    Ten minutes later their ages are the same to it."""
 
     def cordon(*zones: str) -> None:
         for zone in ("a", "b", "c"):

@@ -163,8 +163,10 @@ class _Run:
                 await asyncio.sleep(_REPORT_S)
 
     def on_plan(self, plan: DrainPlan) -> None:
+        from sliceplane.drain.text import plan_lines
+
         self._told.clear()
-        for line in plan.as_lines(screen_width()):
+        for line in plan_lines(plan, screen_width()):
             note(line)
 
     def on_progress(self, doing: str) -> None:
@@ -195,10 +197,11 @@ async def _until_signal(work: Coroutine[Any, Any, _T], run: _Run) -> _T:
 
 
 def _text(answer: DrainAnswer | UndoAnswer) -> str:
+    from sliceplane.drain.text import answer_text
     from sliceplane.findings.text import fact
 
     width = screen_width()
-    return "\n".join(line for head, said in answer.as_text() for line in (printable(head), *fact("", said, width)))
+    return "\n".join(line for head, said in answer_text(answer) for line in (printable(head), *fact("", said, width)))
 
 
 def _cluster_flags(flags: dict[str, Any]) -> str:

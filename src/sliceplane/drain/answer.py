@@ -1,8 +1,7 @@
-"""What a barrier answers: for people, for programs, and as the condition of a Pod."""
+"""The answer of a barrier: as values, for programs, and as the condition of a Pod.  ``text`` words it for people."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -11,9 +10,6 @@ from sliceplane.api.core import Pod
 from sliceplane.api.meta import Condition
 from sliceplane.drain.barrier import DrainVerdict, Missing
 from sliceplane.drain.impact import PortImpact
-from sliceplane.findings.text import fact
-from sliceplane.findings.wording import count, some
-from sliceplane.kit.columns import table
 
 #: the condition of a Pod, and its gate for readiness that ``sliceplane drain`` closes
 CONDITION: Final = "sliceplane.dev/Drained"
@@ -46,20 +42,6 @@ class DrainPlan(msgspec.Struct, frozen=True):
     #: what could not be read, a phrase each
     not_looked_at: tuple[str, ...]
 
-    def as_lines(self, width: int | None) -> Iterator[str]:
-        services = {impact.service for impact in self.services}
-        ready = f"ready in {count(len(services), 'Service')}" if services else "ready in no Service"
-        yield f"{self.what}: {count(len(self.pods), 'Pod')}, {ready}"
-        rows = [(impact.service, impact.port, impact.family, *_numbers(impact)) for impact in self.services]
-        if rows:
-            heads = ("Service", "port", "family", "ready now", "without them", "")
-            yield from table(heads, rows, indent="  ", width=width)
-        for why in dict.fromkeys(missing.why for missing in self.unknown):
-            nodes = [missing.node for missing in self.unknown if missing.why == why]
-            yield from fact("  not known", f"{some(nodes, NAMED_MAX)}: {why}", width, word_width=13)
-        for phrase in self.not_looked_at:
-            yield from fact("  not seen", phrase, width, word_width=13)
-
 
 class DrainAnswer(msgspec.Struct, frozen=True):
     """``not_covered``: who may go on sending all the same; ``not_looked_at``: what could not be read, a phrase each.
@@ -83,20 +65,6 @@ class DrainAnswer(msgspec.Struct, frozen=True):
             return "refused"
         outcomes = {pod.outcome for pod in self.pods}
         return "time over" if "time over" in outcomes else "cannot know" if "cannot know" in outcomes else "drained"
-
-    def as_text(self) -> Iterator[tuple[str, str]]:
-        """Heads and what follows them, a line each."""
-        for pod in self.pods:
-            yield pod.pod, sentence(pod)
-        if self.refused:
-            yield self.what, f"refused: {self.refused}"
-        elif not self.pods:
-            yield self.what, "nothing to drain: it has no Pods"
-        yield from _marks_text(self.taken_back, self.marked)
-        for phrase in self.not_covered:
-            yield "not covered", phrase
-        for phrase in self.not_looked_at:
-            yield "not seen", phrase
 
     def as_document(self) -> dict[str, Any]:
         return {
@@ -142,11 +110,6 @@ class UndoAnswer(msgspec.Struct, frozen=True):
     def as_document(self) -> dict[str, Any]:
         return {"what": self.what, "takenBack": list(self.taken_back), "stillMarked": list(self.marked)}
 
-    def as_text(self) -> Iterator[tuple[str, str]]:
-        if not self.taken_back and not self.marked:
-            yield self.what, "no Pod has a mark"
-        yield from _marks_text(self.taken_back, self.marked)
-
 
 def condition_of(pod: Pod) -> Condition | None:
     return next((entry for entry in pod.status.conditions or () if entry.type == CONDITION), None)
@@ -177,23 +140,6 @@ def sentence(pod: DrainedPod) -> str:
         return f"not drained after {took}: {'; '.join(use.text for use in verdict.uses)}"
     unknown = f"; nothing is known of {named(verdict.unknown)}" if verdict.unknown else ""
     return f"not drained after {took}: waiting for {named(verdict.waiting)}{unknown}"
-
-
-def emptied_text(impacts: Iterable[PortImpact]) -> str:
-    """The ports that have no ready endpoint left, as the end of a sentence."""
-    return some([impact.text for impact in impacts], NAMED_MAX)
-
-
-def _marks_text(taken_back: tuple[str, ...], marked: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    if taken_back:
-        yield "marks", f"taken back from {count(len(taken_back), 'Pod')}"
-    if marked:
-        yield "marks", f"NOT taken back, so out of their Services: {', '.join(marked)}"
-
-
-def _numbers(impact: PortImpact) -> tuple[str, str, str]:
-    local = f"none on {some(impact.nodes)} (policy Local)" if impact.nodes else ""
-    return f"{impact.ready:,}", f"{impact.left:,}", local or ("" if impact.left else "the last")
 
 
 def message(verdict: DrainVerdict, took_s: float) -> str:

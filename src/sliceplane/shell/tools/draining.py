@@ -29,12 +29,13 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
 from sliceplane.controllers.base import deletion
-from sliceplane.drain.answer import DrainAnswer, DrainedPod, DrainPlan, Outcome, emptied_text
+from sliceplane.drain.answer import DrainAnswer, DrainedPod, DrainPlan, Outcome
 from sliceplane.drain.barrier import ASK_PERIOD_S, FORGET_S, LOOK_S, DrainVerdict, UnknownPolicy
 from sliceplane.drain.cluster import LEASES, NODE_LEASES, DrainCluster
 from sliceplane.drain.departure import DrainSubject, subject_of
 from sliceplane.drain.impact import ServiceImpacts, emptied
 from sliceplane.drain.reports import MEMORY_S, pause_s, question
+from sliceplane.drain.text import emptied_text
 from sliceplane.findings.wording import count, some
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.informer.paging import CACHE_BYTES_MAX

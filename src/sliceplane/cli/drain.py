@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import click
 
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, note, output_option, rendered, screen_width, show
-from sliceplane.cli.cluster import ask, cluster_options
+from sliceplane.cli.cluster import ask, cluster_options, namespace_option
+from sliceplane.cli.object_names import kind_and_name
 from sliceplane.cli.options import Command
 from sliceplane.cli.process import on_stop_signal
 from sliceplane.cli.progress import WorkTold
@@ -45,8 +46,9 @@ _T = TypeVar("_T")
      "sliceplane drain node node-4 --unknown after=60s"),
     ("back into their Services", "sliceplane drain node node-4 --undo"),
 ])  # fmt: skip
-@click.argument("what", nargs=-1, required=True, metavar="pod|deployment|node NAME")
-@click.option("-n", "--namespace", default="", metavar="NAME", help="[default: the kubeconfig's]")
+@click.argument("what", nargs=-1, required=True, metavar="pod|deployment|node NAME",
+    shell_complete=kind_and_name("pod", "deployment", "node"))  # fmt: skip
+@namespace_option()
 @click.option("--timeout", type=DurationType(), default="60s", show_default=True,
     help="Wait so long at most; then take the marks back.")  # fmt: skip
 @click.option("--unknown", default="wait", show_default=True, metavar="wait|fail|after=60s",

@@ -206,6 +206,8 @@ LEFT_OUT = frozenset(
 )
 #: structs of which one member is to be given
 ONE_OF = frozenset(("core.Volume", "core.VolumeProjection", "core.EnvVarSource", "core.EnvFromSource"))
+#: how often the head of an object is drawn
+METADATA = 0.05
 CONTAINER = {"name": "c", "image": "i:1"}
 
 
@@ -216,22 +218,27 @@ class Maker:
     def object(self) -> Any:
         """A good object in which a few places were written anew."""
         kind = self.random.choice(["Pod"] * 6 + sorted(KINDS))
-        shape = lookup_kind(KINDS[kind], kind)
-        assert shape is not None
-        made: Any = {"apiVersion": KINDS[kind], "kind": kind, "metadata": {"name": "o"}, **copy.deepcopy(good(kind))}
-        for _ in range(self.random.randint(1, 3)):
-            self.graft(made, shape.name, 0)
-        return made
+        return self.grafted(self.good_one(kind), self.random.randint(1, 3))
 
-    def update(self) -> Any:
-        """An object, and what it was before."""
-        old = self.object()
-        new = copy.deepcopy(old)
-        shape = lookup_kind(old["apiVersion"], old["kind"])
-        assert shape is not None
-        for _ in range(self.random.randint(0, 2)):
-            self.graft(new, shape.name, 0)
+    def good_one(self, kind: str) -> Any:
+        return {"apiVersion": KINDS[kind], "kind": kind, "metadata": {"name": "o"}, **copy.deepcopy(good(kind))}
+
+    def update(self, old: Any) -> Any:
+        """What *old* becomes."""
+        new = self.grafted(copy.deepcopy(old), self.random.randint(0, 2))
+        # Another name is another object.
+        new["metadata"]["name"] = old["metadata"]["name"]
         return {"object": new, "old": old}
+
+    def grafted(self, document: Any, times: int) -> Any:
+        shape = lookup_kind(document["apiVersion"], document["kind"])
+        assert shape is not None
+        for _ in range(times):
+            self.graft(document, shape.name, 0)
+        if document["kind"] == "PodDisruptionBudget":
+            # As upstream: its head is judged only when its spec is good.
+            document["metadata"] = {"name": "o"}
+        return document
 
     def graft(self, document: Any, name: str, depth: int) -> None:
         """Writes one member anew, mostly far below."""
@@ -255,7 +262,7 @@ class Maker:
 
     def drawn(self, member: str, depth: int) -> bool:
         if depth == 0:
-            return member in ("spec", "template") or (member == "metadata" and self.random.random() < 0.05)
+            return member in ("spec", "template") or (member == "metadata" and self.random.random() < METADATA)
         return member not in LEFT_OUT
 
     def struct(self, name: str, depth: int) -> Any:

@@ -32,9 +32,10 @@ from sliceplane.registry.kinds.workload import (
     default_template,
     int_or_percent,
     labels_fit,
+    shown_rolling,
     template_cells,
 )
-from sliceplane.registry.metadata import check_label_selector, in_go
+from sliceplane.registry.metadata import check_label_selector
 
 #: counts of the status that are shown even if they are zero, and those that are not
 _COUNTS: Final = ("currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady")
@@ -72,7 +73,7 @@ def _strategy(strategy: Document) -> list[FieldError]:
     path = "spec.updateStrategy"
     rolling = strategy.get("rollingUpdate")
     if strategy["type"] not in STRATEGIES:
-        shown = {"Type": strategy["type"], "RollingUpdate": rolling and in_go(rolling, "maxUnavailable", "maxSurge")}
+        shown = {"Type": strategy["type"], "RollingUpdate": shown_rolling(rolling)}
         return [not_supported(path, shown, STRATEGIES)]
     if strategy["type"] == "OnDelete" or rolling is None:
         return []

@@ -20,9 +20,9 @@ from sliceplane.registry.kinds.workload import (
     check_selector_and_template,
     default_template,
     int_or_percent,
+    shown_rolling,
     template_cells,
 )
-from sliceplane.registry.metadata import in_go
 
 STRATEGIES = ("Recreate", "RollingUpdate")
 
@@ -58,7 +58,7 @@ def _strategy(strategy: Document) -> list[FieldError]:
     kind = strategy.get("type", "")
     rolling = strategy.get("rollingUpdate")
     if kind not in STRATEGIES:
-        shown = {"Type": kind, "RollingUpdate": rolling and in_go(rolling, "maxUnavailable", "maxSurge")}
+        shown = {"Type": kind, "RollingUpdate": shown_rolling(rolling)}
         return [not_supported("spec.strategy", shown, STRATEGIES)]
     path = "spec.strategy.rollingUpdate"
     if kind == "Recreate":

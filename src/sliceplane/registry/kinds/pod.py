@@ -22,7 +22,7 @@ from sliceplane.documents import fields
 from sliceplane.registry.admission import limit_ranges, runtime_classes, service_accounts
 from sliceplane.registry.documents import document_of
 from sliceplane.registry.kinds import kind, pod_columns, pod_parts, pod_quota
-from sliceplane.registry.kinds.pod_spec import default_pod_spec, validate_new_pod, validate_pod_spec
+from sliceplane.registry.kinds.pod_spec import default_pod, validate_new_pod, validate_pod_spec
 from sliceplane.registry.kinds.priority_class import default_class
 from sliceplane.registry.types import Target
 from sliceplane.registry.validation.addresses import ip_problem
@@ -154,7 +154,7 @@ def _toleration(key: str) -> Document:
     return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATION_S}
 
 
-_CONTAINER_LISTS = ("initContainers", "containers")
+_CONTAINER_LISTS = ("containers", "initContainers")
 _MAY_CHANGE = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
     "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
@@ -165,8 +165,7 @@ POD_GRACE_DEFAULT_S = 30
 
 def _default(document: Document) -> None:
     spec = document.setdefault("spec", {})
-    default_pod_spec(spec)
-    spec.setdefault("enableServiceLinks", True)
+    default_pod(spec)
     status = document.get("status", {})
     _agree(status, "podIP", "podIPs")
     _agree(status, "hostIP", "hostIPs")
@@ -204,7 +203,7 @@ def _validate_update(new: Document, old: Document) -> list[FieldError]:
     of_annotations = check_pod_annotations(path, annotations, spec)
     unchanged = spec == before
     # What was accepted by an earlier release may stay.
-    errors = [] if unchanged else [*of_annotations, *validate_pod_spec(spec, "spec", new["metadata"])]
+    errors = [*of_annotations, *([] if unchanged else validate_pod_spec(spec, "spec", new["metadata"]))]
     errors += check_annotation_update(path, annotations, old["metadata"].get("annotations", {}))
     errors += of_annotations
     if unchanged:
@@ -275,12 +274,11 @@ def _immutable(spec: Document, before: Document) -> list[FieldError]:
             errors.append(invalid_value("spec.nodeSelector", selector, detail))
         errors += check_narrowed("spec.affinity", affinity, affinity_before)
         changeable |= {"nodeSelector"}
-        affinity, affinity_before = (
+        others = [
             {name: part for name, part in value.items() if name != "nodeAffinity"}
             for value in (affinity, affinity_before)
-        )
-    if affinity == affinity_before:
-        changeable.add("affinity")
+        ]
+        changeable |= {"affinity"} if others[0] == others[1] else set()
     changed = [
         f"spec.{member}"
         for member in sorted(spec.keys() | before.keys())

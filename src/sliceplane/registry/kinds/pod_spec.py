@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from typing import Any, Final
 
 from sliceplane.api.errors import (
     FieldError,
@@ -14,7 +15,6 @@ from sliceplane.api.errors import (
     while_few,
 )
 from sliceplane.api.meta import Document
-from sliceplane.api.quantity import quantity_of
 from sliceplane.api.service_rules import PROTOCOL_DEFAULT
 from sliceplane.kit.names import check_dns_label, check_dns_search, check_dns_subdomain, check_qualified_name
 from sliceplane.registry.metadata import validate_labels, validate_maps
@@ -34,7 +34,8 @@ from sliceplane.registry.validation.resources import (
     check_pod_resources,
     check_resources,
     claim_names,
-    of_containers,
+    is_of_pods,
+    sum_of_containers,
 )
 from sliceplane.registry.validation.rules import check, name_of, one_of, part, parts, within
 from sliceplane.registry.validation.scheduling import (
@@ -56,6 +57,9 @@ from sliceplane.registry.validation.volumes import check_volumes
 _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _FILE_MODE = 0o644
+_IMAGE_PART: Final = "[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_IMAGE: Final = re.compile(rf"(?:[-.:a-zA-Z0-9\[\]]+/)?{_IMAGE_PART}(?:/{_IMAGE_PART})*(?::[\w][\w.-]{{0,127}})?", re.ASCII)
+_IMAGE_CHARACTERS_MAX: Final = 512
 _TOKEN_EXPIRATION_S = 3600
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
 PREEMPTION_POLICIES = ("PreemptLowerPriority", "Never")
@@ -65,10 +69,47 @@ _SEARCH_BYTES_MAX: Final = 2048
 _HOST_NAME_BYTES_MAX: Final = 64
 
 
+def default_pod(spec: Document) -> None:
+    """What a Pod has besides what a template has."""
+    for member in _CONTAINER_LISTS[:2]:
+        for container in spec.get(member, ()):
+            resources = container.get("resources", {})
+            if resources.get("limits"):
+                # A limit without a request asks for as much as it allows.
+                resources["requests"] = {**resources["limits"], **resources.get("requests", {})}
+            for port in container.get("ports", ()) if spec.get("hostNetwork") else ():
+                port["hostPort"] = port.get("hostPort") or port.get("containerPort", 0)
+    whole: Document = spec.get("resources", {})
+    if whole.get("limits") or whole.get("requests"):
+        _default_whole(whole, spec)
+    spec.setdefault("enableServiceLinks", True)
+    default_pod_spec(spec)
+
+
+def _default_whole(whole: Document, spec: Document) -> None:
+    """Amounts of the Pod as a whole, from those of its containers (KEP-2837)."""
+    limits: Document = dict(whole.get("limits", {}))
+    requests: Document = dict(whole.get("requests", {}))
+    for name, limit in sum_of_containers(spec, "limits").items():
+        if name.startswith("hugepages-") and name not in requests:
+            limits.setdefault(name, limit)
+    if limits:
+        for name, request in sum_of_containers(spec, "requests").items():
+            if name in ("cpu", "memory"):
+                requests.setdefault(name, request)
+        for name, limit in limits.items():
+            if is_of_pods(name):
+                requests.setdefault(name, limit)
+    whole |= {member: amounts for member, amounts in (("limits", limits), ("requests", requests)) if amounts}
+
+
 def default_pod_spec(spec: Document) -> None:
-    spec["restartPolicy"] = spec.get("restartPolicy") or "Always"
-    spec["dnsPolicy"] = spec.get("dnsPolicy") or "ClusterFirst"
-    spec["schedulerName"] = spec.get("schedulerName") or "default-scheduler"
+    _fill(
+        spec,
+        restartPolicy="Always",
+        dnsPolicy="ClusterFirst",
+        schedulerName="default-scheduler",
+    )
     spec.setdefault("terminationGracePeriodSeconds", 30)
     spec.setdefault("securityContext", {})
     # ``serviceAccount`` is the old name of ``serviceAccountName``; both are shown.
@@ -77,27 +118,32 @@ def default_pod_spec(spec: Document) -> None:
         spec["serviceAccountName"] = spec["serviceAccount"] = account
     for member in _CONTAINER_LISTS:
         for container in spec.get(member, ()):
-            _default_container(container, host_network=bool(spec.get("hostNetwork")))
+            _default_container(container)
     for volume in spec.get("volumes", ()):
         _default_volume(volume)
 
 
-def _default_container(container: Document, *, host_network: bool) -> None:
-    container["imagePullPolicy"] = container.get("imagePullPolicy") or _pull_policy(container.get("image", ""))
-    container["terminationMessagePath"] = container.get("terminationMessagePath") or "/dev/termination-log"
-    container["terminationMessagePolicy"] = container.get("terminationMessagePolicy") or "File"
-    resources = container.setdefault("resources", {})
-    if resources.get("limits"):
-        # A limit without a request asks for as much as it allows.
-        resources["requests"] = {**resources["limits"], **resources.get("requests", {})}
+def _fill(document: Document, **values: Any) -> None:
+    """Members that are missing or empty."""
+    for member, value in values.items():
+        document[member] = document.get(member) or value
+
+
+def _default_container(container: Document) -> None:
+    _fill(
+        container,
+        imagePullPolicy=_pull_policy(container.get("image", "")),
+        terminationMessagePath="/dev/termination-log",
+        terminationMessagePolicy="File",
+    )
+    container.setdefault("resources", {})
     for port in container.get("ports", ()):
-        port["protocol"] = port.get("protocol") or PROTOCOL_DEFAULT
-        if host_network and not port.get("hostPort"):
-            port["hostPort"] = port.get("containerPort", 0)
+        _fill(port, protocol=PROTOCOL_DEFAULT)
     for variable in container.get("env", ()):
-        reference = variable.get("valueFrom", {}).get("fieldRef")
-        if reference is not None:
-            reference["apiVersion"] = reference.get("apiVersion") or "v1"
+        source = variable.get("valueFrom", {})
+        _default_field(source)
+        if "fileKeyRef" in source:
+            source["fileKeyRef"].setdefault("optional", False)
     for member in _PROBES:
         if member in container:
             _default_probe(container[member])
@@ -106,45 +152,73 @@ def _default_container(container: Document, *, host_network: bool) -> None:
             _default_http(hook)
 
 
+def _default_field(source: Document) -> None:
+    if "fieldRef" in source:
+        _fill(source["fieldRef"], apiVersion="v1")
+    if "resourceFieldRef" in source:
+        source["resourceFieldRef"].setdefault("divisor", "0")
+
+
 def _pull_policy(image: str) -> str:
     """``Always`` for ``latest`` and for no tag at all, unless a digest pins the image."""
-    if "@" in image:
+    # What is no image's name has no tag either.
+    if "@" in image or len(image) > _IMAGE_CHARACTERS_MAX or not _IMAGE.fullmatch(image):
         return "IfNotPresent"
     _, _, tag = image.rpartition("/")[2].partition(":")
     return "Always" if tag in ("", "latest") else "IfNotPresent"
 
 
 def _default_probe(probe: Document) -> None:
-    for member, value in (
-        ("timeoutSeconds", 1),
-        ("periodSeconds", 10),
-        ("successThreshold", 1),
-        ("failureThreshold", 3),
-    ):
-        probe[member] = probe.get(member) or value
+    _fill(probe, timeoutSeconds=1, periodSeconds=10, successThreshold=1, failureThreshold=3)
     _default_http(probe)
     if "grpc" in probe:
         probe["grpc"].setdefault("service", "")
 
 
 def _default_http(handler: Document) -> None:
-    request = handler.get("httpGet")
-    if request is not None:
-        request["path"] = request.get("path") or "/"
-        request["scheme"] = request.get("scheme") or "HTTP"
+    if "httpGet" in handler:
+        _fill(handler["httpGet"], path="/", scheme="HTTP")
 
 
 def _default_volume(volume: Document) -> None:
     if set(volume) <= {"name"}:
         volume["emptyDir"] = {}
-    for member in ("configMap", "secret", "downwardAPI", "projected"):
+    for member, values in _VOLUME_DEFAULTS.items():
         if member in volume:
-            volume[member].setdefault("defaultMode", _FILE_MODE)
-    for source in volume.get("projected", {}).get("sources", ()):
+            for name, value in values.items():
+                volume[member].setdefault(name, value)
+    for member, texts in _VOLUME_TEXTS.items():
+        if member in volume:
+            _fill(volume[member], **texts)
+    projections: list[Document] = volume.get("projected", {}).get("sources", [])
+    for source in projections:
         if "serviceAccountToken" in source:
             source["serviceAccountToken"].setdefault("expirationSeconds", _TOKEN_EXPIRATION_S)
-    if "hostPath" in volume:
-        volume["hostPath"].setdefault("type", "")
+    for holder in (volume, *projections):
+        for item in holder.get("downwardAPI", {}).get("items", ()):
+            _default_field(item)
+    if "volumeClaimTemplate" in volume.get("ephemeral", {}):
+        default_claim(volume["ephemeral"]["volumeClaimTemplate"])
+    if "image" in volume:
+        _fill(volume["image"], pullPolicy=_pull_policy(volume["image"].get("reference", "")))
+
+
+def default_claim(claim: Document) -> None:
+    """A PersistentVolumeClaim or a template of one."""
+    claim.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
+
+
+#: members of volumes that are missing; and those that are missing or empty
+_VOLUME_DEFAULTS: Final[dict[str, Document]] = {
+    "hostPath": {"type": ""},
+    **{member: {"defaultMode": _FILE_MODE} for member in ("configMap", "secret", "downwardAPI", "projected")},
+    "azureDisk": {"cachingMode": "ReadWrite", "fsType": "ext4", "readOnly": False, "kind": "Shared"},
+}
+_VOLUME_TEXTS: Final[dict[str, Document]] = {
+    "iscsi": {"iscsiInterface": "default"},
+    "rbd": {"pool": "rbd", "user": "admin", "keyring": "/etc/ceph/keyring"},
+    "scaleIO": {"storageMode": "ThinProvisioned", "fsType": "xfs"},
+}
 
 
 def validate_pod_spec(spec: Document, path: str, head: Document | None = None) -> list[FieldError]:

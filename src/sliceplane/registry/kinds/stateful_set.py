@@ -13,17 +13,20 @@ from sliceplane.registry.kinds import kind
 from sliceplane.registry.kinds.workload import (
     SCALED_WORKLOAD,
     TEMPLATE_COLUMNS,
+    check_at_most_100_percent,
     check_counts,
+    check_int_or_percent,
     check_not_empty,
     check_runs_for_ever,
     check_status_counts,
     default_template,
+    int_or_percent,
     is_selector,
     labels_fit,
     shown_selector,
     template_cells,
 )
-from sliceplane.registry.kinds.pod_spec import validate_template
+from sliceplane.registry.kinds.pod_spec import default_claim, validate_template
 from sliceplane.registry.metadata import check_label_selector, in_go, validate_maps
 from sliceplane.registry.types import Target
 from sliceplane.registry.validation.annotations import check_pod_annotations
@@ -39,6 +42,7 @@ _MUTABLE: Final = (
     *("replicas", "ordinals", "template", "updateStrategy", "revisionHistoryLimit"),
     *("persistentVolumeClaimRetentionPolicy", "minReadySeconds"),
 )
+_MAX: Final = "maxUnavailable"
 _IMMUTABLE: Final = (
     "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', "
     "'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden"
@@ -64,20 +68,24 @@ def _default(document: Document) -> None:
     spec.setdefault("revisionHistoryLimit", 10)
     spec.setdefault("serviceName", "")
     default_template(spec)
+    for claim in spec.get("volumeClaimTemplates", ()):
+        claim |= {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
+        default_claim(claim)
+        claim["status"] = {**claim.get("status", {}), "phase": claim.get("status", {}).get("phase") or "Pending"}
 
 
 def _prepare_create(_core: Core, _target: Target, new: Document) -> None:
-    drop_max_unavailable(new)
+    drop_max_unavailable(new, None)
 
 
 def _prepare_update(_core: Core, _target: Target, new: Document, old: Document) -> None:
-    if "maxUnavailable" not in old["spec"]["updateStrategy"].get("rollingUpdate", {}):
-        drop_max_unavailable(new)
+    drop_max_unavailable(new, old)
 
 
-def drop_max_unavailable(new: Document) -> None:
+def drop_max_unavailable(new: Document, old: Document | None) -> None:
     """The gate MaxUnavailableStatefulSet (KEP-961) is off, as upstream's default is."""
-    new["spec"]["updateStrategy"].get("rollingUpdate", {}).pop("maxUnavailable", None)
+    if old is None or _MAX not in old["spec"]["updateStrategy"].get("rollingUpdate", {}):
+        new["spec"]["updateStrategy"].get("rollingUpdate", {}).pop(_MAX, None)
 
 
 def _validate(document: Document, old: Document | None = None) -> list[FieldError]:
@@ -112,10 +120,11 @@ def _selector(spec: Document, old: Document | None) -> list[FieldError]:
     template = spec["template"]
     head: Document = template["metadata"]
     errors += labels_fit(selector, template)
-    if old is None or template != old["spec"]["template"]:
+    claims = spec.get("volumeClaimTemplates", [])
+    if old is None or template != old["spec"]["template"] or claims != old["spec"].get("volumeClaimTemplates", []):
         # Host name and subdomain are the set's to give, and it adds volumes.
         own = {name: value for name, value in template["spec"].items() if name not in ("hostname", "subdomain")}
-        own["volumes"] = _volumes(spec.get("volumeClaimTemplates", []), own.get("volumes", []))
+        own["volumes"] = _volumes(claims, own.get("volumes", []))
         errors += validate_template({**template, "spec": own}, path)
     # As upstream: twice.
     annotations = head.get("annotations", {})
@@ -135,15 +144,19 @@ def _strategy(strategy: Document) -> list[FieldError]:
     path = "spec.updateStrategy"
     kind = strategy["type"]
     rolling = strategy.get("rollingUpdate")
-    shown = rolling and in_go(rolling, "partition", "maxUnavailable", partition=0)
+    shown = None if rolling is None else in_go(rolling, "partition", "maxUnavailable", partition=0)
     if kind == "OnDelete" and rolling is not None:
         return [invalid_value(f"{path}.rollingUpdate", shown, "only allowed for updateStrategy 'RollingUpdate'")]
     if kind not in ("OnDelete", "RollingUpdate"):
         return [invalid_value(path, {"Type": kind, "RollingUpdate": shown}, "must be 'RollingUpdate' or 'OnDelete'")]
-    partition = (rolling or {}).get("partition", 0)
-    if partition < 0:
-        return [invalid_value(f"{path}.rollingUpdate.partition", partition, "must be greater than or equal to 0")]
-    return []
+    errors = not_negative("partition")(f"{path}.rollingUpdate", rolling or {})
+    limit = (rolling or {}).get(_MAX)
+    if limit is not None:
+        where = f"{path}.rollingUpdate.{_MAX}"
+        errors += check_int_or_percent(where, limit)
+        errors += [] if int_or_percent(limit) else [invalid_value(where, limit, "cannot be 0")]
+        errors += check_at_most_100_percent(where, limit)
+    return errors
 
 
 def _validate_update(new: Document, old: Document) -> list[FieldError]:

@@ -25,7 +25,7 @@ from sliceplane.documents.table.columns import (
 )
 from sliceplane.registry.kinds.kind import Granted
 from sliceplane.registry.kinds.pod_spec import default_pod_spec, validate_template
-from sliceplane.registry.metadata import IMMUTABLE, check_label_selector
+from sliceplane.registry.metadata import IMMUTABLE, check_label_selector, in_go
 
 NOT_NEGATIVE = "must be greater than or equal to 0"
 _PERCENT = re.compile("[0-9]+%")
@@ -196,6 +196,11 @@ def check_at_most_100_percent(path: str, value: Any) -> list[FieldError]:
     if isinstance(value, str) and int_or_percent(value) > 100:
         return [invalid_value(path, value, "must not be greater than 100%")]
     return []
+
+
+def shown_rolling(rolling: Document | None) -> Document | None:
+    """The parameters of a rolling update as messages of Kubernetes show them."""
+    return None if rolling is None else in_go(rolling, "maxUnavailable", "maxSurge", maxUnavailable=0, maxSurge=0)
 
 
 def int_or_percent(value: Any) -> int:

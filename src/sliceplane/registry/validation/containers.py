@@ -113,7 +113,9 @@ def check_ephemeral_containers(
         if target and target not in targets:
             errors.append(missing_value(f"{where}.targetContainerName", target))
         errors += [
-            forbidden_field(f"{where}.{member}", _NOT_EPHEMERAL) for member in _OF_WORKLOADS if container.get(member)
+            forbidden_field(f"{where}.{member}", _NOT_EPHEMERAL)
+            for member in _OF_WORKLOADS
+            if member in container and (container[member] or member != "resources")
         ]
         for at, mount in while_few(errors, enumerate(container.get("volumeMounts", ()))):
             given = [member for member in ("subPath", "subPathExpr") if mount.get(member)]

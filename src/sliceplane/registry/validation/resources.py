@@ -161,9 +161,12 @@ def _container_name(path: str, name: str) -> list[FieldError]:
 
 def _pod_name(path: str, name: str) -> list[FieldError]:
     errors = _resource_name(path, name)
-    if errors or name in _RESIZED or _is_huge(name):
-        return errors
-    return [not_supported(path, name, _OF_PODS)]
+    return errors if errors or is_of_pods(name) else [not_supported(path, name, _OF_PODS)]
+
+
+def is_of_pods(name: str) -> bool:
+    """Whether a Pod as a whole can have an amount of it."""
+    return name in _RESIZED or _is_huge(name)
 
 
 def _is_huge(name: str) -> bool:
@@ -255,10 +258,10 @@ def check_pod_resources(path: str, spec: Document, claims: ClaimNames) -> list[F
     errors += _check_resources(path, resources, claims, _pod_name)
     for member, is_compared in (("requests", lambda _name: True), ("limits", _is_huge)):
         whole = resources.get(member, {})
-        together = of_containers(spec, member)
+        together = sum_of_containers(spec, member)
         for name in while_few(errors, sorted(together.keys() & whole.keys())):
-            if is_compared(name) and together[name] > exact(whole[name]):
-                detail = f"must be greater than or equal to aggregate container {member} of {quantity_of(together[name])}"
+            if is_compared(name) and exact(together[name]) > exact(whole[name]):
+                detail = f"must be greater than or equal to aggregate container {member} of {together[name]}"
                 errors.append(invalid_value(f"{path}.{member}[{name}]", text_of(whole[name]), detail))
     limits = resources.get("limits", {})
     for index, container in while_few(errors, enumerate(spec.get("containers", ()))):
@@ -271,13 +274,17 @@ def check_pod_resources(path: str, spec: Document, claims: ClaimNames) -> list[F
     return errors
 
 
-def of_containers(spec: Document, member: str) -> dict[str, Any]:
-    """What the containers of a Pod ask for together, by name."""
-    said = lambda container: container.get("resources", {}).get(member, {})  # noqa: E731
-    return pod_amounts.total(
-        map(said, spec.get("containers", ())),
-        ((said(container), container.get("restartPolicy") == "Always") for container in spec.get("initContainers", ())),
-    )
+def sum_of_containers(spec: Document, member: str) -> dict[str, str]:
+    """What the containers of a Pod ask for together: quantities by name."""
+    said = [container.get("resources", {}).get(member, {}) for container in spec.get("containers", ())]
+    init = [
+        (container.get("resources", {}).get(member, {}), container.get("restartPolicy") == "Always")
+        for container in spec.get("initContainers", ())
+    ]
+    binary = {name for amounts in (*said, *(one for one, _ in init)) for name in amounts if str(amounts[name])[-1] == "i"}
+    return {
+        name: quantity_of(number, binary=name in binary) for name, number in pod_amounts.total(said, init).items()
+    }
 
 
 def text_of(quantity: Any) -> str:

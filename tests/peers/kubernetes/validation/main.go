@@ -34,8 +34,12 @@ import (
 	"k8s.io/kubernetes/pkg/registry/policy/poddisruptionbudget"
 )
 
-// How often each object is judged: an order that has one chance in two is missed once in 256 times.
-const judgements = 8
+// How often each object is judged: an order that has one chance in two is missed once in eight million times.  Where
+// there is more than one order, each has many more chances.
+const (
+	judgements = 24
+	further    = 120
+)
 
 type strategy interface {
 	rest.RESTCreateStrategy
@@ -87,7 +91,7 @@ func judge(asked question) answer {
 	}
 	legacyscheme.Scheme.Default(defaulted)
 	result := answer{Defaulted: defaulted}
-	for range judgements {
+	for turn := 0; turn < judgements || (len(result.Verdicts) > 1 && turn < further); turn++ {
 		verdict, err := verdictOf(kind, asked)
 		if err != nil {
 			return answer{Error: err.Error()}

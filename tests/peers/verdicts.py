@@ -6,25 +6,27 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from tests.peers.specs import Maker
+from tests.peers.specs import EXTRA, Maker, extra
 
 from sliceplane.api import scheme
 from sliceplane.registry import metadata
 from sliceplane.registry.decoding import UndecodableBody, decoded
 from sliceplane.registry.kinds import kind_of, pod, stateful_set
 from sliceplane.registry.kinds.kind import Kind
+from sliceplane.registry.validation.resources import text_of
 
 RECORDED = Path(__file__).with_name("data") / "validation.json"
 SEEDS_RECORDED = 600
 UPDATES_RECORDED = 150
 UNDECODABLE = [["undecodable"]]
 TRIES = 12
+_AMOUNTS = {"limits", "requests", "overhead"}
 
 
 def question(seed: int, *, updates: bool) -> Any:
     """What is asked of both.  An update is of a good object: upstream forgives an old one what it did wrong before."""
     if not updates:
-        return {"object": Maker(seed).object()}
+        return {"object": extra(seed) if seed < len(EXTRA) else Maker(seed).object()}
     maker = Maker(-1 - seed)
     olds = (maker.object() for _ in range(TRIES))
     old = next((old for old in olds if not ours({"object": old})), None)
@@ -84,5 +86,8 @@ def _kind(document: Any) -> Kind:
 def _bare(value: Any) -> Any:
     if isinstance(value, dict):
         made = {name: _bare(member) for name, member in value.items()}
+        for member in _AMOUNTS & made.keys():
+            # Upstream writes them anew.
+            made[member] = {name: text_of(quantity) for name, quantity in made[member].items()}
         return {name: member for name, member in made.items() if member not in (None, {}, [], "", 0, False)}
     return [_bare(item) for item in value] if isinstance(value, list) else value

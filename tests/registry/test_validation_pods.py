@@ -159,7 +159,7 @@ ROWS: list[tuple[Any, list[str]]] = [
     (
         spread(maxSkew=0, whenUnsatisfiable="x"),
         [
-            "spec.topologySpreadConstraints[0].maxSkew: Invalid value: 0: must be greater than 0",
+            "spec.topologySpreadConstraints[0].maxSkew: Invalid value: 0: must be greater than zero",
             (
                 'spec.topologySpreadConstraints[0].whenUnsatisfiable: Unsupported value: "x": supported values: '
                 '"DoNotSchedule", "ScheduleAnyway"'

@@ -67,7 +67,8 @@ def check_dns_search(value: str) -> tuple[str, ...]:
     if not _SEARCH_RE.fullmatch(value):
         problems.append(
             "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and "
-            f"must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '{_SEARCH}')"
+            "must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
+            f"'{_SEARCH}')"
         )
     return tuple(problems)
 

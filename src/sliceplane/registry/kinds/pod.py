@@ -256,7 +256,8 @@ def _gates(spec: Document, before: Document) -> list[FieldError]:
             f"spec.schedulingGates[{new[name]}].name",
             f"only deletion is allowed, but found new scheduling gate '{name}'",
         )
-        for name in sorted(new.keys() - had)
+        for name in new
+        if name not in had
     ]
 
 

@@ -39,7 +39,7 @@ def _merge_ephemeral(wanted: Document, before: Document) -> Document:
 def _validate_ephemeral(new: Document, old: Document) -> list[FieldError]:
     errors = validate_pod_spec(new["spec"], "spec", new["metadata"])
     if _is_static(old):
-        return [forbidden_field("", "static pods do not support ephemeral containers")]
+        return [forbidden_field("[]", "static pods do not support ephemeral containers")]
     path = f"spec.{_EPHEMERAL}"
     wanted = {container.get("name"): container for container in new["spec"].get(_EPHEMERAL, ())}
     for container in while_few(errors, old["spec"].get(_EPHEMERAL, ())):
@@ -79,9 +79,9 @@ def _validate_resize(new: Document, old: Document) -> list[FieldError]:
     spec: Document = new["spec"]
     before: Document = old["spec"]
     if _is_static(old):
-        return [forbidden_field("", "static pods cannot be resized")]
+        return [forbidden_field("[]", "static pods cannot be resized")]
     if before.get("os", {}).get("name") == "windows":
-        return [forbidden_field("", "windows pods cannot be resized")]
+        return [forbidden_field("[]", "windows pods cannot be resized")]
     for member in _RESIZED:
         if _names(spec.get(member, [])) != _names(before.get(member, [])):
             detail = "containers may not be added, removed, reordered or renamed by a resize"

@@ -37,7 +37,7 @@ from sliceplane.registry.validation.resources import (
     is_of_pods,
     sum_of_containers,
 )
-from sliceplane.registry.validation.rules import check, name_of, one_of, part, parts, within
+from sliceplane.registry.validation.rules import check, named, one_of, part, parts, within
 from sliceplane.registry.validation.scheduling import (
     check_affinity,
     check_gates,
@@ -58,7 +58,9 @@ _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _FILE_MODE = 0o644
 _IMAGE_PART: Final = "[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
-_IMAGE: Final = re.compile(rf"(?:[-.:a-zA-Z0-9\[\]]+/)?{_IMAGE_PART}(?:/{_IMAGE_PART})*(?::[\w][\w.-]{{0,127}})?", re.ASCII)
+_IMAGE: Final = re.compile(
+    rf"(?:[-.:a-zA-Z0-9\[\]]+/)?{_IMAGE_PART}(?:/{_IMAGE_PART})*(?::[\w][\w.-]{{0,127}})?", re.ASCII
+)
 _IMAGE_CHARACTERS_MAX: Final = 512
 _TOKEN_EXPIRATION_S = 3600
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
@@ -84,6 +86,9 @@ def default_pod(spec: Document) -> None:
         _default_whole(whole, spec)
     spec.setdefault("enableServiceLinks", True)
     default_pod_spec(spec)
+    # As upstream: of a Pod, not of a template.
+    if spec["terminationGracePeriodSeconds"] < 0:
+        spec["terminationGracePeriodSeconds"] = 1
 
 
 def _default_whole(whole: Document, spec: Document) -> None:
@@ -224,10 +229,12 @@ _VOLUME_TEXTS: Final[dict[str, Document]] = {
 def validate_pod_spec(spec: Document, path: str, head: Document | None = None) -> list[FieldError]:
     """*head*: the metadata of a Pod; ``None`` for a template, to which some rules do not apply yet."""
     is_pod = head is not None
-    volumes, errors = check_volumes(f"{path}.volumes", spec.get("volumes", []), (head or {}).get("name") if is_pod else None)
+    volumes, errors = check_volumes(
+        f"{path}.volumes", spec.get("volumes", []), (head or {}).get("name") if is_pod else None
+    )
     claims: list[Document] = spec.get("resourceClaims", [])
     if claims and head is not None and MIRROR in head.get("annotations", {}):
-        errors.append(forbidden_field("", "static pods do not support resource claims"))
+        errors.append(forbidden_field("[]", "static pods do not support resource claims"))
     else:
         errors += check_claims_of_pod(f"{path}.resourceClaims", claims)
     pod = PodContext(
@@ -398,14 +405,14 @@ _ROWS: Final = (
     check_host_process,
     check_host_users,
     _host_name,
-    name_of("serviceAccountName", check_dns_subdomain),
-    name_of("nodeName", check_dns_subdomain),
+    named("serviceAccountName", check_dns_subdomain),
+    named("nodeName", check_dns_subdomain),
     within("activeDeadlineSeconds", 1, ID_MAX),
-    name_of("hostname", check_dns_label),
-    name_of("subdomain", check_dns_label),
+    named("hostname", check_dns_label),
+    named("subdomain", check_dns_label),
     part("tolerations", check_tolerations),
     parts("hostAliases", _host_alias),
-    name_of("priorityClassName", check_dns_subdomain),
+    named("priorityClassName", check_dns_subdomain),
     part(
         "runtimeClassName",
         lambda path, name: [invalid_value(path, name, problem) for problem in check_dns_subdomain(name)],

@@ -10,6 +10,7 @@ from sliceplane.api.scheme import StatefulSets
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, name_of, number
 from sliceplane.kit.names import check_dns_label
 from sliceplane.registry.kinds import kind
+from sliceplane.registry.kinds.pod_spec import default_claim, validate_template
 from sliceplane.registry.kinds.workload import (
     SCALED_WORKLOAD,
     TEMPLATE_COLUMNS,
@@ -26,12 +27,11 @@ from sliceplane.registry.kinds.workload import (
     shown_selector,
     template_cells,
 )
-from sliceplane.registry.kinds.pod_spec import default_claim, validate_template
 from sliceplane.registry.metadata import check_label_selector, in_go, validate_maps
 from sliceplane.registry.types import Target
 from sliceplane.registry.validation.annotations import check_pod_annotations
 from sliceplane.registry.validation.claims import check_claim_spec
-from sliceplane.registry.validation.rules import name_of, not_negative, one_of
+from sliceplane.registry.validation.rules import named, not_negative, one_of
 
 if TYPE_CHECKING:
     from sliceplane.registry.core import Core
@@ -104,7 +104,7 @@ def _validate(document: Document, old: Document | None = None) -> list[FieldErro
     errors += check_counts(spec, ("replicas", "minReadySeconds"))
     errors += not_negative("ordinals.start")("spec", {"ordinals.start": spec.get("ordinals", {}).get("start", 0)})
     if old is None:
-        errors += name_of("serviceName", check_dns_label)("spec", spec)
+        errors += named("serviceName", check_dns_label)("spec", spec)
     return errors + _selector(spec, old) + check_runs_for_ever("spec.template", spec["template"], "StatefulSet")
 
 
@@ -128,7 +128,9 @@ def _selector(spec: Document, old: Document | None) -> list[FieldError]:
         errors += validate_template({**template, "spec": own}, path)
     # As upstream: twice.
     annotations = head.get("annotations", {})
-    return errors + validate_maps(head, path) + check_pod_annotations(f"{path}.annotations", annotations, template["spec"])
+    return (
+        errors + validate_maps(head, path) + check_pod_annotations(f"{path}.annotations", annotations, template["spec"])
+    )
 
 
 def _volumes(claims: list[Document], volumes: list[Document]) -> list[Document]:

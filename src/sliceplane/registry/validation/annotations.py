@@ -66,7 +66,10 @@ def check_agreement(path: str, annotations: dict[str, str], spec: Document) -> l
         return []
     errors: list[FieldError] = []
     context: Document = spec.get("securityContext", {})
-    for kind, prefix, member in (("seccomp", _SECCOMP_OF, "seccompProfile"), ("apparmor", _APP_ARMOR_OF, "appArmorProfile")):
+    for kind, prefix, member in (
+        ("seccomp", _SECCOMP_OF, "seccompProfile"),
+        ("apparmor", _APP_ARMOR_OF, "appArmorProfile"),
+    ):
         of_pod = context.get(member)
         if kind == "seccomp" and of_pod is not None and _SECCOMP in annotations:
             errors += _agrees(f"{path}.securityContext.{member}", kind, of_pod, annotations[_SECCOMP])

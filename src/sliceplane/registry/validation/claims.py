@@ -12,8 +12,8 @@ from sliceplane.api.meta import Document
 from sliceplane.api.quantity import exact
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain
 from sliceplane.registry.metadata import check_label_selector, validate_maps
-from sliceplane.registry.validation.rules import check, name_of, needs, one_of
 from sliceplane.registry.validation.resources import text_of
+from sliceplane.registry.validation.rules import check, named, needs, one_of
 
 ACCESS_MODES: Final = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 _CLAIM: Final = "PersistentVolumeClaim"
@@ -56,9 +56,9 @@ def check_claim_spec(path: str, spec: Document) -> list[FieldError]:
     elif exact(size) <= 0:
         errors.append(invalid_value(where, text_of(size), "must be greater than zero"))
     errors += check(
-        path, spec, (name_of("storageClassName", check_dns_subdomain), one_of("volumeMode", "Block", "Filesystem"))
+        path, spec, (named("storageClassName", check_dns_subdomain), one_of("volumeMode", "Block", "Filesystem"))
     )
-    return errors + _sources(path, spec) + name_of("volumeAttributesClassName", check_dns_subdomain)(path, spec)
+    return errors + _sources(path, spec) + named("volumeAttributesClassName", check_dns_subdomain)(path, spec)
 
 
 def _sources(path: str, spec: Document) -> list[FieldError]:
@@ -71,7 +71,7 @@ def _sources(path: str, spec: Document) -> list[FieldError]:
         errors += _reference(f"{path}.dataSource", source)
     if reference is not None:
         errors += _reference(f"{path}.dataSourceRef", reference)
-        errors += name_of("namespace", check_dns_label)(f"{path}.dataSourceRef", reference)
+        errors += named("namespace", check_dns_label)(f"{path}.dataSourceRef", reference)
     if source is None or reference is None:
         return errors
     detail = ""
@@ -88,4 +88,4 @@ def _reference(path: str, reference: Document) -> list[FieldError]:
     if not reference.get("apiGroup") and kind != _CLAIM:
         detail = f"must be '{_CLAIM}' when referencing the default apiGroup"
         errors.append(invalid_value(path, kind, detail))
-    return errors + name_of("apiGroup", check_dns_subdomain)(path, reference)
+    return errors + named("apiGroup", check_dns_subdomain)(path, reference)

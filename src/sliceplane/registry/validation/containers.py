@@ -16,7 +16,6 @@ from sliceplane.api.errors import (
     forbidden_field,
     invalid_value,
     missing_value,
-    not_supported,
     required,
     too_many,
     while_few,
@@ -26,7 +25,7 @@ from sliceplane.kit.names import check_dns_label
 from sliceplane.registry.validation.addresses import check_number, check_protocol, iana_name_problems
 from sliceplane.registry.validation.environment import check_env, check_env_from
 from sliceplane.registry.validation.resources import ClaimNames, check_resize, check_resources
-from sliceplane.registry.validation.rules import POSITIVE, check, name_of, needs, not_negative, one_of, part
+from sliceplane.registry.validation.rules import POSITIVE, check, named, needs, not_negative, one_of, part
 from sliceplane.registry.validation.security import check_security
 from sliceplane.registry.validation.volumes import PULL_POLICIES, Volumes, check_mounts
 
@@ -292,7 +291,7 @@ _COUNTS: Final = not_negative(
     "initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"
 )
 _FIRST_ROWS: Final = (
-    name_of("name", check_dns_label, must=True),
+    named("name", check_dns_label, must=True),
     needs("image"),
     one_of("terminationMessagePolicy", "File", "FallbackToLogsOnError"),
     part("ports", _ports),

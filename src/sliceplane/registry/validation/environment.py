@@ -13,7 +13,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.quantity import exact
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
 from sliceplane.registry.validation.resources import text_of
-from sliceplane.registry.validation.rules import name_of, needs, no_way_up, part, rows_of
+from sliceplane.registry.validation.rules import named, needs, no_way_up, part, rows_of
 
 _ENV_NAME: Final = re.compile(r"[ -<>-~]+")
 _ENV_DETAIL: Final = "a valid environment variable name must consist only of printable ASCII characters other than '='"
@@ -41,7 +41,11 @@ _DIVISORS: Final = {
     "cpu": (("1m", "1"), "only divisor's values 1m and 1 are supported with the cpu resource"),
     **{
         name: (_SIZES, f"only divisor's values {', '.join(_SIZES)} are supported with the {told} resource")
-        for name, told in (("memory", "memory"), ("ephemeral-storage", "local ephemeral storage"), ("hugepages", "hugepages"))
+        for name, told in (
+            ("memory", "memory"),
+            ("ephemeral-storage", "local ephemeral storage"),
+            ("hugepages", "hugepages"),
+        )
     },
 }
 _SOURCES: Final = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
@@ -140,18 +144,18 @@ def check_amount_of_container(path: str, reference: Document, *, named: bool) ->
     return errors
 
 
-_NAME: Final = name_of("name", env_name_problems, must=True)
-_PREFIX: Final = name_of("prefix", env_name_problems)
-_OBJECT_KEY: Final = name_of("key", key_problems, must=True)
+_NAME: Final = named("name", env_name_problems, must=True)
+_PREFIX: Final = named("prefix", env_name_problems)
+_OBJECT_KEY: Final = named("key", key_problems, must=True)
 # As upstream: a name that ends with a dash passes, as if something were to be added to it.
-_OBJECT_NAME: Final = name_of(
+_OBJECT_NAME: Final = named(
     "name",
     lambda name: check_dns_subdomain(name[:-2] + "a" if len(name) > 1 and name.endswith("-") else name),
     must=True,
 )
 _FILE_KEY: Final = rows_of(
-    name_of("key", env_name_problems, must=True),
-    name_of("volumeName", check_dns_label, must=True),
+    named("key", env_name_problems, must=True),
+    named("volumeName", check_dns_label, must=True),
     needs("path"),
     part("path", no_way_up),
 )

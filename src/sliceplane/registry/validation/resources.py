@@ -27,7 +27,7 @@ from sliceplane.api.quantity import exact, quantity_of
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
 from sliceplane.registry import pod_amounts
 from sliceplane.registry.metadata import in_go
-from sliceplane.registry.validation.rules import NOT_NEGATIVE, name_of
+from sliceplane.registry.validation.rules import NOT_NEGATIVE, named
 
 #: Characters of the names of a Pod's claims that one message lists; upstream has no bound.
 CLAIMS_SHOWN_MAX: Final = 4096
@@ -78,7 +78,7 @@ def check_claims_of_pod(path: str, claims: list[Document]) -> list[FieldError]:
         if name in seen:
             errors.append(duplicate(f"{where}.name", name))
         else:
-            errors += name_of("name", check_dns_label, must=True)(where, claim)
+            errors += named("name", check_dns_label, must=True)(where, claim)
             seen.update(filter(None, [name]))
         given = [member for member in ("resourceClaimName", "resourceClaimTemplateName") if member in claim]
         if len(given) != 1:
@@ -210,7 +210,7 @@ def _claims(path: str, claims: list[Document], of_pod: ClaimNames) -> list[Field
         if name in seen:
             errors.append(duplicate(where, name))
         else:
-            errors += name_of("request", check_dns_label)(where, claim)
+            errors += named("request", check_dns_label)(where, claim)
             if key in seen:
                 errors.append(duplicate(where, key))
             elif request:
@@ -281,10 +281,10 @@ def sum_of_containers(spec: Document, member: str) -> dict[str, str]:
         (container.get("resources", {}).get(member, {}), container.get("restartPolicy") == "Always")
         for container in spec.get("initContainers", ())
     ]
-    binary = {name for amounts in (*said, *(one for one, _ in init)) for name in amounts if str(amounts[name])[-1] == "i"}
-    return {
-        name: quantity_of(number, binary=name in binary) for name, number in pod_amounts.total(said, init).items()
+    binary = {
+        name for amounts in (*said, *(one for one, _ in init)) for name in amounts if str(amounts[name])[-1] == "i"
     }
+    return {name: quantity_of(number, binary=name in binary) for name, number in pod_amounts.total(said, init).items()}
 
 
 def text_of(quantity: Any) -> str:

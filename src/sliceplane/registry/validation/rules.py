@@ -61,7 +61,7 @@ def not_negative(*members: str) -> Rule:
     ]
 
 
-def name_of(member: str, problems: Callable[[str], Iterable[str]], *, must: bool = False) -> Rule:
+def named(member: str, problems: Callable[[str], Iterable[str]], *, must: bool = False) -> Rule:
     """A name that *problems* has nothing to say of.  *must*: it may not be missing."""
 
     def rule(path: str, value: Document) -> list[FieldError]:

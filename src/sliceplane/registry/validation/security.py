@@ -24,7 +24,7 @@ from sliceplane.api.errors import (
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import check_dns_subdomain
 from sliceplane.registry.metadata import in_go
-from sliceplane.registry.validation.rules import Rule, check, name_of, one_of, part, parts, way_down, within
+from sliceplane.registry.validation.rules import Rule, check, named, one_of, part, parts, way_down, within
 
 ID_MAX: Final = 2**31 - 1
 #: in the order in which upstream visits them
@@ -98,7 +98,9 @@ def check_app_armor(path: str, profile: Document) -> list[FieldError]:
         errors = [invalid_value(where, local, "must not be padded with whitespace")]
     else:
         errors = [] if local else [required(where, "must be set when AppArmor type is Localhost")]
-    return [*errors, too_long(where, _PROFILE_BYTES_MAX)] if len((local or "").encode()) > _PROFILE_BYTES_MAX else errors
+    return (
+        [*errors, too_long(where, _PROFILE_BYTES_MAX)] if len((local or "").encode()) > _PROFILE_BYTES_MAX else errors
+    )
 
 
 def _profile_type(path: str, profile: Document, member: str) -> list[FieldError]:
@@ -146,7 +148,7 @@ def _user_problems(text: str) -> list[str]:
         (bool(re.fullmatch("[. ]+", user)), "'s User cannot contain only periods or spaces"),
         (
             bool(re.search(r'["/\\:;|=,+*?<>@\[\]]', user)),
-            '\'s User cannot contain the following characters: "/\\:;|=,+*?<>@[]',
+            "'s User cannot contain the following characters: \"/\\:;|=,+*?<>@[]",
         ),
     )
     return [why for is_bad, why in faults if is_bad]
@@ -310,7 +312,7 @@ def check_system(path: str, spec: Document) -> list[FieldError]:
         return []
     name = spec["os"].get("name", "")
     if name not in ("linux", "windows"):
-        return name_of("name", lambda _name: (), must=True)(f"{path}.os", spec["os"]) or [
+        return named("name", lambda _name: (), must=True)(f"{path}.os", spec["os"]) or [
             not_supported(f"{path}.os", name, ("linux", "windows"))
         ]
     if name == "linux":

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sliceplane.api.errors import (
+    ERRORS_MAX,
     FieldError,
     duplicate,
     forbidden_field,
@@ -30,7 +31,7 @@ from sliceplane.registry.validation.rules import (
     Check,
     check,
     file_mode,
-    name_of,
+    named,
     needs,
     no_way_up,
     one_of,
@@ -77,7 +78,7 @@ def check_volumes(path: str, volumes: list[Document], pod: str | None) -> tuple[
         where = f"{path}[{index}]"
         name = volume.get("name", "")
         problems = _source(where, volume, pod)
-        problems += name_of("name", check_dns_label, must=True)(where, volume)
+        problems += named("name", check_dns_label, must=True)(where, volume)
         if name in good:
             problems.append(duplicate(f"{where}.name", name))
         if not problems:
@@ -129,7 +130,9 @@ def _host_path(path: str, source: Document) -> list[FieldError]:
 def _nfs(path: str, source: Document) -> list[FieldError]:
     errors = needs("server", "path")(path, source)
     where: str = source.get("path", "")
-    return errors if where.startswith("/") else [*errors, invalid_value(f"{path}.path", where, "must be an absolute path")]
+    return (
+        errors if where.startswith("/") else [*errors, invalid_value(f"{path}.path", where, "must be an absolute path")]
+    )
 
 
 def _iscsi(path: str, source: Document) -> list[FieldError]:
@@ -170,9 +173,9 @@ def _quobyte(path: str, source: Document) -> list[FieldError]:
     elif len(source.get("tenant", "").encode()) > _TENANT_MAX:
         errors.append(required(f"{path}.tenant", "must be a UUID and may not exceed a length of 64 characters"))
     else:
-        for pair in while_few(errors, registry.split(",")):
-            if not _HOST_PORT.fullmatch(pair):
-                errors.append(invalid_value(f"{path}.registry", registry[:_REGISTRY_SHOWN_MAX], _PAIRS))
+        bad = sum(not _HOST_PORT.fullmatch(pair) for pair in registry.split(","))
+        fault = invalid_value(f"{path}.registry", registry[:_REGISTRY_SHOWN_MAX], _PAIRS)
+        errors += [fault] * min(bad, ERRORS_MAX)
     return errors + needs("volume")(path, source)
 
 
@@ -323,8 +326,8 @@ def _storage_os(path: str, source: Document) -> list[FieldError]:
         path,
         source,
         (
-            name_of("volumeName", check_dns_label, must=True),
-            name_of("volumeNamespace", check_dns_label),
+            named("volumeName", check_dns_label, must=True),
+            named("volumeNamespace", check_dns_label),
             part("secretRef", needs("name")),
         ),
     )
@@ -453,7 +456,9 @@ def _devices(path: str, devices: list[Document], volumes: Volumes, mounts: dict[
             (name in mounts, "name", "must not already exist in volumeMounts"),
             (target in mount_paths, "devicePath", "must not already exist as a path in volumeMounts"),
         )
-        errors += [_device_fault(f"{where}.{member}", device.get(member, ""), why) for is_bad, member, why in faults if is_bad]
+        errors += [
+            _device_fault(f"{where}.{member}", device.get(member, ""), why) for is_bad, member, why in faults if is_bad
+        ]
         if name:
             names.add(name)
         if not leaves:

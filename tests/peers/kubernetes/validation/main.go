@@ -1,8 +1,9 @@
 // Judges objects as kube-apiserver does before it stores them: decoding, defaults, the strategy of the kind.
 //
-// Standard input has one JSON document a line: {"object"}, or {"object", "old"} for an update.  Standard output has one
-// line for each: {"error"} if the object cannot be decoded, else {"verdicts", "defaulted"}: the complaints, in every
-// order in which they came (Go takes the members of a map in random order), and the object with its defaults.
+// Standard input has one JSON document a line: {"object"}, or {"object", "old"} for an update; "times" says how often it
+// is judged.  Standard output has one line for each: {"error"} if the object cannot be decoded, else {"verdicts",
+// "defaulted"}: the complaints, in every order in which they came (Go takes the members of a map in random order), and
+// the object with its defaults.
 package main
 
 import (
@@ -34,12 +35,8 @@ import (
 	"k8s.io/kubernetes/pkg/registry/policy/poddisruptionbudget"
 )
 
-// How often each object is judged: an order that has one chance in two is missed once in eight million times.  Where
-// there is more than one order, each has many more chances.
-const (
-	judgements = 24
-	further    = 120
-)
+// How often an object is judged that does not say so itself.
+const judgements = 8
 
 type strategy interface {
 	rest.RESTCreateStrategy
@@ -60,6 +57,7 @@ var strategies = map[string]strategy{
 type question struct {
 	Object json.RawMessage `json:"object"`
 	Old    json.RawMessage `json:"old"`
+	Times  int             `json:"times"`
 }
 
 type answer struct {
@@ -91,7 +89,7 @@ func judge(asked question) answer {
 	}
 	legacyscheme.Scheme.Default(defaulted)
 	result := answer{Defaulted: defaulted}
-	for turn := 0; turn < judgements || (len(result.Verdicts) > 1 && turn < further); turn++ {
+	for range max(asked.Times, judgements) {
 		verdict, err := verdictOf(kind, asked)
 		if err != nil {
 			return answer{Error: err.Error()}

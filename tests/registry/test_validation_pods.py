@@ -188,7 +188,13 @@ ROWS: list[tuple[Any, list[str]]] = [
     ),
     # Accepted, as upstream does.
     ({"terminationGracePeriodSeconds": -1}, []),
-    (container(env=[{"name": "a.b c", "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}}}]), []),
+    (
+        {
+            **container(env=[{"name": "a.b c", "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}}}]),
+            "volumes": [{"name": "v", "emptyDir": {}}],
+        },
+        [],
+    ),
     (container(env=[{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['a/b']"}}}]), []),
     (container(resources={"limits": {"example.com/gpu": 1, "cpu": "1"}, "requests": {"cpu": "500m"}}), []),
     ({"tolerations": [{"operator": "Exists"}]}, []),

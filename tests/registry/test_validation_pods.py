@@ -11,6 +11,7 @@ import pytest
 
 from sliceplane.api.scheme import Deployments, Pods
 from sliceplane.registry.kinds import kind_of
+from sliceplane.registry.validation.resources import AMOUNTS_MAX
 
 C0 = "spec.containers[0]"
 GPUS = f'{C0}.resources.requests[gpus]: Invalid value: "gpus": must be a standard resource'
@@ -190,7 +191,9 @@ ROWS: list[tuple[Any, list[str]]] = [
     ({"terminationGracePeriodSeconds": -1}, []),
     (
         {
-            **container(env=[{"name": "a.b c", "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}}}]),
+            **container(
+                env=[{"name": "a.b c", "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}}}]
+            ),
             "volumes": [{"name": "v", "emptyDir": {}}],
         },
         [],
@@ -238,3 +241,10 @@ def test_repeated_spread_constraints_are_found_in_one_pass() -> None:
     started = time.process_time()
     assert complaints({"topologySpreadConstraints": constraints}) == []
     assert time.process_time() - started < 4
+
+
+def test_a_pod_has_a_bounded_number_of_amounts() -> None:
+    """120,000 limits of one Pod held the loop for seconds with each change: quotas add amounts up."""
+    limits = {f"example.com/{number}": "1" for number in range(AMOUNTS_MAX // 2 + 1)}
+    detail = f"must not have more than {AMOUNTS_MAX} amounts of resources in all containers together"
+    assert complaints(container(resources={"limits": limits})) == [f"spec.containers: Forbidden: {detail}"]

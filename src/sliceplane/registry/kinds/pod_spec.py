@@ -29,11 +29,13 @@ from sliceplane.registry.validation.containers import (
     check_ports_of_node,
 )
 from sliceplane.registry.validation.resources import (
+    AMOUNTS_MAX,
     NO_CLAIMS,
     check_claims_of_pod,
     check_pod_resources,
     check_resources,
     claim_names,
+    count_amounts,
     is_of_pods,
     sum_of_containers,
 )
@@ -229,6 +231,9 @@ _VOLUME_TEXTS: Final[dict[str, Document]] = {
 def validate_pod_spec(spec: Document, path: str, head: Document | None = None) -> list[FieldError]:
     """*head*: the metadata of a Pod; ``None`` for a template, to which some rules do not apply yet."""
     is_pod = head is not None
+    if count_amounts(spec) > AMOUNTS_MAX:
+        detail = f"must not have more than {AMOUNTS_MAX} amounts of resources in all containers together"
+        return [forbidden_field(f"{path}.containers", detail)]
     volumes, errors = check_volumes(
         f"{path}.volumes", spec.get("volumes", []), (head or {}).get("name") if is_pod else None
     )

@@ -24,13 +24,18 @@ from sliceplane.api.errors import (
 )
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import exact, quantity_of
+from sliceplane.kit.containers import remembered
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
 from sliceplane.registry import pod_amounts
 from sliceplane.registry.metadata import in_go
 from sliceplane.registry.validation.rules import NOT_NEGATIVE, named
+from sliceplane.registry.validation.security import containers_of
 
 #: Characters of the names of a Pod's claims that one message lists; upstream has no bound.
 CLAIMS_SHOWN_MAX: Final = 4096
+#: limits and requests of all containers of a Pod together: schedulers and quotas add them up with each change of a Pod.
+#: Upstream's bound is the size of an object in etcd.
+AMOUNTS_MAX: Final = 4096
 _OF_CONTAINERS: Final = ("cpu", "memory", "ephemeral-storage")
 _OF_PODS: Final = ("cpu", "hugepages-", "memory")
 _COUNTED: Final = (
@@ -51,6 +56,15 @@ _NAME_MAX: Final = 253
 _CLAIMED: Final = "must be one of the names in pod.spec.resourceClaims"
 _RESIZED: Final = ("cpu", "memory")
 _RESIZE_POLICIES: Final = ("NotRequired", "RestartContainer")
+
+
+def count_amounts(spec: Document) -> int:
+    """Limits and requests of a Pod and its containers."""
+    return sum(
+        len(amounts)
+        for resources in (spec.get("resources", {}), *(one.get("resources", {}) for _, one in containers_of("", spec)))
+        for amounts in (resources.get("limits", ()), resources.get("requests", ()))
+    )
 
 
 class ClaimNames(msgspec.Struct, frozen=True):
@@ -124,7 +138,8 @@ def _check_resources(
 def check_amount(path: str, name: str, quantity: Any) -> list[FieldError]:
     number = exact(quantity)
     errors = [invalid_value(path, text_of(quantity), NOT_NEGATIVE)] if number < 0 else []
-    if (name in _COUNTED or _is_extended(name)) and (number * 1000).__ceil__() % 1000:
+    # As upstream: what is finer than a thousandth is rounded up.
+    if number.denominator != 1 and (number * 1000).__ceil__() % 1000 and (name in _COUNTED or is_extended(name)):
         errors.append(invalid_value(path, text_of(quantity), "must be an integer"))
     return errors
 
@@ -154,7 +169,7 @@ def _container_name(path: str, name: str) -> list[FieldError]:
     errors = _resource_name(path, name)
     if "/" not in name and not _is_huge(name):
         errors.append(invalid_value(path, name, "must be a standard resource for containers"))
-    elif not _is_native(name) and not _is_extended(name):
+    elif not _is_native(name) and not is_extended(name):
         errors.append(invalid_value(path, name, "doesn't follow extended resource name standard"))
     return errors
 
@@ -177,7 +192,8 @@ def _is_native(name: str) -> bool:
     return "/" not in name or _DEFAULT_DOMAIN in name
 
 
-def _is_extended(name: str) -> bool:
+@remembered(4096)
+def is_extended(name: str) -> bool:
     return not _is_native(name) and not name.startswith("requests.") and not check_qualified_name(f"requests.{name}")
 
 

@@ -320,8 +320,10 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
         Deployments,
         {"spec": {**WORKLOAD, "strategy": {"type": "x"}}},
         [
-            'spec.strategy: Unsupported value: {"Type":"x","RollingUpdate":null}: '
-            'supported values: "Recreate", "RollingUpdate"'
+            (
+                'spec.strategy: Unsupported value: {"Type":"x","RollingUpdate":null}: '
+                'supported values: "Recreate", "RollingUpdate"'
+            )
         ],
     ),
     (

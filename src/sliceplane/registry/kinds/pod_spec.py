@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final
 
 from sliceplane.api.errors import (
@@ -14,6 +13,7 @@ from sliceplane.api.errors import (
     too_long,
     while_few,
 )
+from sliceplane.api.images import pull_policy
 from sliceplane.api.meta import Document
 from sliceplane.api.service_rules import PROTOCOL_DEFAULT
 from sliceplane.kit.names import check_dns_label, check_dns_search, check_dns_subdomain, check_qualified_name
@@ -59,11 +59,6 @@ from sliceplane.registry.validation.volumes import check_volumes
 _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _FILE_MODE = 0o644
-_IMAGE_PART: Final = "[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
-_IMAGE: Final = re.compile(
-    rf"(?:[-.:a-zA-Z0-9\[\]]+/)?{_IMAGE_PART}(?:/{_IMAGE_PART})*(?::[\w][\w.-]{{0,127}})?", re.ASCII
-)
-_IMAGE_CHARACTERS_MAX: Final = 512
 _TOKEN_EXPIRATION_S = 3600
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
 PREEMPTION_POLICIES = ("PreemptLowerPriority", "Never")
@@ -139,7 +134,7 @@ def _fill(document: Document, **values: Any) -> None:
 def _default_container(container: Document) -> None:
     _fill(
         container,
-        imagePullPolicy=_pull_policy(container.get("image", "")),
+        imagePullPolicy=pull_policy(container.get("image", "")),
         terminationMessagePath="/dev/termination-log",
         terminationMessagePolicy="File",
     )
@@ -164,15 +159,6 @@ def _default_field(source: Document) -> None:
         _fill(source["fieldRef"], apiVersion="v1")
     if "resourceFieldRef" in source:
         source["resourceFieldRef"].setdefault("divisor", "0")
-
-
-def _pull_policy(image: str) -> str:
-    """``Always`` for ``latest`` and for no tag at all, unless a digest pins the image."""
-    # What is no image's name has no tag either.
-    if "@" in image or len(image) > _IMAGE_CHARACTERS_MAX or not _IMAGE.fullmatch(image):
-        return "IfNotPresent"
-    _, _, tag = image.rpartition("/")[2].partition(":")
-    return "Always" if tag in ("", "latest") else "IfNotPresent"
 
 
 def _default_probe(probe: Document) -> None:
@@ -207,7 +193,7 @@ def _default_volume(volume: Document) -> None:
     if "volumeClaimTemplate" in volume.get("ephemeral", {}):
         default_claim(volume["ephemeral"]["volumeClaimTemplate"])
     if "image" in volume:
-        _fill(volume["image"], pullPolicy=_pull_policy(volume["image"].get("reference", "")))
+        _fill(volume["image"], pullPolicy=pull_policy(volume["image"].get("reference", "")))
 
 
 def default_claim(claim: Document) -> None:

@@ -24,11 +24,6 @@ def pod(name: str, **spec: Any) -> dict[str, Any]:
     return {**document, "spec": {**document["spec"], **spec}}
 
 
-def two(image: str) -> list[dict[str, Any]]:
-    names = (("c", image), ("d", "d:1"))
-    return [{"name": name, "image": image, "imagePullPolicy": "IfNotPresent"} for name, image in names]
-
-
 def notes(cluster: Cluster, name: str) -> list[tuple[str, str]]:
     return [(note.reason, note.note) for note in cluster.notes if note.regarding.metadata.name == name]
 
@@ -43,7 +38,7 @@ def notes(cluster: Cluster, name: str) -> list[tuple[str, str]]:
 )
 def test_a_pod_whose_image_cannot_be_pulled_stays_pending_until_the_image_is_another(image: str, reason: str) -> None:
     cluster = make()
-    cluster.create(Pods, pod("p", containers=two(image)))
+    cluster.create(Pods, pod("p", containers=[{"name": "c", "image": image}, {"name": "d", "image": "d:1"}]))
     cluster.settle()
     status = cluster.get(Pods, "p")["status"]
     assert status["phase"] == "Pending"
@@ -52,7 +47,8 @@ def test_a_pod_whose_image_cannot_be_pulled_stays_pending_until_the_image_is_ano
     assert ready is not None
     assert (ready["status"], ready["reason"]) == ("False", "ContainersNotReady")
     assert [note for note, _ in notes(cluster, "p")] == ["Scheduled", "Failed"]
-    cluster.patch(Pods, "p", {"spec": {"containers": two("c:1")}})
+    first, second = cluster.get(Pods, "p")["spec"]["containers"]
+    cluster.patch(Pods, "p", {"spec": {"containers": [{**first, "image": "c:1"}, second]}})
     cluster.settle()
     status = cluster.get(Pods, "p")["status"]
     assert status["phase"] == "Running"

@@ -19,7 +19,6 @@ from sliceplane.controllers.emulation.templates import template_hash
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.sim.cluster import Cluster
 
-
 NONE_FITS = "none is schedulable, has the labels asked for, tolerated taints, free ports and a Pod address left"
 
 

@@ -119,7 +119,8 @@ def test_what_is_there_stays_as_it_is(api: Api) -> None:
             {**DEBUGGER, "volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "s"}]},
             (
                 '[spec.ephemeralContainers[0].volumeMounts[0].name: Not found: "v", '
-                "spec.ephemeralContainers[0].volumeMounts[0].subPath: Forbidden: cannot be set for an Ephemeral Container]"
+                "spec.ephemeralContainers[0].volumeMounts[0].subPath: Forbidden: cannot be set for an Ephemeral "
+                "Container]"
             ),
         ),
     ],

@@ -6,7 +6,8 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from tests.peers.specs import EXTRA, Maker, extra
+from tests.peers.seldom_specs import EXTRA, extra
+from tests.peers.specs import Maker
 
 from sliceplane.api import scheme
 from sliceplane.registry import metadata

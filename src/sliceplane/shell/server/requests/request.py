@@ -22,6 +22,7 @@ from sliceplane.registry.attendance import Claim
 from sliceplane.registry.types import Target, User
 from sliceplane.shell.server.requests.auth import Certificate
 from sliceplane.shell.server.requests.limits import RequestPlace, kept_bytes
+from sliceplane.store.types import Key
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
 
@@ -230,6 +231,13 @@ class ResourcePath(msgspec.Struct, frozen=True, kw_only=True):
     overlong: bool = False
     #: the old ``/api/v1/watch/...`` form
     legacy_watch: bool = False
+
+
+def pod_of_containers(path: ResourcePath) -> Key | None:
+    """The Pod of whose containers a kubelet is asked (``log``, ``exec`` ...), if the request is one of those."""
+    if (path.group, path.plural) != (Pods.group, Pods.plural) or path.subresource not in _OF_CONTAINERS:
+        return None
+    return Key(Pods.storage_key, path.namespace, path.name)
 
 
 class Route(msgspec.Struct, frozen=True):

@@ -14,8 +14,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+from msgspec.structs import replace
+
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Node, Pod, Taint
+from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.requests import PatchType, Verb
 from sliceplane.api.scheme import Nodes, Pods
@@ -79,6 +82,7 @@ class KubeletController(KeyedController):
                 self._note_taints(change.new, now)
                 self._nodes[name] = change.new
                 if name in self._emulated:
+                    self._follow_zone(name, (change.new.metadata.labels or {}).get(LABEL_ZONE, ""))
                     self.enqueue(f"node/{name}", now)
                 self._try_waiting(now)
             else:
@@ -118,6 +122,12 @@ class KubeletController(KeyedController):
         seen = self._tainted.get(node.metadata.name, {})
         delays = ((eviction_delay_s(pod.spec.tolerations or (), taint), since) for taint, since in seen.items())
         return min((since + delay for delay, since in delays if delay is not None), default=None)
+
+    def _follow_zone(self, name: str, zone: str) -> None:
+        """Pods spread over the zones that Nodes are labelled with, as those of a scheduler do."""
+        if zone != self._emulated[name].zone:
+            self._emulated[name] = replace(self._emulated[name], zone=zone)
+            self._placement.rezone(self._emulated[name])
 
     def _try_waiting(self, now: float) -> None:
         for key in sorted(self._waiting | self._without_address):

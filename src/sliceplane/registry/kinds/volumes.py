@@ -24,9 +24,10 @@ from sliceplane.api.scheme import PersistentVolumeClaims, PersistentVolumes, Sto
 from sliceplane.documents.table.columns import AGE, NAME, UNSET, Column, mapping, member, text, texts
 from sliceplane.kit.names import check_dns_subdomain
 from sliceplane.registry.kinds import kind
-from sliceplane.registry.kinds.plain import FieldRule, check, default_object, plain_kind, printer
-from sliceplane.registry.metadata import IMMUTABLE, check_label_selector
+from sliceplane.registry.kinds.plain import FieldRule, default_object, plain_kind, printer
+from sliceplane.registry.metadata import IMMUTABLE
 from sliceplane.registry.types import Target
+from sliceplane.registry.validation.claims import check_claim_spec
 from sliceplane.registry.validation.scheduling import check_node_selector
 
 if TYPE_CHECKING:
@@ -47,25 +48,11 @@ _RECYCLED: Final = (
     "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the recommended approach "
     "is to use dynamic provisioning."
 )
-_CLAIM: Final = "PersistentVolumeClaim"
 _CLASS_SUFFIX: Final = ".storageclass.storage.k8s.io/"
 _COUNTED: Final = (PersistentVolumeClaims.plural, "requests.storage")
 
-_SPEC_RULES: Final = (
-    FieldRule("accessModes", required="at least 1 access mode is required", choices=tuple(sorted(MODES))),
-    FieldRule("storageClassName", check=check_dns_subdomain),
-    FieldRule("volumeMode", default="Filesystem", choices=("Block", "Filesystem")),
-    *(
-        FieldRule(f"{source}?.{name}", required=True)
-        for source in ("dataSource", "dataSourceRef")
-        for name in ("name", "kind")
-    ),
-    FieldRule("volumeAttributesClassName", check=check_dns_subdomain),
-)
 
-
-def default_claim(claim: Document) -> None:
-    """Also of each claim template of a StatefulSet."""
+def _default_claim(claim: Document) -> None:
     spec = claim.setdefault("spec", {})
     spec.setdefault("volumeMode", "Filesystem")
     claim["status"] = {"phase": "Pending", **claim.get("status", {})}
@@ -73,23 +60,6 @@ def default_claim(claim: Document) -> None:
     if source and not spec.get("dataSourceRef", {}).get("namespace"):
         spec.setdefault("dataSource", dict(source))
         spec.setdefault("dataSourceRef", dict(source))
-
-
-def check_claim_spec(path: str, spec: Document) -> list[FieldError]:
-    """The complaints about the spec of a claim or of a claim template."""
-    errors = check(_SPEC_RULES, spec, f"{path}.") + _check_pod_mode(path, spec)
-    errors += check_label_selector(f"{path}.selector", spec.get("selector"))
-    size = member(spec, "resources", "requests", "storage")
-    if size is None:
-        errors.append(required(f"{path}.resources[storage]"))
-    elif amount(size) <= 0:
-        errors.append(invalid_value(f"{path}.resources[storage]", size, _POSITIVE))
-    for name in ("dataSource", "dataSourceRef"):
-        source = spec.get(name)
-        if source and not source.get("apiGroup") and source.get("kind") != _CLAIM:
-            detail = f"must be '{_CLAIM}' when referencing the default apiGroup"
-            errors.append(invalid_value(f"{path}.{name}", source.get("kind", ""), detail))
-    return errors
 
 
 def _check_pod_mode(path: str, spec: Document) -> list[FieldError]:
@@ -217,7 +187,7 @@ _PLAIN_CLAIM: Final = plain_kind(
     granted=kind.edited("status"),
     warnings=_warnings,
 )
-PERSISTENT_VOLUME_CLAIM: Final = replace(_PLAIN_CLAIM, defaults=default_claim, prepare_create=_choose_class)
+PERSISTENT_VOLUME_CLAIM: Final = replace(_PLAIN_CLAIM, defaults=_default_claim, prepare_create=_choose_class)
 
 #: what each source of a volume must say
 SOURCES: Final[dict[str, tuple[str, ...]]] = {

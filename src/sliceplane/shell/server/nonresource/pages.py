@@ -37,11 +37,12 @@ from sliceplane.store.snapshot import records_of, written
 
 CONFIGURATION_PATH: Final = "/.well-known/openid-configuration"
 KEYS_PATH: Final = "/openid/v1/jwks"
+SLIS_PATH: Final = "/metrics/slis"
 _HEALTH_ROOTS: Final = ("healthz", "livez", "readyz")
 #: first segments of every page
 _ROOTS: Final = (*_HEALTH_ROOTS, "", "api", "apis", "metrics", "openapi", "sliceplane", "version")
 _INDEXED: Final = (
-    *("/healthz", "/livez", "/metrics", "/metrics/slis", "/openapi/v2", "/openapi/v3", "/readyz"),
+    *("/healthz", "/livez", "/metrics", SLIS_PATH, "/openapi/v2", "/openapi/v3", "/readyz"),
     *(RECORDING_PATH, SNAPSHOT_PATH, "/version"),
 )
 _CACHE: Final = ((b"cache-control", b"public, max-age=3600"),)
@@ -113,7 +114,7 @@ class Pages:
             return Response(200, json.dumps(version_document(self._emulated), indent=2).encode(), headers=(NO_CACHE,))
         if request.path == "/metrics":
             return Response(200, *self._metrics(request.header(b"accept")))
-        if request.path == "/metrics/slis":
+        if request.path == SLIS_PATH:
             return Response(200, *expose(self._health.metrics.families(), request.header(b"accept")))
         if request.path == "/":
             issued = self._issuer.paths if self._issuer else ()
@@ -163,7 +164,7 @@ class HealthChecks:
         )
         self._results = self.metrics.counters(
             "kubernetes_healthchecks_total",
-            "Results of health checks that a client asked for.",
+            "Results of health checks that were requested.",
             "name",
             "type",
             "status",

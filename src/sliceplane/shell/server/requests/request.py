@@ -30,6 +30,7 @@ from sliceplane.registry.attendance import Claim
 from sliceplane.registry.types import Target, User
 from sliceplane.shell.server.requests.auth import Certificate
 from sliceplane.shell.server.requests.limits import RequestPlace, kept_bytes
+from sliceplane.store.types import Key
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
 _NOT_IMPLEMENTED = (
@@ -246,6 +247,13 @@ class ResourcePath(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def group_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
+
+
+def pod_of_containers(path: ResourcePath) -> Key | None:
+    """The Pod of whose containers a kubelet is asked (``log``, ``exec`` ...), if the request is one of those."""
+    if (path.group, path.plural) != (Pods.group, Pods.plural) or path.subresource not in _OF_CONTAINERS:
+        return None
+    return Key(Pods.storage_key, path.namespace, path.name)
 
 
 class Route(msgspec.Struct, frozen=True):

@@ -15,18 +15,23 @@ from sliceplane.xds.streams.actions import ChannelStatus
 ABSENT: Final = ""
 #: refusals that are kept with what the client says of them, the newest
 REFUSED_MAX: Final = 16
+#: requested names that lead nowhere, which are kept with the reason, the newest; and reported in the life of a stream
+ABSENT_MAX: Final = 16
 #: bytes of an entry of a table, measured with CPython 3.11; a name may be in four tables
 ENTRY_BYTES: Final = 48
 NAME_BYTES: Final = 4 * ENTRY_BYTES
 #: bytes of a refusal with the longest text
 REFUSED_BYTES: Final = 5 * 1024
+#: bytes of a name that leads nowhere, with the longest reason
+ABSENT_BYTES: Final = 2 * 1024
 
 
 class XdsChannel:
     """Owned by one stream."""
 
     __slots__ = (
-        "ack", "acked_revision", "again", "began", "changed", "flight", "flight_at", "flight_changed", "flight_from",
+        "absent", "absent_reports", "ack", "acked_revision", "again",
+        "began", "changed", "flight", "flight_at", "flight_changed", "flight_from",
         "forced", "is_legacy", "late", "must_answer", "names", "nonce", "owed", "owed_at", "owed_from", "refused",
         "sent", "sent_revision", "text_bytes", "type_url", "wildcard",
     )  # fmt: skip
@@ -68,6 +73,9 @@ class XdsChannel:
         self.acked_revision = 0
         #: what the client said of a resource that it does not take, by name, the newest last; at most ``REFUSED_MAX``
         self.refused: dict[str, str] = {}
+        #: requested names that lead nowhere, and why; at most ``ABSENT_MAX``
+        self.absent: dict[str, str] = {}
+        self.absent_reports = 0
 
     def owe(self, name: str, revision: int | None, now: float) -> None:
         """*revision*: of the change; ``None``: the client asked."""
@@ -105,6 +113,17 @@ class XdsChannel:
         while len(self.refused) > REFUSED_MAX:
             del self.refused[next(iter(self.refused))]
 
+    def miss(self, name: str, why: str) -> bool:
+        """*name*, which the client requests, leads nowhere.  Returns True if that is to be reported."""
+        before = self.absent.pop(name, None)
+        self.absent[name] = why
+        if len(self.absent) > ABSENT_MAX:
+            del self.absent[next(iter(self.absent))]
+        if before == why or self.absent_reports >= ABSENT_MAX:
+            return False
+        self.absent_reports += 1
+        return True
+
     @property
     def has_something(self) -> bool:
         """Something is to be answered."""
@@ -115,7 +134,7 @@ class XdsChannel:
         """An estimate of what the client has this channel keep.  O(1)."""
         entries = len(self.sent) + len(self.owed) + len(self.changed) + len(self.flight or ())
         tables = len(self.names) * NAME_BYTES + entries * ENTRY_BYTES
-        return tables + self.text_bytes + len(self.refused) * REFUSED_BYTES
+        return tables + self.text_bytes + len(self.refused) * REFUSED_BYTES + (len(self.absent) * ABSENT_BYTES)
 
     def force(self, name: str) -> None:
         self.owed[name] = None
@@ -130,6 +149,7 @@ class XdsChannel:
         self.settle(name)
         self.sent.pop(name, None)
         self.refused.pop(name, None)
+        self.absent.pop(name, None)
 
     def rest(self) -> None:
         """Everything that is owed was looked at."""
@@ -178,6 +198,7 @@ class XdsChannel:
             waiting_since=self.began if self.flight is not None else 0.0,
             owed=len(self.owed),
             refused=next(reversed(self.refused.items()), ("", "")),
+            absent=tuple(self.absent.items()),
         )
 
     @property

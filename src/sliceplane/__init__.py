@@ -19,3 +19,6 @@ in which none needs one that comes later:
 
 ``docs/architecture.md`` draws the way of a change through them, and says where the place for something new is.
 """
+
+#: the version of the package; pyproject.toml, the chart and the image say the same
+__version__ = "0.1.0"

@@ -64,7 +64,7 @@ _PATCH_TYPES: Mapping[PatchType, str] = {
 #: of an answer its metadata alone; a server that cannot leave out the rest answers the whole object
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 #: what a path (encoded already, and with a query, maybe) and a parameter may have as it is (RFC 3986, section 3)
-_PATH: Final = "%/?:@!$&'()*+,;=~"
+PATH_SAFE: Final = "%/?:@!$&'()*+,;=~"
 _QUERY: Final = "/:@!$'()*,"
 _PLAIN: Final = re.compile(r"[\w./:-]*", re.ASCII)
 #: which an API server answers as it did before, or refuses: they may be sent again when the connection was closed while
@@ -398,7 +398,7 @@ class HttpClient(Verbs):
             self.metrics.answered(method, code, time.monotonic() - began)
 
     def _message(self, request: _Request, authorization: str) -> bytes:
-        path = request.path if _PLAIN.fullmatch(request.path) else quote(request.path, _PATH)
+        path = request.path if _PLAIN.fullmatch(request.path) else quote(request.path, PATH_SAFE)
         target = f"{self._before_path}{path}"
         if request.params:
             target += f"?{_query(request.params)}"

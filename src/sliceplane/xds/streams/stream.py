@@ -451,8 +451,8 @@ class AdsStream(ABC):
         return not self._sight.everything and not self._is_seen(channel.type_url, name)
 
     def _absence(self, channel: XdsChannel, name: str) -> ResourceError | None:
-        """Why *name*, which the client requests, leads nowhere; ``None`` if it leads somewhere.  Noted for the status,
-        and reported once."""
+        """Why *name* leads nowhere; ``None`` if it leads somewhere.  If the client requests it by name, that is noted
+        for the status, and reported once."""
         assert self._view is not None, "admitted"
         code = NOT_FOUND
         if self._is_forbidden(channel, name):
@@ -465,7 +465,7 @@ class AdsStream(ABC):
         if not why:
             channel.absent.pop(name, None)
             return None
-        if channel.miss(name, why):
+        if name in channel.names and channel.miss(name, why):
             self._actions.append(XdsAbsent(channel.type_url, name, why))
         return ResourceError(name, code, f"{name}: {why}")
 

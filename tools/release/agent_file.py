@@ -14,13 +14,13 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Final
 
 from tools.environments import interpreters
+from tools.release.packages import tools_python
 from tools.release.running import DIST, PIP, ROOT, VERSION, WORK, checkout, run, twice
 
 NAME: Final = "sliceplane-agent.pyz"
@@ -80,27 +80,16 @@ def vendored() -> dict[str, str]:
 
 
 def fetch_vendored() -> Path:
-    """Sources of the packages, by hash; the same for all versions of Python and all machines."""
+    """The packages, by hash.  PyYAML has wheels with a compiled half alone, whose modules are the same for all."""
     folder = WORK / "vendored"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     pinned = folder / "pinned.txt"
     pinned.write_text(pins())
-    source = ("--no-binary", "pyyaml", "--only-binary", ",".join(sorted(set(VENDORED) - {"pyyaml"})))
-    # PyYAML has no wheel without a compiled half.  Its sdist is not built, only unpacked.
-    python = str(WORK / "tools" / "bin" / "python")
-    for line in pins().splitlines():
-        pinned.write_text(line + "\n")
-        run(python, *PIP, "download", "--no-deps", "--no-build-isolation", "--require-hashes", *source,
-            "-r", pinned, "-d", folder)  # fmt: skip
-    for archive in sorted(folder.iterdir()):
-        if archive.suffix == ".whl":
-            zipfile.ZipFile(archive).extractall(folder / "unpacked")
-        elif archive.name.endswith(".tar.gz"):
-            with tarfile.open(archive) as opened:
-                opened.extractall(folder / "sdist", filter="data")
-            (package,) = folder.glob("sdist/*/lib/yaml")
-            shutil.copytree(package, folder / "unpacked" / "yaml")
+    wheels = ("--only-binary", ":all:", "--platform", "manylinux2014_x86_64", "--python-version", PYTHON)
+    run(tools_python(), *PIP, "download", "--no-deps", "--require-hashes", *wheels, "-r", pinned, "-d", folder)
+    for archive in sorted(folder.glob("*.whl")):
+        zipfile.ZipFile(archive).extractall(folder / "unpacked")
     return folder / "unpacked"
 
 

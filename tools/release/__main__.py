@@ -58,7 +58,7 @@ def main() -> None:
         in_scratch(chart.build)
     if "images" in parts:
         images.build(flags.builder)
-    documents.write_all(flags.builder)
+    documents.write_all(flags.builder, dated=not flags.untagged)
     for part, try_out in (("agent", agent_file.try_out), ("packages", installing.try_out), ("chart", chart.try_out)):
         if part in parts:
             in_scratch(try_out)

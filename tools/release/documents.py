@@ -20,6 +20,7 @@ PROVENANCE: Final = "provenance.intoto.json"
 CHANGES: Final = "CHANGES.md"
 #: how a release is made: CONTRIBUTING.md, "A release"
 BUILD_TYPE: Final = f"{SOURCE_URL}/blob/v{VERSION}/CONTRIBUTING.md#a-release"
+PAGE_LINES: Final = 60
 #: files beside those that are made of sources
 _MADE_LAST: Final = (SUMS, PROVENANCE)
 
@@ -108,20 +109,24 @@ def provenance(digests: Mapping[str, str], builder: str) -> bytes:
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode() + b"\n"
 
 
-def changes(text: str, version: str) -> str:
-    """The entry of *version* in a CHANGELOG.  Raises ``ValueError`` if it has none, or more than a page."""
-    found = re.search(rf"^## {re.escape(version)}\b.*?(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+def changes(text: str, version: str, *, dated: bool) -> str:
+    """The entry of *version* in a CHANGELOG.  Raises ``ValueError`` if it has none, more than a page, or, *dated*, no
+    day of release."""
+    found = re.search(rf"^## {re.escape(version)}(?: - (.*))?$.*?(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     if found is None:
-        raise ValueError(f"CHANGELOG.md has no entry '## {version}'")
+        raise ValueError(f"CHANGELOG.md has no entry: ## {version} - YYYY-MM-DD")
+    if dated and not re.fullmatch(r"\d{4}-\d\d-\d\d", found[1] or ""):
+        raise ValueError(f"CHANGELOG.md does not say when {version} is released: ## {version} - YYYY-MM-DD")
     entry = found[0].strip() + "\n"
-    if len(entry.splitlines()) > 60:
-        raise ValueError(f"the entry of {version} in CHANGELOG.md has {len(entry.splitlines())} lines: a page has 60")
+    if len(entry.splitlines()) > PAGE_LINES:
+        lines = len(entry.splitlines())
+        raise ValueError(f"the entry of {version} in CHANGELOG.md has {lines} lines: a page has {PAGE_LINES}")
     return entry
 
 
-def write_all(builder: str) -> None:
+def write_all(builder: str, *, dated: bool) -> None:
     """CHANGES.md, provenance and SHA256SUMS, in this order: each is about what is there before it."""
-    (DIST / CHANGES).write_text(changes((ROOT / "CHANGELOG.md").read_text(), VERSION))
+    (DIST / CHANGES).write_text(changes((ROOT / "CHANGELOG.md").read_text(), VERSION, dated=dated))
     for name in _MADE_LAST:
         (DIST / name).unlink(missing_ok=True)
     files = {path.name: sha256(path) for path in sorted(DIST.iterdir())}

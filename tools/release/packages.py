@@ -6,11 +6,12 @@ is built once more out of the sdist.  ``twine check --strict`` reads what the in
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
 
-from tools.release.running import DIST, PIP, WORK, checkout, digests, run, twice
+from tools.release.running import DIST, PIP, WORK, checkout, commit_time, digests, run, twice
 
 
 def tools_python() -> Path:
@@ -32,7 +33,9 @@ def build(scratch: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     run("tar", "-xf", sdist, "-C", scratch)
     offline = ("--no-index", "--no-deps", "--no-build-isolation")
-    run(python, *PIP, "wheel", *offline, "-w", scratch / "wheel", scratch / sdist.name.removesuffix(".tar.gz"))
+    unpacked = scratch / sdist.name.removesuffix(".tar.gz")
+    env = {**os.environ, "SOURCE_DATE_EPOCH": str(commit_time())}
+    run(python, *PIP, "wheel", *offline, "-w", scratch / "wheel", unpacked, env=env)
     (wheel,) = built.glob("*.whl")
     if digests(scratch / "wheel") != {wheel.name: digests(built)[wheel.name]}:
         sys.exit(f"release: the wheel out of the sdist is another: {digests(scratch / 'wheel')}, {digests(built)}")

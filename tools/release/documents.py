@@ -112,7 +112,7 @@ def provenance(digests: Mapping[str, str], builder: str) -> bytes:
 def changes(text: str, version: str, *, dated: bool) -> str:
     """The entry of *version* in a CHANGELOG.  Raises ``ValueError`` if it has none, more than a page, or, *dated*, no
     day of release."""
-    found = re.search(rf"^## {re.escape(version)}(?: - (.*))?$.*?(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    found = re.search(rf"^## {re.escape(version)}(?: - ([^\n]*))?$.*?(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     if found is None:
         raise ValueError(f"CHANGELOG.md has no entry: ## {version} - YYYY-MM-DD")
     if dated and not re.fullmatch(r"\d{4}-\d\d-\d\d", found[1] or ""):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -131,8 +132,10 @@ def become_endpoint(python: str, env: Mapping[str, str], scratch: Path) -> None:
     agent = (python, "-I", "-S", str(DIST / agent_file.NAME))
     state = {**env, "XDG_STATE_HOME": str(scratch / "state"), "XDG_RUNTIME_DIR": str(scratch / "state")}
     (scratch / "state").mkdir(exist_ok=True)
-    command = (*agent, "run", "outside", "--name", "one", "--address", "127.0.0.2", "--port", "http=18080", "--http",
-               "/", "--create-service", "--", python, "-m", "http.server", "18080", "--bind", "127.0.0.2")  # fmt: skip
+    address, port = _free_place()
+    child = (python, "-m", "http.server", str(port), "--bind", address)
+    flags = ("--name", "one", "--port", f"http={port}", "--http", "/", "--create-service")
+    command = (*agent, "run", "outside", *flags, "--", *child)
     with (scratch / "agent.log").open("w+") as log:
         process = subprocess.Popen(command, env=state, stdout=log, stderr=log)
         try:
@@ -147,6 +150,16 @@ def become_endpoint(python: str, env: Mapping[str, str], scratch: Path) -> None:
             process.terminate()
             process.wait(START_S)
     print("     ", *listed.splitlines()[-1:], f"({agent_file.NAME})")
+
+
+def _free_place() -> tuple[str, int]:
+    """An address of this machine that is not loopback, which no endpoint may be on, and a port that is free there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as towards:
+        towards.connect(("192.0.2.1", 9))  # sends nothing
+        address = towards.getsockname()[0]
+    with socket.socket() as free:
+        free.bind((address, 0))
+        return address, free.getsockname()[1]
 
 
 def uvx(python: str, wheels: Path) -> None:

@@ -41,10 +41,12 @@ class DrainAnswer(msgspec.Struct, frozen=True):
 
     @property
     def outcome(self) -> Outcome:
+        """The worst of the Pods' outcomes."""
         outcomes = {pod.outcome for pod in self.pods}
         return "time over" if "time over" in outcomes else "cannot know" if "cannot know" in outcomes else "drained"
 
     def as_document(self) -> dict[str, Any]:
+        """The answer as plain data, for JSON."""
         return {
             "what": self.what,
             "outcome": self.outcome,

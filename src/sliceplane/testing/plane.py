@@ -95,7 +95,8 @@ class Plane:
 
     def start(self) -> None:
         """Returns when the server answers, and every controller knows the state."""
-        assert self._thread is None, "this plane runs already"
+        if self._thread is not None:
+            raise ValueError("this plane runs already: a with block starts it, and start() does so without one")
         self._plane = _made(self)
         thread = PlaneThread(self._plane)
         thread.start()

@@ -44,7 +44,9 @@ class PlaneThread:
         if self._ended or not self._started.done():
             question.close()
             raise RuntimeError("this plane is not running: use it inside its with block")
-        assert threading.current_thread() is not self._thread, "the plane's own loop cannot wait for itself"
+        if threading.current_thread() is self._thread:
+            question.close()
+            raise ValueError("a Plane is not used from its own thread, which would wait for itself: call it elsewhere")
         try:
             return asyncio.run_coroutine_threadsafe(question, self._started.result()).result()
         except CancelledError:

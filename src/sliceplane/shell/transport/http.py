@@ -177,11 +177,13 @@ class HttpClient(Verbs):
 
     @property
     def server(self) -> str:
+        """The URL of the API server."""
         return self._connection.server
 
     # Reading
 
     async def get(self, resource: Resource, namespace: str, name: str) -> bytes:
+        """The object's JSON.  Raises ``StatusError`` (404 if it is not there) and ``Unreachable``."""
         return await self._send(_Request("GET", resource.path(namespace, name), {}))
 
     async def list(
@@ -236,6 +238,10 @@ class HttpClient(Verbs):
     # Writing
 
     async def perform(self, write: Write) -> bytes:
+        """Sends *write*; the object as it is now.  Raises ``StatusError``, ``Unreachable``, and ``ValueError`` for a
+        patch of a type that does not exist."""
+        if write.verb == "patch" and write.patch_type not in _PATCH_TYPES:
+            raise ValueError(f"patch_type is {write.patch_type!r}, it must be one of {', '.join(_PATCH_TYPES)}")
         path = write.resource.path(write.namespace, write.name, write.subresource)
         params = {} if write.verb == "delete" else {"fieldManager": self._manager}
         if write.force:

@@ -75,6 +75,10 @@ async def test_slips_are_told_in_a_sentence(client: HttpClient) -> None:
     async with Informer(client, Services, indexes={"by-ip": lambda service: (service.spec.cluster_ip,)}) as services:
         with pytest.raises(ValueError, match=r"^no index is called 'ip': Informer\(indexes=...\) declared by-ip$"):
             services.by_index("ip", "10.0.0.1")
+    with pytest.raises(ValueError, match="an informer is started once, and not after its end"):
+        services.start()
+    with pytest.raises(ValueError, match="get of services needs a name"):
+        await client.get(Services, "default", "")
     with pytest.raises(
         ValueError, match=r"^patch_type is 'jsonpatch', it must be one of json, merge, strategic, apply$"
     ):
@@ -102,3 +106,23 @@ def test_a_plane_is_started_once_and_not_used_from_its_own_thread() -> None:
         with pytest.raises(ValueError, match="a Plane is not used from its own thread"):
             thread.call(question())
     assert asyncio.iscoroutinefunction(question)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"nodes": -1}, "nodes is -1, it must be 0 or more"),
+        ({"nodes": 1, "ready_delay": -0.5}, "ready_delay is -0.5, it must be 0 or more"),
+        ({"port": 70_000}, "port is 70000, it must be 0 .a free one. to 65535"),
+    ],
+)
+def test_a_plane_that_cannot_be_is_refused_before_it_starts(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Plane(**options)
+
+
+def test_a_plane_that_was_not_started_says_so() -> None:
+    plane = Plane()
+    for use in (lambda: plane.url, lambda: plane.kubeconfig, lambda: plane.list("pods"), plane.client):
+        with pytest.raises(ValueError, match="this plane is not running: use it inside its with block"):
+            use()

@@ -100,8 +100,8 @@ class Informer(Generic[T]):
 
     def start(self) -> None:
         """Begin to follow.  Once; ``async with`` does it."""
-        if self._made is not None:
-            raise ValueError("an informer is started once")
+        if self._made is not None or self._closed:
+            raise ValueError("an informer is started once, and not after its end: make another")
         self._made = self._make()
         for handler, on_synced in self._waiting:
             self._made.add_handler(handler, on_synced)

@@ -184,6 +184,8 @@ class HttpClient(Verbs):
 
     async def get(self, resource: Resource, namespace: str, name: str) -> bytes:
         """The object's JSON.  Raises ``StatusError`` (404 if it is not there) and ``Unreachable``."""
+        if not name:
+            raise ValueError(f"get of {resource.plural} needs a name; list gives all of them")
         return await self._send(_Request("GET", resource.path(namespace, name), {}))
 
     async def list(

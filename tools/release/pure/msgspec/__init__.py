@@ -4,17 +4,18 @@
 results and the texts of errors are msgspec's (https://jcristharif.com/msgspec/); tests compare both.  It promises no
 speed: an agent decodes some objects a second.
 
-Three differences: ``Raw`` keeps the value and not its spelling (spaces, ``1.50``); a JSON syntax error is described in
-the words of Python's ``json``; and ``msgpack``, in which recordings are kept, is refused when it is used.
+Differences: ``Raw`` keeps the value and not its spelling (spaces, ``1.50``); a JSON syntax error is described in the
+words of Python's ``json``, and a wrong number of elements in fewer; ``msgpack``, in which recordings are kept, is
+refused when it is used.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from msgspec import json, msgpack, structs
-from msgspec._struct import NODEFAULT, Raw, Struct, field, fields_of, make_struct
-from msgspec._types import DecodeError, Meta, MsgspecError, ValidationError, convert
+from . import json, msgpack, structs
+from ._struct import NODEFAULT, Raw, Struct, field, fields_of, make_struct
+from ._types import DecodeError, Meta, MsgspecError, ValidationError, convert
 
 __version__ = "0.22.0"
 __all__ = [

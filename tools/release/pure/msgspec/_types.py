@@ -7,18 +7,17 @@ which it happened while the error passes them.
 from __future__ import annotations
 
 import base64
-import binascii
 import collections.abc
 import enum
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
 
-from msgspec import structs
-from msgspec._struct import Raw, Struct
+from . import structs
+from ._struct import Raw, Struct
 
 Read = Callable[[Any], Any]
 
@@ -100,6 +99,8 @@ def reader(kind: Any) -> Read:
         return _struct(kind)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return _enum(kind)
+    if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return _named_tuple(kind)
     kind = origin or kind
     if kind in (dict, Mapping, collections.abc.MutableMapping):
         return _dictionary(*(map(reader, arguments) if arguments else (_as_it_is, _as_it_is)))
@@ -138,12 +139,12 @@ def _bytes(value: Any) -> bytes:
         raise _wrong("bytes", value)
     try:
         return base64.b64decode(value, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise ValidationError("Invalid base64 encoded string") from error
 
 
 def _raw(value: Any) -> Raw:
-    from msgspec.json import encode
+    from .json import encode
 
     return value if isinstance(value, Raw) else Raw(encode(value))
 
@@ -251,8 +252,7 @@ def _dictionary(read_key: Read, read_value: Read) -> Read:
         result = {}
         for key, item in value.items():
             try:
-                # A key of JSON is a string, whatever it stands for.
-                at_key = int(key) if read_key is _SCALARS[int] and isinstance(key, str) else read_key(key)
+                at_key = read_key(key)
             except ValidationError as error:
                 raise _at(error, " `key` in") from None
             try:
@@ -286,11 +286,41 @@ def _fixed(readers: tuple[Read, ...]) -> Read:
     def read(value: Any) -> Any:
         if not isinstance(value, (list, tuple)):
             raise _wrong("array", value)
-        if len(value) != len(readers):
-            raise ValidationError(f"Expected `array` of length {len(readers)}")
-        return tuple(one(item) for one, item in zip(readers, value, strict=True))
+        return tuple(_placed(readers, value, len(readers), f"length {len(readers)}"))
 
     return read
+
+
+def _named_tuple(kind: Any) -> Read:
+    """An array; members with a default may be absent."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    readers = [reader(hints[name]) for name in kind._fields]
+    required = len(readers) - len(kind._field_defaults)
+
+    def read(value: Any) -> Any:
+        if isinstance(value, kind):
+            return value
+        if not isinstance(value, (list, tuple)):
+            raise _wrong("array", value)
+        bound = f"length {required}" if required == len(readers) else f"length {required} to {len(readers)}"
+        return kind(*_placed(readers, value, required, bound))
+
+    return read
+
+
+def _placed(readers: Sequence[Read], value: Sequence[Any], required: int, bound: str) -> list[Any]:
+    """Elements of different types.  *bound*: how many there may be, for the text of an error."""
+    if len(value) < required:
+        raise ValidationError(f"Expected `array` of {bound}, got {len(value)}")
+    result = []
+    for number, item in enumerate(value[: len(readers)]):
+        try:
+            result.append(readers[number](item))
+        except ValidationError as error:
+            raise _at(error, f"[{number}]") from None
+    if len(value) > len(readers) and not bound.startswith("at least"):
+        raise ValidationError(f"Expected `array` of {bound}")
+    return result
 
 
 def _struct(kind: Any) -> Read:
@@ -303,8 +333,8 @@ def _struct(kind: Any) -> Read:
         if not known:
             known.update({field.encode_name: (field, reader(field.type)) for field in structs.fields(kind)})
         if kind.__struct_config__.array_like:
-            value = _named(value, known)
-        elif not isinstance(value, dict):
+            return _made(kind, _listed(value, known))
+        if not isinstance(value, dict):
             raise _wrong("object", value)
         arguments = {}
         for name, item in value.items():
@@ -320,21 +350,23 @@ def _struct(kind: Any) -> Read:
         for name, (field, _) in known.items():
             if field.required and field.name not in arguments:
                 raise ValidationError(f"Object missing required field `{name}`")
-        try:
-            return kind(**arguments)
-        except ValidationError:
-            raise
-        except (ValueError, TypeError) as error:  # of its __post_init__
-            raise ValidationError(str(error)) from error
+        return _made(kind, arguments)
 
     return read
 
 
-def _named(value: Any, known: Mapping[str, tuple[structs.FieldInfo, Read]]) -> dict[str, Any]:
-    """The members of a class that is encoded as an array."""
+def _made(kind: Any, arguments: dict[str, Any]) -> Any:
+    try:
+        return kind(**arguments)
+    except (ValueError, TypeError) as error:  # of its __post_init__
+        raise ValidationError(str(error)) from error
+
+
+def _listed(value: Any, known: Mapping[str, tuple[structs.FieldInfo, Read]]) -> dict[str, Any]:
+    """The members of a class that is encoded as an array; what comes behind them is passed over."""
     if not isinstance(value, (list, tuple)):
         raise _wrong("array", value)
     required = sum(field.required for field, _ in known.values())
-    if len(value) < required:
-        raise ValidationError(f"Expected `array` of at least length {required}, got {len(value)}")
-    return dict(zip(known, value, strict=False))
+    readers = [read for _, read in known.values()]
+    placed = _placed(readers, value, required, f"at least length {required}")
+    return dict(zip((field.name for field, _ in known.values()), placed, strict=False))

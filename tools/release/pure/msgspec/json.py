@@ -8,8 +8,8 @@ import json as _json
 import math
 from typing import Any
 
-from msgspec._struct import Raw, Struct, fields_of
-from msgspec._types import DecodeError, reader
+from ._struct import Raw, Struct, fields_of
+from ._types import DecodeError, reader
 
 _quoted = _json.encoder.encode_basestring
 

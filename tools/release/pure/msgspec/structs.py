@@ -6,7 +6,7 @@ import typing
 from functools import cache
 from typing import Any, NamedTuple
 
-from msgspec._struct import NODEFAULT, Struct, copied
+from ._struct import NODEFAULT, Struct, copied
 
 
 class FieldInfo(NamedTuple):

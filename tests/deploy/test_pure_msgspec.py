@@ -99,7 +99,7 @@ def test_values_and_errors_are_the_same(kind: str, convert: bool) -> None:
     for text in TEXTS:
         if convert and b"raw" in text:
             continue  # as above
-        if kind in ("Pair", "two") and text in (b"[]", b'["a","b","c"]'):
+        if kind in ("Pair", "two") and text in (b"[]", b'["a"]', b'["n",3,"more"]', b'["a","b","c"]', b'["n"]'):
             continue  # a wrong number of elements is refused in other words
         ours, theirs = (outcome(library, kind, text, convert=convert) for library in (pure, msgspec))
         assert ours == theirs, text

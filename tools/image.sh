@@ -20,7 +20,7 @@ say() { printf 'image: %s\n' "$*" >&2; }
 [ "$(id -u)" = 0 ] || die "needs root, to make a root file system"
 missing=()
 for tool in mmdebstrap buildah; do command -v $tool >/dev/null || missing+=($tool); done
-[ "$arch" = "$host" ] || [ -x /usr/bin/qemu-aarch64-static ] || missing+=(qemu-user-static)
+[ "$arch" = "$host" ] || { [ -x /usr/bin/qemu-aarch64-static ] && command -v arch-test >/dev/null; } || missing+=(qemu-user-static arch-test)
 if [ ${#missing[@]} -gt 0 ]; then
     command -v apt-get >/dev/null || die "missing: ${missing[*]}"
     say "apt-get install ${missing[*]}"

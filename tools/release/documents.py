@@ -17,7 +17,7 @@ SBOM_TYPE: Final = "application/vnd.cyclonedx+json"
 PROVENANCE_TYPE: Final = "application/vnd.in-toto+json"
 SUMS: Final = "SHA256SUMS"
 PROVENANCE: Final = "provenance.intoto.json"
-CHANGES: Final = "CHANGES.md"
+CHANGES: Final = "CHANGES"
 #: how a release is made: CONTRIBUTING.md, "A release"
 BUILD_TYPE: Final = f"{SOURCE_URL}/blob/v{VERSION}/CONTRIBUTING.md#a-release"
 PAGE_LINES: Final = 60
@@ -125,7 +125,7 @@ def changes(text: str, version: str, *, dated: bool) -> str:
 
 
 def write_all(builder: str, *, dated: bool) -> None:
-    """CHANGES.md, provenance and SHA256SUMS, in this order: each is about what is there before it."""
+    """CHANGES, provenance and SHA256SUMS, in this order: each is about what is there before it."""
     (DIST / CHANGES).write_text(changes((ROOT / "CHANGELOG.md").read_text(), VERSION, dated=dated))
     for name in _MADE_LAST:
         (DIST / name).unlink(missing_ok=True)

@@ -9,7 +9,9 @@ from __future__ import annotations
 from sys import getsizeof
 from typing import Final
 
-from sliceplane.xds.streams.actions import ChannelStatus
+from sliceplane.xds.streams.actions import Action, ChannelStatus, XdsAbsent, XdsSight
+from sliceplane.xds.streams.messages import NOT_FOUND, PERMISSION_DENIED, ResourceError
+from sliceplane.xds.view import XdsView
 
 #: version of what a client was told not to exist
 ABSENT: Final = ""
@@ -207,3 +209,29 @@ class XdsChannel:
         if self.flight_from is None:
             return self.owed_from
         return self.flight_from if self.owed_from is None else min(self.flight_from, self.owed_from)
+
+
+def note_absence(
+    view: XdsView, sight: XdsSight, channel: XdsChannel, name: str, actions: list[Action]
+) -> ResourceError | None:
+    """Why *name* leads nowhere; ``None`` if it leads somewhere.  If the client requests it by name, the channel keeps
+    that for the status, and *actions* report it once."""
+    error = absence_of(view, sight, channel.type_url, name)
+    if error is None:
+        channel.absent.pop(name, None)
+    elif name in channel.names and channel.miss(name, error.why):
+        actions.append(XdsAbsent(channel.type_url, name, error.why))
+    return error
+
+
+def absence_of(view: XdsView, sight: XdsSight, type_url: str, name: str) -> ResourceError | None:
+    """``None``: *name* leads to a port of a Service that the client may see.
+
+    A client that lacks rights is told the same whatever is there, or it could find out which Services exist.
+    """
+    namespace = view.namespace_of(type_url, name)
+    if not sight.everything and not sight.sees(namespace):
+        why = f"this client may not get EndpointSlices in the namespace {namespace}, or it has no Service"
+        return ResourceError(name, PERMISSION_DENIED, why)
+    why = view.absence(type_url, name)
+    return ResourceError(name, NOT_FOUND, why) if why else None

@@ -242,7 +242,7 @@ class DeltaStream(AdsStream):
     def _errors(self, channel: XdsChannel, name: str) -> list[ResourceError]:
         """Why *name* is not there, if the client may not see it or requested it just now."""
         is_requested = name in channel.names and name in channel.forced and channel.type_url != names.ENDPOINT
-        if not is_requested and not self._is_forbidden(channel, name):
+        if not is_requested and self._is_seen(channel.type_url, name):
             return []
         absence = self._absence(channel, name)
         return [] if absence is None else [absence]

@@ -25,7 +25,6 @@ from sliceplane.xds.resource import XdsResource
 from sliceplane.xds.streams.actions import (
     Action,
     ChannelStatus,
-    XdsAbsent,
     XdsAdmit,
     XdsApplied,
     XdsFinish,
@@ -35,11 +34,9 @@ from sliceplane.xds.streams.actions import (
     XdsSend,
     XdsSight,
 )
-from sliceplane.xds.streams.channel import XdsChannel
+from sliceplane.xds.streams.channel import XdsChannel, note_absence
 from sliceplane.xds.streams.messages import (
     INVALID_ARGUMENT,
-    NOT_FOUND,
-    PERMISSION_DENIED,
     RESOURCE_EXHAUSTED,
     UNAVAILABLE,
     ResourceError,
@@ -446,28 +443,10 @@ class AdsStream(ABC):
         assert self._view is not None, "admitted"
         return self._sight.sees(self._view.namespace_of(type_url, name))
 
-    def _is_forbidden(self, channel: XdsChannel, name: str) -> bool:
-        """Whether there is such a Service makes no difference: it is not told."""
-        return not self._sight.everything and not self._is_seen(channel.type_url, name)
-
     def _absence(self, channel: XdsChannel, name: str) -> ResourceError | None:
-        """Why *name* leads nowhere; ``None`` if it leads somewhere.  If the client requests it by name, that is noted
-        for the status, and reported once."""
+        """Why *name* leads nowhere; see ``note_absence``."""
         assert self._view is not None, "admitted"
-        code = NOT_FOUND
-        if self._is_forbidden(channel, name):
-            code = PERMISSION_DENIED
-            namespace = self._view.namespace_of(channel.type_url, name)
-            # The same text whether it has Services: that is not told either.
-            why = f"this client may not get EndpointSlices in the namespace {namespace}, or it has no Service"
-        else:
-            why = self._view.absence(channel.type_url, name)
-        if not why:
-            channel.absent.pop(name, None)
-            return None
-        if name in channel.names and channel.miss(name, why):
-            self._actions.append(XdsAbsent(channel.type_url, name, why))
-        return ResourceError(name, code, f"{name}: {why}")
+        return note_absence(self._view, self._sight, channel, name, self._actions)
 
     def _next_nonce(self) -> str:
         """The same on every stream that is told of nothing but a change: so their responses are the same."""

@@ -59,7 +59,8 @@ def classes(library: ModuleType) -> dict[str, Any]:
         "Thing": Thing, "Needs": Needs, "Row": Row, "Made": made_at_run_time, "Pair": Pair,
         "int": int, "float": float, "str": str, "bool": bool, "any": Any, "bytes": bytes,
         "ints": list[int], "things": dict[str, list[Needs]], "word": Literal["a", "b"],
-        "either": str | dict[str, int] | None, "optional": str | None, "two": tuple[str, int],
+        "either": str | dict[str, int] | None, "optional": str | None,
+        "nested": Annotated[int | str, library.Meta(description="d")] | None, "two": tuple[str, int],
         "big": Annotated[int, library.Meta(le=5)], "matched": Annotated[str, library.Meta(pattern="^a")],
         "raws": dict[str, library.Raw],
     }  # fmt: skip
@@ -153,6 +154,31 @@ def test_classes_keep_what_they_promise(library: ModuleType) -> None:
     match kinds["Row"]("b", 3):
         case object(first_name="b", age=age):
             assert age == 3
+
+
+PROJECT = """
+import json, sys
+from sliceplane.api.codec import decode, encode
+from sliceplane.api.scheme import RESOURCES
+for line in open("tests/fuzz/corpus/objects.jsonl", "rb"):
+    document = json.loads(line)
+    for resource in RESOURCES:
+        if (resource.api_version, resource.kind) == (document["apiVersion"], document["kind"]):
+            value = decode(line, resource.projection)
+            print(resource.key, repr(value), encode(value).decode())
+"""
+
+
+def test_objects_of_the_api_are_read_alike() -> None:
+    told = []
+    for path in ("src", f"{ROOT}/tools/release/pure:src"):
+        command = (sys.executable, "-c", PROJECT)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}
+        )
+        told.append(done.stdout.splitlines())
+    assert len(told[0]) >= 20
+    assert told[1] == told[0]
 
 
 def test_the_rooms_that_the_agent_is_made_of_pass_with_it() -> None:

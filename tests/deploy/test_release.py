@@ -15,6 +15,8 @@ from tools.release.documents import changes, debian_components, sbom
 from tools.release.oci import INDEX, MANIFEST, Layout
 from tools.release.running import ROOT, VERSION, tar_of
 
+from sliceplane.testing import Plane
+
 CHANGELOG = "# Changelog\n\n## 1.2.0 - 2026-05-04\n\n### New\n- a\n\n## Unreleased\n\n- b\n"
 
 
@@ -127,3 +129,24 @@ def test_the_agents_file_has_nothing_compiled_and_no_other_program(agent: Path) 
     assert not [path for path in content.rglob("*") if path.suffix in (".so", ".pyd", ".pyc")]
     assert not (content / "sliceplane" / "cli" / "up.py").exists()
     assert not (content / "uvloop").exists()
+
+
+def test_the_agents_file_keeps_an_endpoint_and_ends_its_child_when_it_is_killed(agent: Path, tmp_path: Path) -> None:
+    """What stands by to end the child has no file of its own: its text comes out of the archive."""
+    with Plane() as plane:
+        plane.apply("{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {ports: [{port: 80}]}}")
+        flags = ("--name", "one", "--address", "192.0.2.9", "--port", "80", "--notify", "--on-orphan", "end")
+        command = (sys.executable, "-I", "-S", agent, "run", "web", *flags, "--kubeconfig", plane.kubeconfig)
+        ready = "import os, socket, time; s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); "
+        ready += "s.sendto(b'READY=1', os.environ['NOTIFY_SOCKET']); print(os.getpid(), flush=True); time.sleep(600)"
+        home = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path), "PATH": os.environ["PATH"]}
+        with subprocess.Popen(
+            (*command, "--", sys.executable, "-c", ready), stdout=subprocess.PIPE, text=True, env=home
+        ) as process:
+            assert process.stdout is not None
+            try:
+                child = next(int(line) for line in process.stdout if line.strip().isdecimal())
+                plane.wait_for(lambda: [each.ready for each in plane.endpoints("web")] == [True], timeout=60)
+            finally:
+                process.kill()
+        plane.wait_for(lambda: not Path(f"/proc/{child}/cmdline").exists(), timeout=60)

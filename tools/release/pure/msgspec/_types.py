@@ -12,7 +12,7 @@ import enum
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
 
@@ -186,7 +186,7 @@ def _words_of(kind: Any) -> str:
     if origin is Literal or (isinstance(kind, type) and issubclass(kind, enum.Enum)):
         return "str"
     if origin in (Union, types.UnionType):
-        return " | ".join(_ordered({_words_of(argument) for argument in typing.get_args(kind)}))
+        return " | ".join(_ordered({_words_of(member) for member in _flat(kind)}))
     kind = origin or kind
     if not isinstance(kind, type):
         return "any"
@@ -202,9 +202,19 @@ def _ordered(words: set[str]) -> list[str]:
     return sorted(words, key=lambda word: _ORDER.index(word) if word in _ORDER else len(_ORDER))
 
 
+def _flat(kind: Any) -> Iterator[Any]:
+    """The members of a union within a union, which may be annotated."""
+    inner = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
+    if typing.get_origin(inner) in (Union, types.UnionType):
+        for member in typing.get_args(inner):
+            yield from _flat(member)
+    else:
+        yield kind
+
+
 def _union(arguments: tuple[Any, ...]) -> Read:
     """Members of a union differ in the kind of JSON that they are, so the first that fits is the one."""
-    by_word = {_words_of(argument): reader(argument) for argument in arguments}
+    by_word = {_words_of(member): reader(member) for argument in arguments for member in _flat(argument)}
     if "any" in by_word:
         return _as_it_is
     expected = " | ".join(_ordered(set(by_word)))

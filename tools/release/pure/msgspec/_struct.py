@@ -48,9 +48,10 @@ class Member(NamedTuple):
         return self.default is NODEFAULT and self.factory is NODEFAULT
 
     def is_default(self, value: Any) -> bool:
+        """By identity, as msgspec: a word that was read and is equal to a default is written again."""
         if self.factory in (list, dict, set):
             return type(value) is self.factory and not value
-        return value is self.default or (type(value) is type(self.default) and value == self.default)
+        return value is self.default
 
 
 class Config(NamedTuple):

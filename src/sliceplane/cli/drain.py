@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import click
 
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
-from sliceplane.cli.cluster import ask, cluster_options
+from sliceplane.cli.cluster import ask, cluster_options, namespace_option
+from sliceplane.cli.object_names import kind_and_name
 from sliceplane.cli.options import Command
 
 if TYPE_CHECKING:
@@ -28,8 +29,9 @@ _KINDS: Final = {
     ("all that a Node serves; nodes of another proxy are let go after a minute",
      "sliceplane drain node node-4 --unknown after=60s"),
 ])  # fmt: skip
-@click.argument("what", nargs=-1, required=True, metavar="pod|deployment|node NAME")
-@click.option("-n", "--namespace", default="", metavar="NAME", help="[default: the kubeconfig's]")
+@click.argument("what", nargs=-1, required=True, metavar="pod|deployment|node NAME",
+    shell_complete=kind_and_name("pod", "deployment", "node"))  # fmt: skip
+@namespace_option()
 @click.option("--timeout", type=click.FloatRange(min=0), default=60.0, show_default=True, metavar="SECONDS",
     help="Wait so long at most.")  # fmt: skip
 @click.option("--unknown", default="wait", show_default=True, metavar="wait|fail|after=60s",

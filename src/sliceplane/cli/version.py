@@ -12,7 +12,7 @@ from sliceplane.cli.options import Command
 from sliceplane.kit.columns import table
 
 
-@click.command("version", cls=Command)
+@click.command("version", cls=Command, examples=[("for a program", "sliceplane version -o json")])
 @output_option
 def command(*, output: Form) -> None:
     """Tell the versions of this program, of the Kubernetes API that it serves, and of Python."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, note, output_option, rendered, screen_width, show
-from sliceplane.cli.cluster import ask, attempt, question_options
+from sliceplane.cli.cluster import ask, attempt, namespace_option, question_options
 from sliceplane.cli.options import Command
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class SettingType(click.ParamType["Setting"]):
     ("a rollout, and where the picture of it is", "sliceplane what-if shop/cart --set rollout=yes --plot cart.svg"),
 ])  # fmt: skip
 @click.argument("service", metavar="[NAMESPACE/]SERVICE")
-@click.option("-n", "--namespace", default="", metavar="NAME", help="[default: the kubeconfig's]")
+@namespace_option()
 @click.option("--set", "changes", type=SettingType(of_now=False), multiple=True, metavar="KEY=VALUE",
     help="What is changed; may be given several times.  zone-lost=ZONE, zone-added=ZONE[:NODES], "
     "node-zone=NODE:[ZONE], replicas=[WORKLOAD:]N, rollout=yes|WORKLOAD with max-surge=N|N% and max-unavailable=N|N%, "

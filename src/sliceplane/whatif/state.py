@@ -135,5 +135,5 @@ def of_lists(lists: Mapping[Resource, Sequence[bytes]], revision: int, origin: s
             whole = canonical(resource, {**document, "kind": resource.kind, "apiVersion": resource.api_version})
         except StatusError as error:
             raise CannotTell(f"{resource.kind} {document['metadata'].get('name')} cannot be read: {error}") from error
-        records.append(make_record(resource, whole, own, own))
+        records.append(make_record(resource, whole, own))
     return ClusterState(tuple(records), max(own, revision), origin)

@@ -22,7 +22,6 @@ from typing import Any, Protocol
 
 from sliceplane.kit.times import parse_time
 from sliceplane.shell.process.files import CREDENTIAL_BYTES_MAX, read_text
-from sliceplane.shell.process.orphans import ended_with_us
 from sliceplane.shell.transport.tls import Tls
 
 #: service account tokens are rotated by the kubelet; the file is read again after this
@@ -187,6 +186,8 @@ class Exec:
         except (OSError, RuntimeError) as error:  # no process, or no thread to wait for it
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise CredentialsError(f"cannot run {self._command[0]}: {why}. {self._hint}".strip()) from error
+        from sliceplane.shell.process.orphans import ended_with_us  # few clients have a login program
+
         try:
             with ended_with_us(process.pid):
                 async with asyncio.timeout(EXEC_TIMEOUT_S):

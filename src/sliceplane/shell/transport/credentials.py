@@ -174,6 +174,8 @@ class Exec:
         self._logged_in += 1
 
     async def _run(self, environment: dict[str, str]) -> bytes:
+        from sliceplane.shell.process.orphans import ended_with_us  # which most clients never need
+
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -186,8 +188,6 @@ class Exec:
         except (OSError, RuntimeError) as error:  # no process, or no thread to wait for it
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise CredentialsError(f"cannot run {self._command[0]}: {why}. {self._hint}".strip()) from error
-        from sliceplane.shell.process.orphans import ended_with_us  # few clients have a login program
-
         try:
             with ended_with_us(process.pid):
                 async with asyncio.timeout(EXEC_TIMEOUT_S):

@@ -272,6 +272,7 @@ class Node(Object, frozen=True, kw_only=True):
 
     @property
     def is_ready(self) -> bool:
+        """Returns True if the condition Ready of the Node is True."""
         return any(
             condition.type == "Ready" and condition.status == "True" for condition in self.status.conditions or ()
         )

@@ -7,7 +7,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin:/sbin
 # Bytecode is kept, also where a machine says otherwise: each worker and each process of a test would compile anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install dev demo test tested check checked lint format bench soak fuzz attack peers reference docs site image floors matrix dist lock clean
+.PHONY: help install dev demo test tested check checked lint format bench soak fuzz attack peers reference docs site image floors matrix release lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -98,8 +98,8 @@ floors: dev ## the fast tests with every dependency at its lower bound
 matrix: dev ## lint and the fast tests under every Python that is here, 3.11 to 3.14; says which are not
 	$(PY) tools/environments.py matrix
 
-dist: dev ## wheel and sdist: built twice to the same bytes, checked, installed and run in clean environments
-	$(PY) tools/dist.py
+release: dev ## dist/: all that a version has, built from its tag, installed and run (root, Debian); PARTS="agent" for some
+	PYTHONPATH=src:. $(PY) -m tools.release $(RELEASE) $(PARTS)
 
 lock: ## pin anew what pyproject.toml asks for
 	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --extra server --extra proxy --extra etcd pyproject.toml -o requirements.lock

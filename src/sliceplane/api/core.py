@@ -70,6 +70,8 @@ class ServiceStatus(Projection, frozen=True, kw_only=True):
 
 
 class Service(Object, frozen=True, kw_only=True):
+    """A Service: what selects its Pods, its ports and addresses, and how its traffic is spread."""
+
     spec: ServiceSpec = ServiceSpec()
     status: ServiceStatus = ServiceStatus()
 
@@ -105,6 +107,8 @@ class EndpointSubset(Projection, frozen=True, kw_only=True):
 
 
 class Endpoints(Object, frozen=True, kw_only=True):
+    """The classic list of a Service's addresses (core/v1), which EndpointSlices replace."""
+
     subsets: tuple[EndpointSubset, ...] | None = None
 
 
@@ -233,6 +237,8 @@ class PodStatus(Projection, frozen=True, kw_only=True):
 
 
 class Pod(Object, frozen=True, kw_only=True):
+    """A Pod: where it runs, its addresses and ports, and whether it is ready."""
+
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
@@ -263,11 +269,14 @@ class NodeStatus(Projection, frozen=True, kw_only=True):
 
 
 class Node(Object, frozen=True, kw_only=True):
+    """A Node: its Pod networks, addresses, conditions and what can be allocated."""
+
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
     @property
     def is_ready(self) -> bool:
+        """Returns True if the condition Ready of the Node is True."""
         return any(
             condition.type == "Ready" and condition.status == "True" for condition in self.status.conditions or ()
         )
@@ -283,6 +292,8 @@ class NamespaceStatus(Projection, frozen=True, kw_only=True):
 
 
 class Namespace(Object, frozen=True, kw_only=True):
+    """A Namespace, and whether it terminates."""
+
     spec: NamespaceSpec = NamespaceSpec()
     status: NamespaceStatus = NamespaceStatus()
 
@@ -294,6 +305,8 @@ class ConfigMapData(Projection, frozen=True, kw_only=True):
 
 
 class ConfigMap(Object, frozen=True, kw_only=True):
+    """A ConfigMap; of its data only the cluster's certificate authority is decoded."""
+
     data: ConfigMapData | None = None
 
 
@@ -306,10 +319,14 @@ class LeaseSpec(Projection, frozen=True, kw_only=True):
 
 
 class Lease(Object, frozen=True, kw_only=True):
+    """A Lease (coordination.k8s.io/v1): its holder, and when that last renewed it."""
+
     spec: LeaseSpec = LeaseSpec()
 
 
 class Event(Object, frozen=True, kw_only=True):
+    """An Event of the core API: what happened to an object, how often, and who reports it."""
+
     involved_object: ObjectReference = ObjectReference()
     reason: str = ""
     message: str = ""

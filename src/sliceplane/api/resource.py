@@ -81,6 +81,7 @@ class Resource:
 
     @property
     def list_kind(self) -> str:
+        """``ServiceList``, for ``Service``."""
         return f"{self.kind}List"
 
     @property
@@ -89,6 +90,7 @@ class Resource:
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The path of the resource, of one object, or of its subresource."""
         parts = [self.path_prefix]
         if namespace and self.namespaced:
             parts.append(f"namespaces/{namespace}")

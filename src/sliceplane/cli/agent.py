@@ -202,7 +202,7 @@ def _serve(flags: dict[str, Any], command: tuple[str, ...], read: Any, path: Pat
         return await serve(connection, read, options, on_stop=on_stop_signal, notify=notify, say=say)
 
     def begin() -> int:
-        return run(work(connect(flags["kubeconfig"], flags["context"])))
+        return run(work(connect(flags["kubeconfig"], flags["context"])), spare=True)
 
     try:
         code = attempt(begin, AgentFileError, MachineError, NoAgent, ValueError)

@@ -358,3 +358,12 @@ class ResourceQuotaStatus(Projection, frozen=True, kw_only=True):
 class ResourceQuota(Object, frozen=True, kw_only=True):
     spec: ResourceQuotaSpec = ResourceQuotaSpec()
     status: ResourceQuotaStatus = ResourceQuotaStatus()
+
+
+class PersistentVolumeClaimSpec(Projection, frozen=True, kw_only=True):
+    storage_class_name: str | None = None
+    resources: ResourceRequirements | None = None
+
+
+class PersistentVolumeClaim(Object, frozen=True, kw_only=True):
+    spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()

@@ -199,9 +199,10 @@ def unknown_resource(plural: str = "", group_version: str = "") -> StatusError:
     return StatusError(404, "NotFound", "the server could not find the requested resource", {}, warnings=warnings)
 
 
-def method_not_allowed(allowed: tuple[str, ...] = ()) -> StatusError:
-    """*allowed*: the methods that would do, for the ``Allow`` header (RFC 9110 section 15.5.6)."""
-    message = "the server does not allow this method on the requested resource"
+def method_not_allowed(allowed: tuple[str, ...] = (), why: str = "") -> StatusError:
+    """*allowed*: the methods that would do, for the ``Allow`` header (RFC 9110 section 15.5.6); *why*: in the place of
+    upstream's message."""
+    message = why or "the server does not allow this method on the requested resource"
     return StatusError(405, "MethodNotAllowed", message, {}, allowed_methods=allowed)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required, while_few
@@ -68,7 +70,11 @@ def _default(document: Document) -> None:
     spec.setdefault("revisionHistoryLimit", 10)
     spec.setdefault("serviceName", "")
     default_template(spec)
-    for claim in spec.get("volumeClaimTemplates", ()):
+    _default_claims(spec.get("volumeClaimTemplates", ()))
+
+
+def _default_claims(claims: Iterable[Document]) -> None:
+    for claim in claims:
         claim |= {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
         default_claim(claim)
         claim["status"] = {**claim.get("status", {}), "phase": claim.get("status", {}).get("phase") or "Pending"}
@@ -163,10 +169,15 @@ def _strategy(strategy: Document) -> list[FieldError]:
 
 def _validate_update(new: Document, old: Document) -> list[FieldError]:
     errors = _validate(new, old)
-    fixed = (
-        {name: value for name, value in document["spec"].items() if name not in _MUTABLE} for document in (new, old)
-    )
-    return errors if next(fixed) == next(fixed) else [*errors, forbidden_field("spec", _IMMUTABLE)]
+    return errors if _fixed(new) == _fixed(old) else [*errors, forbidden_field("spec", _IMMUTABLE)]
+
+
+def _fixed(document: Document) -> Document:
+    """The part of the spec that may not change.  An older server stored claims without their defaults."""
+    fixed = {name: value for name, value in document["spec"].items() if name not in _MUTABLE}
+    claims = copy.deepcopy(fixed.pop("volumeClaimTemplates", []))
+    _default_claims(claims)
+    return {**fixed, "volumeClaimTemplates": claims}
 
 
 def _warnings(new: Document, _old: Document | None) -> tuple[str, ...]:

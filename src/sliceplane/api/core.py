@@ -261,6 +261,10 @@ class Node(Object, frozen=True, kw_only=True):
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
+    @property
+    def is_ready(self) -> bool:
+        return any(entry.type == "Ready" and entry.status == "True" for entry in self.status.conditions or ())
+
 
 class NamespaceSpec(Projection, frozen=True, kw_only=True):
     finalizers: tuple[str, ...] | None = None

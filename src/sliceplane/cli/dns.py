@@ -49,6 +49,8 @@ _NO_ANSWER: Final = 2
 @click.option("--user", default="", metavar="NAME", help="Who to be once the port is bound (if started as root).")
 @click.option("--shutdown-delay", type=DurationType(), default="0s", show_default=True,
     help="Answer on for so long after a signal, and be not ready.")  # fmt: skip
+@click.option("--reuse-port", is_flag=True,
+    help="Listen beside another server that was started so: one takes over from the other, and no query is lost.")  # fmt: skip
 @click.option("--progress-lease", type=SwitchType(), is_flag=False, flag_value=True, default=False, show_default=True,
     help="Tell in a Lease of this machine which EndpointSlices are answered: drains wait for it.")  # fmt: skip
 @cluster_options
@@ -105,7 +107,7 @@ async def _serve(connection: Connection, listen: tuple[tuple[str, int], ...], fl
     clock = loop_clock(time.time())
     resolver = Resolver(zone, answer_config(flags), clock=clock, forward=forward_flags(flags))
     async with AsyncExitStack() as stack:
-        listening = await resolver.listen(listen)
+        listening = await resolver.listen(listen, shared=flags["reuse_port"])
         stack.push_async_callback(resolver.close)
         await serve_monitoring(stack, flags, resolver.pages(), [resolver.metrics.families], resolver.staleness_s)
         become(flags["user"])

@@ -31,7 +31,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Local traffic and masquerading",
         ("cluster_cidr", "detect_local_mode", "pod_*", "masquerade_all", "nodeport_addresses")),
     ("Tracked connections", ("conntrack_*",)),
-    ("Health pages and metrics", ("healthz_*", "metrics_*")),
+    ("Health pages and metrics", ("healthz_*", "metrics_*", "xds_pages")),
     ("Writing rules", ("sync_period", "min_sync_period", "bind_address_hard_fail", "init_only", "oom_score_adj")),
     ("EndpointSlices", ("max_endpoints_per_slice", "concurrent_service_*", "endpointslice_updates_*", "subsetting",
         "hold_mass_*", "defragment*", "claim_*", "selector_changes", "traffic_distribution_conditions",

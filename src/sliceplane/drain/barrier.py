@@ -270,7 +270,7 @@ class Nodes:
 
     def on_node(self, old: Node | None, new: Node | None) -> None:
         if new is not None:
-            self._ready[new.metadata.name] = is_ready(new)
+            self._ready[new.metadata.name] = new.is_ready
             self._own[new.metadata.name] = tuple((EVERY[0], reading) for reading in own_readings(new))
         elif old is not None:
             self._ready.pop(old.metadata.name, None)
@@ -312,10 +312,6 @@ def _within(namespace: str, told: dict[Place, int] | None) -> dict[Place, int] |
         return told
     own = f"{SERVICE_READING}{namespace}/"
     return {place: revision for place, revision in told.items() if place[1].startswith(own)}
-
-
-def is_ready(node: Node) -> bool:
-    return any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions or ())
 
 
 def held_of(lease: Lease) -> dict[Place, int] | None:

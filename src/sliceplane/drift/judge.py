@@ -18,7 +18,7 @@ from sliceplane.api.meta import revision_of
 from sliceplane.drift.answer import ORDER, Drift, DriftRow, State
 from sliceplane.drift.facts import DriftFacts, Listed, Look, ToldNode
 from sliceplane.findings.finding import Evidence, Finding, ObjectName, rank
-from sliceplane.findings.wording import lasting
+from sliceplane.findings.wording import lasting, some
 from sliceplane.informer.digest import digest_of_versions
 from sliceplane.kit.times import format_time
 from sliceplane.proxy.progress import (
@@ -56,7 +56,7 @@ def judge(facts: DriftFacts) -> Drift:
         rows.append(row)
         findings += found
         unseen += missing
-        if names is not None and told.node not in names and not told.owner and told.is_proxy:
+        if names and told.node not in names and not told.owner and told.is_proxy:
             findings.append(_misnamed(told, names))
     told_of = {name for told in facts.told if told.is_proxy for name in (told.node, told.owner)}
     for name in sorted((names or set()) - told_of):
@@ -257,7 +257,7 @@ def _differences(ours: tuple[Listed, ...], theirs: Mapping[str, str], revision: 
 def _misnamed(told: ToldNode, names: set[str]) -> Finding:
     near = [name for name in sorted(names) if told.node.startswith(f"{name}.")]
     near += difflib.get_close_matches(told.node, sorted(names), n=1)
-    override = f"--hostname-override={near[0]}" if near else "--hostname-override"
+    override = f"--hostname-override={near[0] if near else f'NODE, one of {some(sorted(names))}'}"
     return _finding(
         "N7",
         told,

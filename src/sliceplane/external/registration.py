@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Final, Literal
 
 import msgspec
 
+from sliceplane.api.core import Service
 from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME
 from sliceplane.api.meta import Document
+from sliceplane.api.service_rules import NO_CLUSTER_IP
 from sliceplane.external.checks import CheckSpec
 from sliceplane.kit.ip import FAMILIES, Family, family, parse_strict
 from sliceplane.kit.names import SUBDOMAIN_MAX, check_dns_label, check_dns_subdomain
@@ -224,3 +227,22 @@ def slice_name(service: str, agent: str, wanted: Family) -> str:
         return plain
     told_apart = sha256(f"{service}/{agent}".encode()).hexdigest()[:_HASH_LENGTH]
     return f"{service}-{agent}-{told_apart}-{suffix}"
+
+
+def why_unreached(offered: Iterable[tuple[str, str]], service: Service | None) -> str:
+    """A sentence if no port of *service* leads to a slice whose ports have these names and protocols, else ""."""
+    if service is None:
+        return "there is no such Service"
+    if service.spec.cluster_ip == NO_CLUSTER_IP:
+        return ""  # clients take the slice's ports as they are
+    has = sorted((port.name, port.protocol or "TCP") for port in service.spec.ports or ())
+    if not set(has).isdisjoint(offered):
+        return ""
+    return (
+        f"no port of the Service leads to it: the Service has {_listed(has)}, the agent {_listed(sorted(offered))}; "
+        "start it with --port NAME=PORT, NAME as in the Service"
+    )
+
+
+def _listed(ports: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(f"{name or 'a port without a name'} ({protocol})" for name, protocol in ports) or "no port"

@@ -325,10 +325,12 @@ def _lost_event(proxy: _Proxy, place: Place, held: Held) -> Finding:
 
 
 def _misnamed(facts: Facts, proxy: _Proxy) -> Iterator[Finding]:
-    """N7"""
+    """N7.  Where there is no Node at all no name is wrong: machines outside Kubernetes may run a proxy, too."""
     if proxy.owned or facts.get(NODES, "", proxy.node) is not None or not facts.was_read(NODES.named("", proxy.node)):
         return
     names = [node.metadata.name for node in facts.of(NODES)]
+    if not names:
+        return
     meant = [name for name in names if proxy.node.startswith(f"{name}.") or name.startswith(f"{proxy.node}.")]
     meant = meant or list(nearest(proxy.node, names))
     said = f"the Node is {meant[0]}" if meant else "there is no such Node"
@@ -338,7 +340,7 @@ def _misnamed(facts: Facts, proxy: _Proxy) -> Iterator[Finding]:
         f"a proxy says that it is {proxy.node}; {said}",
         proxy.evidence("spec.holderIdentity", proxy.node),
         effect="hints and local endpoints do not count there: with a policy of Local all is dropped",
-        remedy=f"start that proxy with --hostname-override={meant[0] if meant else 'NODE'}",
+        remedy=f"start that proxy with --hostname-override={meant[0] if meant else f'NODE, one of {some(names)}'}",
     )
 
 

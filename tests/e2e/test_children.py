@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import dns.message
@@ -63,7 +64,8 @@ def _end_name_server(folder: Path) -> None:
     """Of the last plane: a test does not wait until it ends by itself."""
     record = folder / "data" / "children" / "dns.process"
     if record.exists():
-        os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
 
 
 class Asking(threading.Thread):
@@ -159,7 +161,7 @@ def test_a_stop_saves_no_recording_and_takes_the_credentials_along(tmp_path: Pat
     assert modes == dict.fromkeys([*files, "dns.process"], "0o600")
     left = children(plane)
     if whole_group:
-        os.kill(named(left, "xds").pid, signal.SIGSTOP)  # which makes the stop last 5 s, while the other is gone
+        os.kill(named(left, "xds").pid, signal.SIGSTOP)  # which makes the stop last 5 s; by then the other is gone
         for child in left:
             os.kill(child.pid, signal.SIGTERM)
     names = named(left, "dns")

@@ -73,7 +73,7 @@ class Server:
     async def get(self, resource: Resource, namespace: str, name: str) -> bytes:
         self.asked.append((resource.plural, f"{namespace}/{name}"))
         for each in self.has[resource.plural]:
-            if each.metadata.key == f"{namespace}/{name}":
+            if (each.metadata.namespace, each.metadata.name) == (namespace, name):
                 return codec.encode(each)
         raise not_found(resource.plural, resource.group, name)
 

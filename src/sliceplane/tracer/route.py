@@ -175,6 +175,8 @@ def _entrance(question: Question, cluster: TracedCluster) -> Node | None:
     if question.source not in OUTSIDE_ADDRESSES.values():
         return None
     if not cluster.nodes:
-        raise Unanswerable("there is no Node, so no node proxy leads packets: sliceplane up --proxy registers this host")
+        raise Unanswerable(
+            "there is no Node, so no node proxy leads packets: sliceplane up --proxy registers this host"
+        )
     nodes = cluster.node_by_name.values()
     return next((node for node in nodes if node.is_ready), next(iter(nodes)))

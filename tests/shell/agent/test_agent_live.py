@@ -258,9 +258,10 @@ async def test_an_agent_of_one_service_has_the_name_of_the_service_and_of_its_ho
         monkeypatch.setattr("socket.gethostname", lambda host=host: host)
         async with machine.agent(service, _WELL) as running:
             own = f"{service}-{host.partition('.')[0]}"
-            await eventually(lambda: any("passing" in line for line in running.said))
+            await eventually(lambda: f"default/{service}: passing" in running.said)
             assert await control.only_agent() == own
-            assert machine.plane.get("EndpointSlice", f"{service}-{own}-4", namespace="default")
+            (stored,) = machine.plane.list("EndpointSlice", label_selector=f"agent.sliceplane.dev/name={own}")
+            assert stored["metadata"]["labels"]["kubernetes.io/service-name"] == service
             async with machine.agent(service, _WELL) as second:
                 with pytest.raises(MachineError, match=f"agent '{own}' runs on this machine already .*: --name$"):
                     await second.task

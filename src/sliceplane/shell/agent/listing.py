@@ -81,9 +81,7 @@ async def list_of(client: Client, namespace: str, now: float) -> tuple[ListedAge
     return tuple(sorted(rows, key=lambda row: row[:3]))
 
 
-def _rows(
-    stored: EndpointSlice, leases: dict[tuple[str, str], Lease], now: float, unreached: str
-) -> list[ListedAgent]:
+def _rows(stored: EndpointSlice, leases: dict[tuple[str, str], Lease], now: float, unreached: str) -> list[ListedAgent]:
     meta = stored.metadata
     labels, annotations = meta.labels or {}, meta.annotations or {}
     name = labels.get(LABEL_AGENT, "")

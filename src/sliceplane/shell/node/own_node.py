@@ -82,8 +82,7 @@ class OwnNode:
         if stored is None:
             if not is_ready:
                 return
-            body = encode(node_document(self._name))
-            stored = decode_document(await self._client.perform(Write(verb="create", resource=Nodes, body=body)))
+            stored = await self._created()
         status = stored.get("status") or {}
         keeper = (status.get("nodeInfo") or {}).get("kubeletVersion", "")
         if keeper not in ("", KEEPER):
@@ -96,6 +95,16 @@ class OwnNode:
             body = encode({"status": wanted})
             write = Write(verb="patch", resource=Nodes, name=self._name, subresource="status", body=body)
             await self._client.perform(write)
+
+    async def _created(self) -> Document:
+        """Without the taint of a Node that is not ready yet: an API server adds it (kubernetes.io, admission plugin
+        TaintNodesByCondition), and the controller that takes it away runs nowhere here."""
+        document = node_document(self._name)
+        await self._client.perform(Write(verb="create", resource=Nodes, body=encode(document)))
+        taints = encode({"spec": {"taints": document["spec"]["taints"]}})
+        return decode_document(
+            await self._client.perform(Write(verb="patch", resource=Nodes, name=self._name, body=taints))
+        )
 
     async def _stored(self) -> Document | None:
         try:

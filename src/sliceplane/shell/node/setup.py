@@ -197,7 +197,9 @@ class ProxyService:
         """Raises ``StartError`` where the kernel's rules cannot be written; nothing is then left behind."""
         client = context.client(f"system:node-proxy:{self._node}", "sliceplane")
         if self._registers:
-            await self._running.enter_async_context(_registered(OwnNode(self._node, client, context.clock, self._netns)))
+            await self._running.enter_async_context(
+                _registered(OwnNode(self._node, client, context.clock, self._netns))
+            )
         proxy_runs = running_proxy(
             self._node,
             self._settings,

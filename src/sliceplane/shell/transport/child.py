@@ -4,9 +4,9 @@ So a list of 100,000 endpoints that the plane serves does not hold up what that 
 account of its own (``transport.accounts``) and ends with the plane whatever ends that (``process.lifeline``).  It leads
 a process group, so that ^C at a terminal is for the plane, which ends it in order.
 
-A child with a *grace* outlives the plane by so many seconds, for a plane that is started again at once.  Its identity is
-in ``children/NAME.process`` (``process.identity``): the next start finds it there, starts a successor that shares its
-port, and kills it when the successor answers.
+A child with a *grace* outlives the plane by so many seconds, for a plane that is started again at once.  Its identity
+is in ``children/NAME.process`` (``process.identity``): the next start finds it there, starts a successor that shares
+its port, and kills it when the successor answers.
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ def test_a_worker_in_the_middle_of_a_job_ends_with_its_server() -> None:
     script = (
         "import subprocess, sys, time\n"
         "from sliceplane.shell.process.lifeline import lifeline\n"
-        "environment, descriptors = lifeline()\n"
+        "environment, descriptors, _ = lifeline()\n"
         "worker = subprocess.Popen((sys.executable, '-m', 'sliceplane.shell.server.heavy.worker'), env=environment,\n"
         "                          pass_fds=descriptors, stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
         "print(worker.pid, flush=True)\n"

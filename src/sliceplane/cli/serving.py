@@ -246,5 +246,5 @@ async def _run(plane: ServerPlane, *, ui: bool, notes: tuple[str, ...], stays: S
     finally:
         stopping.cancel()
         await plane.stop()
-        if kept:
-            say(f"stopped; {'; '.join(kept)}")
+        for line in (f"stopped; {kept[0]}", *(f"  {sentence}" for sentence in kept[1:])) if kept else ():
+            say(line)

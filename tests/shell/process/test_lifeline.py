@@ -22,7 +22,7 @@ PYTHON = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 PARENT = """
 import subprocess, sys, time
 from sliceplane.shell.process.lifeline import lifeline
-environment, descriptors = lifeline()
+environment, descriptors, _ = lifeline()
 child = subprocess.Popen((sys.executable, "-c", sys.argv[1]), env=environment, pass_fds=descriptors)
 print(child.pid, flush=True)
 time.sleep(600)

@@ -8,8 +8,8 @@ A child that runs our own code ends itself, by two means that do not depend on e
 * a pipe whose write end only the parent has.  A thread of the child reads it, and its end is the parent's end.
 
 Either way the child ends at once, as by SIGKILL: its server is gone, so there is nothing to sign off from.  A child
-that is useful without its parent for a while has a *grace*: the pipe alone then, and it ends so many seconds later.
-Meanwhile it logs nothing, for the terminal is another program's by then.
+that is useful without its parent for a while has a *grace*: a pipe of its own, which the parent may close before it
+ends, and no signal; the child ends so many seconds later.  Meanwhile it logs nothing: the terminal is another's by then.
 
 A foreign program (a check, a program under test, a child of the agent) knows neither: ``shell.process.orphans``.
 """
@@ -33,16 +33,21 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class Lifeline(NamedTuple):
-    """Arguments for the start of a child that calls ``end_with_parent``."""
+    """Arguments for the start of a child that calls ``end_with_parent``.
+
+    ``held``: of a child with a grace, the end of its pipe whose close lets it go; -1 for others.
+    """
 
     environment: dict[str, str]
     descriptors: tuple[int, ...]
+    held: int
 
 
 def lifeline(grace_s: int = 0) -> Lifeline:
-    """For ``env`` and ``pass_fds`` of a child's start.  Raises ``OSError``."""
-    descriptor = _pipe(os.getpid())
-    return Lifeline({**os.environ, VARIABLE: f"{os.getpid()}:{descriptor}:{grace_s}"}, (descriptor,))
+    """For ``env`` and ``pass_fds`` of a child's start.  With a grace it is for one child alone, and its descriptors are
+    the caller's to close.  Raises ``OSError``."""
+    reading, held = os.pipe() if grace_s else (_pipe(os.getpid()), -1)
+    return Lifeline({**os.environ, VARIABLE: f"{os.getpid()}:{reading}:{grace_s}"}, (reading,), held)
 
 
 @cache

@@ -60,6 +60,7 @@ class ChildService:
         self._rules = tuple(rules)
         self._grace_s = grace_s
         self._record = Path()
+        self._held = -1
         self._command: tuple[str, ...] = ()
         self._process: asyncio.subprocess.Process | None = None
         self._account: ChildAccount | None = None
@@ -104,7 +105,7 @@ class ChildService:
     async def _begin(self, listen: tuple[str, int]) -> tuple[str, int]:
         shown = shown_place(*listen)
         try:
-            environment, descriptors = lifeline(self._grace_s)
+            environment, descriptors, held = lifeline(self._grace_s)
             self._process = await asyncio.create_subprocess_exec(
                 *(*self._command, f"{self._listens}={shown}"),
                 stdout=asyncio.subprocess.PIPE,
@@ -112,6 +113,10 @@ class ChildService:
                 pass_fds=descriptors,
                 start_new_session=True,
             )
+            if self._grace_s:
+                os.close(descriptors[0])
+                self._let_go()
+                self._held = held
         except OSError as error:
             raise StartError(f"--{self.name}: no process can be started: {error.strerror}") from error
         assert self._process.stdout is not None, "asked for"
@@ -126,6 +131,12 @@ class ChildService:
         if self._grace_s and own is not None:
             write_child_file(self._record, msgspec.json.encode(own))
         return listen[0], int(line.split()[1].rpartition(b":")[2])
+
+    def _let_go(self) -> None:
+        """The process that was started last lives for its grace from now on."""
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
 
     async def _keep(self, context: ServiceContext) -> None:
         """An end that nobody asked for is an incident, of which a recording is saved.  One that comes with a stop of
@@ -166,6 +177,7 @@ class ChildService:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._grace_s and self._tasks and self._process is not None and self._process.returncode is None:
+            self._let_go()
             return  # it goes on, with its files
         await self._end()
         if self._account is not None:

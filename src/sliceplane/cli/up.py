@@ -139,12 +139,18 @@ def command(
         cleanup = f"sliceplane proxy --cleanup{f' --netns {netns}' if netns else ''}"
         stays.append(f"the rules of --proxy stay, too: {cleanup} removes them")
     if dns is not None:
-        from sliceplane.shell.resolver.embedded import GRACE_S, resolv_conf
-
-        stays += [f"names are answered for {GRACE_S} s more"] if is_kept else []
-        lines = resolv_conf(dns, flags["service_cluster_ip_range"], proxied=proxy and not netns)
-        notes = ("  names, in /etc/resolv.conf:", *(f"    {line}" for line in lines)) if lines else ()
+        outlives, notes = _of_names(dns, flags["service_cluster_ip_range"], proxied=proxy and not netns)
+        stays += [outlives] if is_kept else []
     serve(lambda: plane_config(flags, gates), services, logs=logs, ui=flags["ui"], notes=notes, stays=stays)
+
+
+def _of_names(listen: tuple[str, int], cidrs: tuple[str, ...], *, proxied: bool) -> tuple[str, tuple[str, ...]]:
+    """What a person is told of --dns: how long it outlives the plane, and lines of a resolv.conf."""
+    from sliceplane.shell.resolver.embedded import GRACE_S, resolv_conf
+
+    lines = resolv_conf(listen, cidrs, proxied=proxied)
+    notes = ("  names, in /etc/resolv.conf:", *(f"    {line}" for line in lines)) if lines else ()
+    return f"names are answered for {GRACE_S} s more", notes
 
 
 def _proxy_settings(path: Path, gates: Gates) -> ProxySettings:

@@ -148,7 +148,7 @@ def node_status(
     listed.append({"type": "Hostname", "address": name})
     conditions = status.get("conditions") or []
     state = "True" if is_ready else "False"
-    before = next((entry for entry in conditions if entry.get("type") == "Ready"), {})
+    before: Document = next((entry for entry in conditions if entry.get("type") == "Ready"), {})
     if (status.get("addresses"), before.get("status")) == (listed, state):
         return None
     stamp = format_time(now)

@@ -9,7 +9,7 @@ A child that runs our own code ends itself, by two means that do not depend on e
 
 Either way the child ends at once, as by SIGKILL: its server is gone, so there is nothing to sign off from.  A child
 that is useful without its parent for a while has a *grace*: a pipe of its own, which the parent may close before it
-ends, and no signal; the child ends so many seconds later.  Meanwhile it logs nothing: the terminal is another's by then.
+ends, and no signal; the child ends so many seconds later.  Meanwhile it logs nothing: the terminal is others' by then.
 
 A foreign program (a check, a program under test, a child of the agent) knows neither: ``shell.process.orphans``.
 """

@@ -229,20 +229,13 @@ def slice_name(service: str, agent: str, wanted: Family) -> str:
     return f"{service}-{agent}-{told_apart}-{suffix}"
 
 
-def why_unreached(offered: Iterable[tuple[str, str]], service: Service | None) -> str:
-    """A sentence if no port of *service* leads to a slice whose ports have these names and protocols, else ""."""
+def why_unreached(key: str, ports: Iterable[str], service: Service | None) -> str:
+    """A sentence if a port of an agent has a name that no port of its Service (*key*) has, so no client reaches it."""
     if service is None:
-        return "there is no such Service"
-    if service.spec.cluster_ip == NO_CLUSTER_IP:
-        return ""  # clients take the slice's ports as they are
-    has = sorted((port.name, port.protocol or "TCP") for port in service.spec.ports or ())
-    if not set(has).isdisjoint(offered):
+        return f"there is no Service {key}"
+    names = [port.name for port in service.spec.ports or ()]
+    missing = [name for name in ports if name not in names]
+    if not missing or service.spec.cluster_ip == NO_CLUSTER_IP:  # without a cluster IP the agent's ports count alone
         return ""
-    return (
-        f"no port of the Service leads to it: the Service has {_listed(has)}, the agent {_listed(sorted(offered))}; "
-        "start it with --port NAME=PORT, NAME as in the Service"
-    )
-
-
-def _listed(ports: Iterable[tuple[str, str]]) -> str:
-    return ", ".join(f"{name or 'a port without a name'} ({protocol})" for name, protocol in ports) or "no port"
+    known = ", ".join(repr(name) for name in names) or "none"
+    return f"Service {key} has no port {missing[0]!r}: its ports are {known}; name it with --port NAME=PORT"

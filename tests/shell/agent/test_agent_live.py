@@ -298,8 +298,7 @@ async def test_an_agent_that_no_port_of_its_service_leads_to_is_listed_with_the_
             (row,) = [row for row in await list_of(client, "default", time.time()) if row.service == service]
         assert row.state == "passing"
         assert row.why == (
-            "no port of the Service leads to it: the Service has http (TCP), the agent htpp (TCP); start it with "
-            "--port NAME=PORT, NAME as in the Service"
+            f"Service default/{service} has no port 'htpp': its ports are 'http'; name it with --port NAME=PORT"
         )
     finally:
         await running.end()

@@ -69,10 +69,9 @@ async def list_of(client: Client, namespace: str, now: float) -> tuple[ListedAge
     rows = []
     for body in (await client.list(Selection(EndpointSlices, namespace, f"{LABEL_MANAGED_BY}={MANAGED_BY}"))).items:
         stored = decode(body, EndpointSlice)
-        name = (stored.metadata.labels or {}).get(LABEL_SERVICE_NAME, "")
-        offered = [(port.name or "", port.protocol or "TCP") for port in stored.ports or ()]
-        unreached = why_unreached(offered, services.get(f"{stored.metadata.namespace}/{name}"))
-        rows += _rows(stored, leases, now, unreached)
+        key = f"{stored.metadata.namespace}/{(stored.metadata.labels or {}).get(LABEL_SERVICE_NAME, '')}"
+        names = (port.name or "" for port in stored.ports or ())
+        rows += _rows(stored, leases, now, why_unreached(key, names, services.get(key)))
     seen = {row.agent for row in rows}
     for (space, name), lease in leases.items():
         agent = f"{space}/{name}"

@@ -20,7 +20,7 @@ from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Services
 from sliceplane.external.agent_file import AgentFile, AgentFileError, ServiceEntry
 from sliceplane.external.checks import CheckSpec
-from sliceplane.external.registration import AgentPort, Registration, why_unreached
+from sliceplane.external.registration import AgentPort, Registration
 from sliceplane.external.tenure import AgentConfig
 from sliceplane.kit.names import check_dns_label
 from sliceplane.shell.agent.machine import default_name, host_id, lock_name, own_addresses, state_folder
@@ -134,11 +134,7 @@ async def _registrations(
     services = []
     for entry in wanted.services:
         namespace = entry.namespace or connection.namespace
-        service = await service_of(client, entry, namespace, create=options.create_service)
-        services.append((namespace, service))
-        unreached = why_unreached([(port.name, port.protocol) for port in _named(entry.ports, service)], service)
-        if service is not None and unreached:
-            _log.warning("clients will not reach it", service=f"{namespace}/{entry.service}", problem=unreached)
+        services.append((namespace, await service_of(client, entry, namespace, create=options.create_service)))
     addresses = own_addresses(connection.server, wanted.addresses)
     return tuple(
         Registration(

@@ -57,10 +57,12 @@ def test_the_machine_of_a_plane_is_a_node_that_every_command_knows(tmp_path: Pat
             assert kubectl(plane, *ready) == "False", "no proxy runs"
 
 
-def test_an_emulated_node_is_left_to_the_emulation(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["node-1", "laptop"])
+def test_where_nodes_are_emulated_no_other_is_added(tmp_path: Path, name: str) -> None:
+    """One without a zone would void hints."""
     with Net("ue") as net:
         host = net.add_host("node", ip4="10.77.9.1/24", ip6="fd77:9::1/64")
-        flags = ("--emulate", "--emulate-nodes", "1", "--proxy", "--hostname-override", "node-1", "--netns", host.netns)
+        flags = ("--emulate", "--emulate-nodes", "1", "--proxy", "--hostname-override", name, "--netns", host.netns)
         with running_plane(tmp_path, *flags) as plane:
             shown = ("get", "nodes", "-o=jsonpath={.items[*].status.nodeInfo.kubeletVersion}")
             until(lambda: kubectl(plane, *shown), "sliceplane-emulated".__eq__)

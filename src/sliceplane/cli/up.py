@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     show_default=True, help="Tell in a Service's status what became of its trafficDistribution.")  # fmt: skip
 @click.option("--proxy", is_flag=True, help="Write nftables rules for a node too (needs root and nft).")
 @click.option("--hostname-override", default="", metavar="NODE",
-    help="The Node that --proxy is for; it is registered.  [default: the host name]")  # fmt: skip
+    help="The Node that --proxy is for; registered without --emulate.  [default: the host name]")  # fmt: skip
 @click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
 @click.option("--proxy-config", type=click.Path(dir_okay=False, path_type=Path),
     help="A KubeProxyConfiguration for --proxy.")  # fmt: skip
@@ -119,10 +119,9 @@ def command(
             settings = None if proxy_config is None else _proxy_settings(proxy_config, gates)
             named = settings.hostname_override if settings is not None else ""
             node_name = (hostname_override.strip() or named.strip() or socket.gethostname()).lower()
-            is_emulated = emulated is not None and node_name in {node.name for node in emulated.nodes}
-            parts.append(
-                ProxyService(node_name, netns, gates, settings, drain_port=drain_port, registers=not is_emulated)
-            )
+            # Where Nodes are emulated the machine plays one of them; another Node without a zone would void hints.
+            registers = emulated is None
+            parts.append(ProxyService(node_name, netns, gates, settings, drain_port=drain_port, registers=registers))
         if dns is not None:
             from sliceplane.shell.resolver.embedded import DnsService
 

@@ -163,7 +163,8 @@ def test_a_proxy_that_is_no_node_and_a_node_that_never_told() -> None:
     assert judge(facts(told("n1"), nodes=None)).findings == (), "nodes may not be read"
     assert judge(facts(misnamed, nodes=())).findings == (), "no name is wrong where there is no Node"
     (finding,) = judge(facts(told("laptop")._replace(owner=""), nodes=nodes)).findings
-    assert finding.remedy == "start the proxy with --hostname-override=NODE, one of node-7, node-8"
+    remedy = "start the proxy with --hostname-override=NODE, one of node-7, node-8, or with --register-node"
+    assert finding.remedy == remedy
 
 
 def test_an_older_proxy_tells_no_digest() -> None:

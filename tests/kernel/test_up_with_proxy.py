@@ -12,6 +12,7 @@ import pytest
 from tests.cli.test_the_way_to_a_plane import run
 from tests.e2e.running import ROOT, kubectl, running_plane
 from tests.kernel.netns import Host, Net
+from tests.kernel.proxy_process import started
 from tests.kernel.test_drain_hook import KUBELET, NOT_YET
 from tests.ports import free_port
 from tests.waiting import until
@@ -55,6 +56,16 @@ def test_the_machine_of_a_plane_is_a_node_that_every_command_knows(tmp_path: Pat
             assert "at          node laptop" in traced.stdout
         with running_plane(tmp_path, data_dir=data) as plane:
             assert kubectl(plane, *ready) == "False", "no proxy runs"
+
+
+async def test_a_second_machine_becomes_a_node_of_the_plane_where_its_proxy_is_asked_to(tmp_path: Path) -> None:
+    with Net("ur") as net, running_plane(tmp_path) as plane:
+        host = net.add_host("node", ip4="10.77.9.2/24", ip6="fd77:9::2/64")
+        shown = ("get", "node", "desk", "-o=jsonpath={.status.conditions[*].status} {.status.addresses[0].address}")
+        common = ("--kubeconfig", plane.kubeconfig, "--hostname-override", "desk", "--netns", host.netns)
+        async with started("proxy", *common, "--register-node"):
+            assert kubectl(plane, *shown) == f"True {host.ip4}"
+        assert kubectl(plane, *shown) == f"False {host.ip4}"
 
 
 @pytest.mark.parametrize("name", ["node-1", "laptop"])

@@ -27,7 +27,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Zone", ("cluster_domain", "ttl_s", "pods", "namespaces", "reverse_cidrs", "zone_answers", "client_zones")),
     ("Clients", ("allow", "shared_resolvers", "rate_limit")),
     ("Names of others", ("forward*", "stubs", "hosts", "serve_stale")),
-    ("Node", ("hostname_override", "netns", "proxy_config", "progress_lease", "drain_port")),
+    ("Node", ("hostname_override", "register_node", "netns", "proxy_config", "progress_lease", "drain_port")),
     ("Local traffic and masquerading",
         ("cluster_cidr", "detect_local_mode", "pod_*", "masquerade_all", "nodeport_addresses")),
     ("Tracked connections", ("conntrack_*",)),

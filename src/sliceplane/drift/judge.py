@@ -257,7 +257,9 @@ def _differences(ours: tuple[Listed, ...], theirs: Mapping[str, str], revision: 
 def _misnamed(told: ToldNode, names: set[str]) -> Finding:
     near = [name for name in sorted(names) if told.node.startswith(f"{name}.")]
     near += difflib.get_close_matches(told.node, sorted(names), n=1)
-    override = f"--hostname-override={near[0] if near else f'NODE, one of {some(sorted(names))}'}"
+    override = f"--hostname-override=NODE, one of {some(sorted(names))}, or with --register-node"
+    if near:
+        override = f"--hostname-override={near[0]}"
     return _finding(
         "N7",
         told,

@@ -340,7 +340,9 @@ def _misnamed(facts: Facts, proxy: _Proxy) -> Iterator[Finding]:
         f"a proxy says that it is {proxy.node}; {said}",
         proxy.evidence("spec.holderIdentity", proxy.node),
         effect="hints and local endpoints do not count there: with a policy of Local all is dropped",
-        remedy=f"start that proxy with --hostname-override={meant[0] if meant else f'NODE, one of {some(names)}'}",
+        remedy=f"start that proxy with --hostname-override={meant[0]}"
+        if meant
+        else f"start that proxy with --hostname-override=NODE, one of {some(names)}, or with --register-node",
     )
 
 

@@ -1,4 +1,5 @@
-"""The Node of the machine whose rules a plane writes (``sliceplane up --proxy``), where no kubelet registers one.
+"""The Node of a machine whose rules a proxy of ours writes, where no kubelet registers one: ``sliceplane up --proxy``,
+and ``sliceplane proxy --register-node``.
 
 As a kubelet does (``--register-node``, kubernetes.io, "Nodes", self-registration): the Node has the name under which
 the proxy reports, the machine's addresses, its processors, and a condition Ready that is True while the proxy runs and
@@ -13,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
 from sliceplane.api.codec import decode_document, encode
@@ -41,7 +43,7 @@ _log = get_logger("node-proxy")
 
 
 class OwnNode:
-    """``register`` once, then ``keep`` until cancelled, then ``leave``."""
+    """``registered``: the Node is Ready within."""
 
     def __init__(self, name: str, client: Client, clock: Callable[[], float], netns: str = "") -> None:
         self._name = name
@@ -51,6 +53,18 @@ class OwnNode:
         self._addresses: tuple[str, ...] = ()
         self._is_other = False
         self._problem = ""
+
+    @asynccontextmanager
+    async def registered(self) -> AsyncIterator[None]:
+        """The Node is there before a proxy looks for it, and outlives it, not Ready."""
+        await self.register()
+        keeping = asyncio.create_task(self.keep(), name="this machine's Node")
+        try:
+            yield
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+            await self.leave()
 
     async def register(self) -> None:
         """Creates the Node, or brings it up to date.  A problem is logged once, and the next check tries again."""
@@ -156,9 +170,9 @@ def node_status(
         "type": "Ready",
         "status": state,
         "reason": "ProxyRuns" if is_ready else "ProxyStopped",
-        "message": "sliceplane up --proxy writes this machine's rules"
+        "message": "the node proxy of this machine runs"
         if is_ready
-        else f"sliceplane up --proxy was stopped: start it again, or: kubectl delete node {name}",
+        else f"the node proxy of this machine was stopped: start it again, or: kubectl delete node {name}",
         "lastHeartbeatTime": stamp,
         "lastTransitionTime": before.get("lastTransitionTime", stamp) if before.get("status") == state else stamp,
     }

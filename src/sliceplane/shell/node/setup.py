@@ -155,19 +155,6 @@ def _problems(proxy: NodeProxy) -> str:
     return "; ".join(proxy.health().reasons)
 
 
-@asynccontextmanager
-async def _registered(node: OwnNode) -> AsyncIterator[None]:
-    """The Node is there before the proxy looks for it, and outlives it, not Ready."""
-    await node.register()
-    keeping = asyncio.create_task(node.keep(), name="this machine's Node")
-    try:
-        yield
-    finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
-        await node.leave()
-
-
 class ProxyService:
     """A ``shell.transport.service.PlaneService``.  *netns* "": the namespace that the plane itself is in."""
 
@@ -197,9 +184,8 @@ class ProxyService:
         """Raises ``StartError`` where the kernel's rules cannot be written; nothing is then left behind."""
         client = context.client(f"system:node-proxy:{self._node}", "sliceplane")
         if self._registers:
-            await self._running.enter_async_context(
-                _registered(OwnNode(self._node, client, context.clock, self._netns))
-            )
+            node = OwnNode(self._node, client, context.clock, self._netns)
+            await self._running.enter_async_context(node.registered())
         proxy_runs = running_proxy(
             self._node,
             self._settings,

@@ -198,7 +198,7 @@ def next_steps(kubeconfig: Path, kept: Sequence[str]) -> tuple[str, ...]:
 
 
 def _kept(plane: ServerPlane, stays: Sequence[str]) -> tuple[str, ...]:
-    """What is left when the plane has stopped, a clause each."""
+    """Clauses that tell what is left when the plane has stopped."""
     from sliceplane.shell.server.datadir import MEMORY
 
     is_gone = plane.config.data_dir == MEMORY

@@ -144,7 +144,7 @@ def command(
 
 
 def _of_names(listen: tuple[str, int], cidrs: tuple[str, ...], *, proxied: bool) -> tuple[str, tuple[str, ...]]:
-    """What a person is told of --dns: how long it outlives the plane, and lines of a resolv.conf."""
+    """Returns a clause on how long --dns outlives the plane, and lines on a resolv.conf, for a person."""
     from sliceplane.shell.resolver.embedded import GRACE_S, resolv_conf
 
     lines = resolv_conf(listen, cidrs, proxied=proxied)

@@ -10,7 +10,6 @@ server's objects at that version.  **Kernel differs** where the proxy says so in
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Final
 
@@ -18,7 +17,7 @@ from sliceplane.api.meta import revision_of
 from sliceplane.drift.answer import ORDER, Drift, DriftRow, State
 from sliceplane.drift.facts import DriftFacts, Listed, Look, ToldNode
 from sliceplane.findings.finding import Evidence, Finding, ObjectName, rank
-from sliceplane.findings.wording import lasting, some
+from sliceplane.findings.wording import lasting, misnamed_proxy
 from sliceplane.informer.digest import digest_of_versions
 from sliceplane.kit.times import format_time
 from sliceplane.proxy.progress import (
@@ -255,17 +254,13 @@ def _differences(ours: tuple[Listed, ...], theirs: Mapping[str, str], revision: 
 
 
 def _misnamed(told: ToldNode, names: set[str]) -> Finding:
-    near = [name for name in sorted(names) if told.node.startswith(f"{name}.")]
-    near += difflib.get_close_matches(told.node, sorted(names), n=1)
-    override = f"--hostname-override=NODE, one of {some(sorted(names))}, or with --register-node"
-    if near:
-        override = f"--hostname-override={near[0]}"
+    said, flag = misnamed_proxy(told.node, sorted(names))
     return _finding(
         "N7",
         told,
-        f"its proxy says that it is {told.node}; {f'the Node is {near[0]}' if near else 'there is no such Node'}",
+        f"its proxy says that it is {told.node}; {said}",
         effect="no hints, no local endpoints, and no Lease that goes with the Node",
-        remedy=f"start the proxy with {override}",
+        remedy=f"start the proxy with {flag}",
     )
 
 

@@ -20,7 +20,7 @@ from sliceplane.explain.case import NodeCase, ServiceCase, name_of
 from sliceplane.explain.facts import Facts
 from sliceplane.explain.objects import LEASES, NODES, SLICES
 from sliceplane.findings.finding import Evidence, Finding, ObjectName
-from sliceplane.findings.wording import clipped, count, lasting, nearest, since, some
+from sliceplane.findings.wording import clipped, count, lasting, misnamed_proxy, since, some
 from sliceplane.proxy.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
@@ -328,21 +328,17 @@ def _misnamed(facts: Facts, proxy: _Proxy) -> Iterator[Finding]:
     """N7.  Where there is no Node at all no name is wrong: machines outside Kubernetes may run a proxy, too."""
     if proxy.owned or facts.get(NODES, "", proxy.node) is not None or not facts.was_read(NODES.named("", proxy.node)):
         return
-    names = [node.metadata.name for node in facts.of(NODES)]
+    names = sorted(node.metadata.name for node in facts.of(NODES))
     if not names:
         return
-    meant = [name for name in names if proxy.node.startswith(f"{name}.") or name.startswith(f"{proxy.node}.")]
-    meant = meant or list(nearest(proxy.node, names))
-    said = f"the Node is {meant[0]}" if meant else "there is no such Node"
+    said, flag = misnamed_proxy(proxy.node, names)
     yield _finding(
         "N7",
         proxy,
         f"a proxy says that it is {proxy.node}; {said}",
         proxy.evidence("spec.holderIdentity", proxy.node),
         effect="hints and local endpoints do not count there: with a policy of Local all is dropped",
-        remedy=f"start that proxy with --hostname-override={meant[0]}"
-        if meant
-        else f"start that proxy with --hostname-override=NODE, one of {some(names)}, or with --register-node",
+        remedy=f"start that proxy with {flag}",
     )
 
 

@@ -56,7 +56,7 @@ class OwnNode:
 
     @asynccontextmanager
     async def registered(self) -> AsyncIterator[None]:
-        """The Node is there before a proxy looks for it, and outlives it, not Ready."""
+        """Keeps the Node Ready within: it is there before a proxy looks for it, and outlives the proxy, not Ready."""
         await self.register()
         keeping = asyncio.create_task(self.keep(), name="this machine's Node")
         try:
@@ -111,8 +111,8 @@ class OwnNode:
             await self._client.perform(write)
 
     async def _created(self) -> Document:
-        """Without the taint of a Node that is not ready yet: an API server adds it (kubernetes.io, admission plugin
-        TaintNodesByCondition), and the controller that takes it away runs nowhere here."""
+        """Creates the Node without the taint of one that is not ready yet: an API server adds it (kubernetes.io,
+        admission plugin TaintNodesByCondition), and the controller that takes it away runs nowhere here."""
         document = node_document(self._name)
         await self._client.perform(Write(verb="create", resource=Nodes, body=encode(document)))
         taints = encode({"spec": {"taints": document["spec"]["taints"]}})
@@ -157,7 +157,8 @@ def node_document(name: str) -> Document:
 def node_status(
     name: str, addresses: tuple[str, ...], status: Document, now: float, *, is_ready: bool
 ) -> Document | None:
-    """What to merge into *status*, the stored one; ``None`` if it says the same already.  Other conditions stay."""
+    """Returns a merge patch of *status*, the stored one; ``None`` if it says the same already.  Conditions of others
+    stay."""
     listed = [{"type": "InternalIP", "address": address} for address in addresses]
     listed.append({"type": "Hostname", "address": name})
     conditions = status.get("conditions") or []

@@ -154,7 +154,7 @@ async def _put(client: Client, resource: Resource, document: Document, *, replac
 
 
 async def _replace(client: Client, resource: Resource, name: str, body: bytes, create: Write) -> None:
-    """In place, so that the rules that lead to the name server stay; anew where the address family is another one."""
+    """Updates the object in place, so that rules that lead to the name server stay; recreates it for another family."""
     try:
         await client.perform(Write(verb="update", resource=resource, namespace=NAMESPACE, name=name, body=body))
     except StatusError as error:

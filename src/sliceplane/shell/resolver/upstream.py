@@ -154,7 +154,7 @@ class Upstreams:
         return check_zones(zones, self._own)
 
     def _others(self, file: str, named: tuple[SocketAddress, ...]) -> tuple[SocketAddress, ...]:
-        """A machine whose resolv.conf names this server first asks it for all names; the file's others are asked."""
+        """Returns the servers of *file* that are not this one: a machine whose resolv.conf names it asks it for all."""
         kept = tuple(server for server in named if server.host not in self._flags.skip and not self._own(server))
         if named and not kept:
             _log.warning("the file names no server but this one: names of others are refused", file=file)

@@ -260,7 +260,7 @@ class ServerPlane:
         await self._cleanup.aclose()
 
     async def _carefully(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
-        """The rest must stop all the same."""
+        """Runs *step* and logs its failure: the rest must stop all the same."""
         try:
             await step()
         except Exception as error:

@@ -85,7 +85,7 @@ async def question_of(
 
 
 async def _usual_source(client: Reader) -> str:
-    """A cluster whose Nodes may not be read knows this machine no more than one that has no such Node."""
+    """Returns this machine as a Node, else ``outside``: also where Nodes may not be read."""
     name = socket.gethostname().lower()
     try:
         await client.get(Nodes, "", name)

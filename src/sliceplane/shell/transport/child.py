@@ -41,7 +41,7 @@ _log = get_logger("plane")
 
 
 def shown_place(host: str, port: int) -> str:
-    """As flags take an address and a port."""
+    """Returns an address and a port as flags take them."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -133,7 +133,7 @@ class ChildService:
         return listen[0], int(line.split()[1].rpartition(b":")[2])
 
     def _let_go(self) -> None:
-        """The process that was started last lives for its grace from now on."""
+        """Lets the process that was started last live on for its grace."""
         if self._held >= 0:
             os.close(self._held)
             self._held = -1

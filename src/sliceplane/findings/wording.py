@@ -107,7 +107,7 @@ def nearest(name: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def misnamed_proxy(name: str, nodes: Sequence[str]) -> tuple[str, str]:
-    """Returns a clause that says which of *nodes* a proxy means that calls itself *name*, and the flag that mends it."""
+    """Returns a clause that says which of *nodes* a proxy that is called *name* means, and the flag that mends it."""
     meant = [node for node in nodes if name.startswith(f"{node}.") or node.startswith(f"{name}.")]
     meant = meant or list(nearest(name, nodes))
     if meant:

@@ -200,6 +200,10 @@ def test_what_is_in_the_way_of_a_start_is_named(tmp_path: Path) -> None:
         )  # fmt: skip
         assert third.returncode == 1
         assert re.search(rf"process {plane.process.pid} \(.*\) has it; .*: kill {plane.process.pid}\n", third.stderr)
+        flags = ("--dns", f"127.0.0.1:{free_port()}", "--xds", f"127.0.0.1:{port}")
+        fourth = subprocess.run((*command, str(tmp_path / "other"), *flags), env=PYTHON_ENVIRONMENT, check=False)
+        assert fourth.returncode == 1
+        assert not (tmp_path / "other" / "children" / "dns.process").exists(), "no name server outlives such a start"
 
 
 def test_a_worker_in_the_middle_of_a_job_ends_with_its_server() -> None:

@@ -122,14 +122,14 @@ def command(
             # Where Nodes are emulated the machine plays one of them; another Node without a zone would void hints.
             registers = emulated is None
             parts.append(ProxyService(node_name, netns, gates, settings, drain_port=drain_port, registers=registers))
-        if dns is not None:
-            from sliceplane.shell.resolver.embedded import DnsService
-
-            parts.append(DnsService(dns, flags["service_cluster_ip_range"], outlives=is_kept))
         if xds is not None:
             from sliceplane.shell.xds.serving import XdsService
 
             parts.append(XdsService(xds, xds_pages))
+        if dns is not None:  # last: a start that fails leaves none behind
+            from sliceplane.shell.resolver.embedded import DnsService
+
+            parts.append(DnsService(dns, flags["service_cluster_ip_range"], outlives=is_kept))
         return tuple(parts)
 
     stays: list[str] = []

@@ -26,7 +26,7 @@ import msgspec
 from sliceplane.api.core import Lease, Node
 from sliceplane.api.meta import revision_of
 from sliceplane.drain.departure import EVERY, Use, needed
-from sliceplane.kit.times import time_or_zero
+from sliceplane.kit.times import parse_duration, time_or_zero
 from sliceplane.proxy.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
@@ -59,14 +59,16 @@ class UnknownPolicy(NamedTuple):
 
 
 def parse_policy(text: str) -> UnknownPolicy:
-    """``wait``, ``fail`` or ``after=SECONDS``, with or without an "s".  Raises ``ValueError``."""
+    """Reads ``wait``, ``fail`` or ``after=DURATION`` (``after=60s``).  Raises ``ValueError``."""
     match text.partition("="):
         case ("wait", "", ""):
             return UnknownPolicy("wait")
         case ("fail", "", ""):
             return UnknownPolicy("fail")
-        case ("after", "=", seconds) if seconds.removesuffix("s").isdecimal() and seconds.isascii():
-            return UnknownPolicy("after", float(seconds.removesuffix("s")))
+        case ("after", "=", duration):
+            seconds = parse_duration(duration)
+            if seconds is not None and not duration.startswith(("-", "+")):
+                return UnknownPolicy("after", seconds)
     raise ValueError(f"{text!r} is none of wait, fail, after=60s")
 
 

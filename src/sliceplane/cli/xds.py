@@ -170,7 +170,8 @@ async def _serve_pages(stack: AsyncExitStack, flags: dict[str, Any], pages: Any,
     try:
         await serve_monitoring(stack, flags | {"metrics_bind_address": PAGES}, pages, sources, stale)
     except PageError as error:
-        get_logger("xds").warning("no pages for 'sliceplane xds status': name another port", problem=str(error))
+        remedy = "name another port with --metrics-bind-address, of 'up' with --xds-metrics-bind-address"
+        get_logger("xds").warning("no pages for 'sliceplane xds status'", problem=str(error), remedy=remedy)
         await serve_monitoring(stack, flags, pages, sources, stale)
 
 

@@ -106,6 +106,15 @@ def nearest(name: str, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(other for likeness, other in ranked if -likeness >= _ALIKE_MIN)[:NAMES_MAX]
 
 
+def misnamed_proxy(name: str, nodes: Sequence[str]) -> tuple[str, str]:
+    """Returns a clause that says which of *nodes* a proxy that is called *name* means, and the flag that mends it."""
+    meant = [node for node in nodes if name.startswith(f"{node}.") or node.startswith(f"{name}.")]
+    meant = meant or list(nearest(name, nodes))
+    if meant:
+        return f"the Node is {meant[0]}", f"--hostname-override={meant[0]}"
+    return "there is no such Node", f"--hostname-override=NODE, one of {some(nodes)}, or with --register-node"
+
+
 def no_such(kind: str, key: str, known: Iterable[str]) -> str:
     """``there is no Service shop/kart; is shop/cart meant?``: of that name in another namespace, or of one like it;
     where none is, what there is to choose from.  *known*: keys, with a namespace as *key* has one."""

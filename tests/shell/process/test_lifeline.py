@@ -22,7 +22,7 @@ PYTHON = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 PARENT = """
 import subprocess, sys, time
 from sliceplane.shell.process.lifeline import lifeline
-environment, descriptors = lifeline()
+environment, descriptors, _ = lifeline()
 child = subprocess.Popen((sys.executable, "-c", sys.argv[1]), env=environment, pass_fds=descriptors)
 print(child.pid, flush=True)
 time.sleep(600)
@@ -65,6 +65,15 @@ def test_a_child_ends_with_its_parent_by_the_pipe_alone_and_by_the_signal_alone(
     until(lambda: not child.is_alive)
 
 
+def test_a_child_with_a_grace_outlives_its_parent_by_that_and_no_longer() -> None:
+    parent, child = started(PARENT.replace("lifeline()", "lifeline(2)"), CHILD.format("pass"))
+    time.sleep(0.5)  # the child is past its start
+    killed(parent)
+    ended = time.monotonic()
+    until(lambda: not child.is_alive)
+    assert time.monotonic() - ended > 1.5
+
+
 def test_a_child_that_is_stopped_ends_too() -> None:
     parent, child = started(PARENT, CHILD.format("pass"))
     time.sleep(0.5)
@@ -75,7 +84,7 @@ def test_a_child_that_is_stopped_ends_too() -> None:
 
 def test_a_child_whose_parent_was_gone_before_it_could_look_ends() -> None:
     reading, writing = os.pipe()
-    environment = {**PYTHON, "SLICEPLANE_PARENT": f"{os.getpid() + 1}:{reading}"}
+    environment = {**PYTHON, "SLICEPLANE_PARENT": f"{os.getpid() + 1}:{reading}:0"}
     command = (sys.executable, "-c", CHILD.format("pass"))
     done = subprocess.run(command, env=environment, pass_fds=(reading,), check=False, timeout=60)
     os.close(reading)

@@ -189,7 +189,7 @@ class KubeletController(KeyedController):
         if present is None:
             body = encode(node_document(node))
             return (Write(verb="create", resource=Nodes, body=body, tolerate=("AlreadyExists",)), status)
-        if not any(one.type == "Ready" and one.status == "True" for one in present.status.conditions or ()):
+        if not present.is_ready:
             return (status,)
         return _without_taint(present)
 

@@ -224,13 +224,17 @@ class Resolver:
     # -- sockets -----------------------------------------------------------------------------------------
 
     async def listen(
-        self, places: tuple[tuple[str, int], ...], within: Callable[[Callable[[], Bound]], Awaitable[Bound]] = here
+        self,
+        places: tuple[tuple[str, int], ...],
+        within: Callable[[Callable[[], Bound]], Awaitable[Bound]] = here,
+        *,
+        shared: bool = False,
     ) -> tuple[tuple[str, int], ...]:
-        """Where it listens now.  *within*: opens sockets elsewhere, in another network namespace.  Raises
-        ``ListenError``, and ``OSError`` if one cannot go there."""
+        """Where it listens now.  *within*: opens sockets elsewhere, in another network namespace.  *shared*: as of
+        ``bound``.  Raises ``ListenError``, and ``OSError`` if one cannot go there."""
         listening = []
         for address, port in places:
-            datagrams, stream = await within(partial(bound, address, port))
+            datagrams, stream = await within(partial(bound, address, port, shared=shared))
             self._datagrams.append(Datagrams(datagrams, self._on_query, self._on_forward, self._on_batch))
             await self._streams.serve(stream)
             listening.append((address, datagrams.getsockname()[1]))

@@ -1,7 +1,7 @@
 """The rules of validation, and which of them the tests of this room break.
 
 A rule is a place in ``sliceplane.registry`` that makes a ``FieldError``, or that calls a function of the package which
-makes one for several callers (``SHARED``).  ``note`` exchanges the functions of ``api.errors`` for ones that note where
+makes one for several callers.  ``note`` exchanges the functions of ``api.errors`` for ones that note where
 they are called from: that costs something only where an object is refused.
 """
 
@@ -37,27 +37,35 @@ class Rule(NamedTuple):
         return f"src/sliceplane/registry/{self.file}:{self.line}: {text}"
 
 
-def _called(node: ast.Call) -> str:
-    return node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-
-
 def rules_in(texts: dict[str, str]) -> set[Rule]:
     """The rules in the source *texts* of files."""
-    functions: dict[str, set[str]] = {}
-    calls: list[tuple[str, Rule]] = []
+    checking: dict[str, set[str]] = {}
+    calls: dict[str, list[Rule]] = {}
     for file, text in texts.items():
-        tree = ast.parse(text)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef):
-                called = {_called(inner) for inner in ast.walk(node) if isinstance(inner, ast.Call)}
-                functions.setdefault(node.name, set()).update(called)
-            elif isinstance(node, ast.Call):
-                calls.append((_called(node), Rule(file, node.lineno)))
-    callers: dict[str, int] = {}
-    for name, _ in calls:
-        callers[name] = callers.get(name, 0) + 1
-    shared = {name for name, called in functions.items() if called.intersection(FACTORIES) and callers.get(name, 0) > 1}
-    return {rule for name, rule in calls if name in FACTORIES or name in shared}
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef) and node.returns is not None and _checks(node):
+                checking.setdefault(node.name, set()).add(file)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                calls.setdefault(node.func.id, []).append(Rule(file, node.lineno))
+    found: set[Rule] = set()
+    for name, places in calls.items():
+        # A private function is called in its own file.
+        own = [rule for rule in places if not name.startswith("_") or rule.file in checking.get(name, ())]
+        if name in FACTORIES:
+            found.update(places)
+        elif name in checking and len(own) > 1:
+            found.update(own)
+    return found
+
+
+def _checks(function: ast.FunctionDef) -> bool:
+    """Returns True for a function that makes complaints."""
+    assert function.returns is not None
+    called = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    is_maker = any(
+        isinstance(called_function, ast.Name) and called_function.id in FACTORIES for called_function in called
+    )
+    return is_maker and "FieldError" in ast.unparse(function.returns)
 
 
 @cache

@@ -1,14 +1,16 @@
-"""A registry over a store, with a clock that the test moves and one call per verb."""
+"""A registry over a store, with a clock that the test moves and one call per verb.
+
+A run of the whole room fails if its tests break less than every rule of validation (``tests.registry.rules``).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from copy import copy
 from typing import Any, NamedTuple
 
 import pytest
-from tests.registry import rules
+from tests.registry.rules import RuleCheck
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Resource
@@ -32,30 +34,9 @@ from sliceplane.registry.types import (
 from sliceplane.store.mvcc import Store
 from sliceplane.store.types import StoreEvent
 
-rules.note()
-#: broken by tests of all workers
-_broken: set[rules.Rule] = set()
-_told: set[rules.Rule] = set()
 
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    report = yield
-    if call.when == "teardown" and (new := rules.broken - _told):
-        _told.update(new)
-        report.user_properties.append(("rules", sorted(new)))
-    return report
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    for name, value in report.user_properties:
-        if name == "rules":
-            _broken.update(rules.Rule(*rule) for rule in value)
-
-
-def pytest_terminal_summary(terminalreporter) -> None:
-    for rule in sorted(rules.rules() - _broken):
-        terminalreporter.write_line(str(rule))
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(RuleCheck(config))
 
 
 class Beginning(NamedTuple):

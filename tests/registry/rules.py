@@ -1,8 +1,9 @@
 """The rules of validation, and which of them the tests of this room break.
 
-A rule is a place in ``sliceplane.registry`` that makes a ``FieldError``, or that calls a function of the package which
-makes one for several callers.  ``note`` exchanges the functions of ``api.errors`` for ones that note where
-they are called from: that costs something only where an object is refused.
+A rule is a place in ``SCOPE`` that makes a ``FieldError``, or that calls a function which makes one for several
+callers.  ``note`` exchanges the functions of ``api.errors`` for ones that note where they are called from: that costs
+something only where an object is refused.  ``RuleCheck`` collects what the tests of all workers break, and fails a run
+of the whole room in which a rule was never broken.
 """
 
 from __future__ import annotations
@@ -11,16 +12,22 @@ import ast
 import importlib
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import cache, wraps
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+import pytest
+from tests.workers import seconds_by_file
+
 import sliceplane.registry
 from sliceplane.api import errors
 
+ROOM = Path(__file__).parent
 PACKAGE = Path(sliceplane.registry.__file__).parent
+#: rules of objects, not of options or reviews
+SCOPE = ("admission/", "kinds/", "metadata.py", "validation/")
 FACTORIES = (
     *("FieldError", "duplicate", "forbidden_field", "invalid_value", "not_supported", "required", "too_long"),
     "too_many",
@@ -71,7 +78,8 @@ def _checks(function: ast.FunctionDef) -> bool:
 @cache
 def rules() -> frozenset[Rule]:
     paths = sorted(PACKAGE.rglob("*.py"))
-    return frozenset(rules_in({str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8") for path in paths}))
+    found = rules_in({str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8") for path in paths})
+    return frozenset(rule for rule in found if rule.file.startswith(SCOPE))
 
 
 #: of this process
@@ -105,3 +113,57 @@ def _noting(factory: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _PREFIX = f"{PACKAGE}/"
+
+
+class RuleCheck:
+    """A plug-in of pytest, in the parent and in each worker."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._told: set[Rule] = set()
+        self._broken: set[Rule] = set()
+        self._is_whole = False
+        note()
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """A run that leaves out a test of the room by its name, or that ends early, says nothing of rules."""
+        options = self._config.option
+        chosen = options.keyword or options.maxfail or getattr(options, "lf", False) or options.collectonly
+        files = {item.path for item in session.items if item.path.is_relative_to(ROOM)}
+        left_out = seconds_by_file() if getattr(options, "quick", False) else {}
+        wanted = {path for path in ROOM.rglob("test_*.py") if str(path.relative_to(ROOM.parents[1])) not in left_out}
+        self._is_whole = not chosen and files >= wanted and not any("::" in name for name in self._config.args)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        new = broken - self._told
+        if new and item.path.is_relative_to(ROOM):
+            self._told |= new
+            report.user_properties.append(("rules", sorted(new)))
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for name, value in report.user_properties:
+            if name == "rules":
+                assert isinstance(value, list)
+                self._broken.update(Rule(*rule) for rule in value)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._is_whole and session.exitstatus == pytest.ExitCode.OK and self.untested:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._is_whole and self.untested:
+            terminalreporter.section("rules without a test", red=True)
+            terminalreporter.write_line(
+                "No quick test of tests/registry breaks these; a row of test_validation_details does."
+            )
+            for rule in self.untested:
+                terminalreporter.write_line(str(rule))
+
+    @property
+    def untested(self) -> list[Rule]:
+        return sorted(rules() - self._broken)

@@ -25,6 +25,7 @@ def seen(tmp_path_factory):
 @pytest.mark.parametrize("number", range(3))
 def test_well(seen, number, tmp_path):
     (seen / str(number)).touch()
+    assert Path(os.environ["XTABLES_LOCKFILE"]).parent == tmp_path.parent, "no other worker has this lock of iptables"
     Path(f"a-{os.environ['PYTEST_XDIST_WORKER']}-{number}").write_text(str(tmp_path))
     print("said", number)
     while not list(Path.cwd().glob("b-*")):  # the other worker is not done before

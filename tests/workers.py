@@ -199,7 +199,11 @@ def _work(
 
 
 def _settle(config: pytest.Config, number: int, count: int) -> None:
-    """What a process has of its own: its name (that of pytest-xdist's), its output and its folder."""
+    """Gives a process its own name (that of pytest-xdist's), output, folder, and lock of iptables.
+
+    The legacy flavour of iptables has one lock for all network namespaces: a test that writes 100,000 rules would make
+    tests of other processes fail.
+    """
     os.environ["PYTEST_XDIST_WORKER"] = f"gw{number}"
     os.environ["PYTEST_XDIST_WORKER_COUNT"] = str(count)
     config.get_terminal_writer()._file = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as it lives
@@ -209,3 +213,4 @@ def _settle(config: pytest.Config, number: int, count: int) -> None:
     folders: Any = config._tmp_path_factory  # type: ignore[attr-defined]
     folders._basetemp = folders.getbasetemp() / f"gw{number}"
     folders._basetemp.mkdir(mode=0o700)
+    os.environ["XTABLES_LOCKFILE"] = str(folders._basetemp / "xtables.lock")

@@ -256,7 +256,7 @@ def test_a_flag_reaches_its_setting(case: Case, tmp_path: Path, monkeypatch: pyt
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recordings") / "simulated.recording"
-    done = CliRunner().invoke(main, ["simulate", "--steps", "25", "--faults", "none", "--record", str(path)])
+    done = CliRunner().invoke(main, ["simulate", "--steps", "4", "--faults", "none", "--record", str(path)])
     assert done.exit_code == 0, done.output
     return path
 

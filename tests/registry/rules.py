@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import pytest
-from tests.workers import seconds_by_file
+from tests.workers import takes_long
 
 import sliceplane.registry
 from sliceplane.api import errors
@@ -130,8 +130,8 @@ class RuleCheck:
         options = self._config.option
         chosen = options.keyword or options.maxfail or getattr(options, "lf", False) or options.collectonly
         files = {item.path for item in session.items if item.path.is_relative_to(ROOM)}
-        left_out = seconds_by_file() if getattr(options, "quick", False) else {}
-        wanted = {path for path in ROOM.rglob("test_*.py") if str(path.relative_to(ROOM.parents[1])) not in left_out}
+        is_quick, root = getattr(options, "quick", False), self._config.rootpath
+        wanted = {path for path in ROOM.rglob("test_*.py") if not (is_quick and takes_long(path, root))}
         self._is_whole = not chosen and files >= wanted and not any("::" in name for name in self._config.args)
 
     @pytest.hookimpl(wrapper=True)

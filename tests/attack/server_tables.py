@@ -22,6 +22,8 @@ from tests.attack.harness import Attack, Figure, admin_context, alive, anonymous
 from tests.fuzz.framings import RIGHT, WRONG, codes
 
 LOGINS = 20
+OBJECTS = 80
+OBJECT_BYTES = 900_000
 LARGE_WATCHES = 500
 IDLE = 300
 UNREAD_WATCHES = 1_000
@@ -47,7 +49,7 @@ async def _attacked(
 ) -> AsyncIterator[tuple[PlaneProcess, aiohttp.ClientSession]]:
     """A plane, and a session of its administrator."""
     tokens = folder / "tokens.csv"
-    tokens.write_text("hog-token,hog,1\n")
+    tokens.write_text("hog-token,hog,1\nneighbour-token,neighbour,2\n")
     with PlaneProcess(folder, "--token-auth-file", str(tokens), *flags, command=command) as plane:
         connector = aiohttp.TCPConnector(ssl=admin_context(plane))
         async with aiohttp.ClientSession(plane.url, connector=connector) as admin:
@@ -62,11 +64,48 @@ async def _post(
         return dict(await answer.json())
 
 
-async def _let_view(admin: aiohttp.ClientSession) -> None:
-    subject = {"apiGroup": _GROUP, "kind": "User", "name": "hog"}
-    role = {"apiGroup": _GROUP, "kind": "ClusterRole", "name": "view"}
-    binding = {"metadata": {"name": "hog"}, "roleRef": role, "subjects": [subject]}
-    await _post(admin, f"{_RBAC}/namespaces/default/rolebindings", binding)
+async def _let(admin: aiohttp.ClientSession, user: str, role: str, namespace: str) -> None:
+    """Grants a ClusterRole in one namespace."""
+    subject = {"apiGroup": _GROUP, "kind": "User", "name": user}
+    reference = {"apiGroup": _GROUP, "kind": "ClusterRole", "name": role}
+    binding = {"metadata": {"name": user}, "roleRef": reference, "subjects": [subject]}
+    await _post(admin, f"{_RBAC}/namespaces/{namespace}/rolebindings", binding)
+
+
+async def _fill(plane: PlaneProcess, user: str, namespace: str, count: int) -> int:
+    """Creates large objects one after another; returns how many were refused."""
+    refused = 0
+    headers = {"Authorization": f"Bearer {user}-token"}
+    connector = aiohttp.TCPConnector(ssl=_context())
+    async with aiohttp.ClientSession(plane.url, connector=connector, headers=headers) as session:
+        for number in range(count):
+            document = {"metadata": {"name": f"c{number}"}, "data": {"text": "x" * OBJECT_BYTES}}
+            async with session.post(f"/api/v1/namespaces/{namespace}/configmaps", json=document) as answer:
+                assert answer.status in (201, 403), await answer.text()
+                refused += answer.status == 403
+    return refused
+
+
+# Objects
+
+
+async def object_hog(folder: Path) -> Sequence[Figure]:
+    """The hog may edit one namespace; the bystander writes in another."""
+    bound = 64 * 1024 * 1024
+    async with _attacked(folder, "--quota-backend-bytes", str(bound)) as (plane, admin):
+        await _post(admin, "/api/v1/namespaces", {"metadata": {"name": "other"}})
+        await _let(admin, "hog", "edit", "default")
+        await _let(admin, "neighbour", "edit", "other")
+        async with bystander(plane) as seen:
+            refused = await _fill(plane, "hog", "default", OBJECTS)
+            failed = await _fill(plane, "neighbour", "other", OBJECTS // 5)
+        kept = (OBJECTS - refused) * OBJECT_BYTES / 2**20
+        return (
+            Figure("objects of the hog that are kept", round(kept), "MiB", bound / 2**21),
+            Figure("writes of another namespace that were refused", failed, "writes", 0),
+            *seen.figures(),
+            alive(plane),
+        )
 
 
 # The page
@@ -181,7 +220,7 @@ def _head(path: str, *fields: bytes) -> bytes:
 async def large_watch_requests(folder: Path) -> Sequence[Figure]:
     large = tuple(b"X-%d: " % number + b"y" * 950 for number in range(950))
     async with _attacked(folder) as (plane, admin):
-        await _let_view(admin)
+        await _let(admin, "hog", "view", "default")
         before = plane.rss_mib()
         _, idle = await _opened(plane, (_head("/version"), _head("/version", *large)), IDLE)
         kept = plane.rss_mib() - before
@@ -204,7 +243,7 @@ async def large_watch_requests(folder: Path) -> Sequence[Figure]:
 
 async def unread_watches(folder: Path) -> Sequence[Figure]:
     async with _attacked(folder) as (plane, admin):
-        await _let_view(admin)
+        await _let(admin, "hog", "view", "default")
         before = plane.rss_mib()
         granted, writers = await _opened(plane, (_head(f"{_CONFIG_MAPS}?watch=1"),), UNREAD_WATCHES)
         opened = plane.rss_mib() - before
@@ -254,6 +293,9 @@ async def large_rules(folder: Path) -> Sequence[Figure]:
 
 
 ATTACKS = (
+    Attack(
+        "object-hog", "an account that may edit one namespace: 80 objects of 0.9 MB where 64 MiB are kept", object_hog
+    ),
     Attack("ui-logins", "an account without rights: 20 logins at the page, each with an open tab", ui_logins),
     Attack("framing", "requests whose end two readers would see in two places", framing),
     Attack(

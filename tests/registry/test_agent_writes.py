@@ -15,6 +15,7 @@ from sliceplane.api.scheme import (
     EndpointSlices,
     Leases,
     Namespaces,
+    Nodes,
     Resource,
     Roles,
     ServiceAccounts,
@@ -292,6 +293,31 @@ def test_other_accounts_write_as_before(agent: Agent) -> None:
         agent.write("create", EndpointSlices, f"own-{name}", body)
 
 
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("198.51.100.7", "belongs to Node n1; a grant with --cidr allows it"),
+        ("2001:db8::7", "belongs to Node n1"),
+        ("10.96.3.4", "belongs to the network of Services"),
+    ],
+)
+def test_a_grant_without_networks_leaves_out_the_hosts_and_services_of_the_cluster(
+    api: Api, address: str, sentence: str
+) -> None:
+    """It was stored, and withdrawn by the controller a moment later: each time that the agent wrote it."""
+    addresses = [{"type": "InternalIP", "address": text} for text in ("198.51.100.7", "2001:db8::7")]
+    api.create(Nodes, {"metadata": {"name": "n1"}, "status": {"addresses": addresses}})
+    agent = Agent(api)
+    agent.grant(services="web")
+    family = "IPv6" if ":" in address else "IPv4"
+    name = slice_name("web", "vm-1", family)
+    wrong = document(address="2001:db8::7" if family == "IPv6" else address)
+    wrong["endpoints"][0]["addresses"] = [address]
+    assert sentence in agent.refusal("create", EndpointSlices, name, wrong)
+    neighbour = "2001:db8::77" if family == "IPv6" else "198.51.100.77"
+    agent.write("create", EndpointSlices, name, document(address=neighbour))
+
+
 def test_a_write_that_is_worked_out_elsewhere_is_checked_as_well(agent: Agent) -> None:
     """The extract for a large body has no accounts at first."""
     registry, api = agent.api.registry, agent.api
@@ -307,9 +333,9 @@ def test_a_write_that_is_worked_out_elsewhere_is_checked_as_well(agent: Agent) -
     basis = registry.extract(context, target)
     done = rehearsal.rehearse(basis, run)
     with pytest.raises(rehearsal.Stale) as stale:
-        registry.perform(basis, done, target, dry_run=False)
+        registry.perform(context, basis, done, target, dry_run=False)
     basis = registry.extract(context, target, stale.value.keys, stale.value.collections)
     done = rehearsal.rehearse(basis, run)
     with pytest.raises(StatusError) as refused:
-        registry.perform(basis, done, target, dry_run=False)
+        registry.perform(context, basis, done, target, dry_run=False)
     assert refused.value.code == 403

@@ -45,6 +45,22 @@ class Shares:
         self.total += amount
         return True
 
+    def add(self, account: str, amount: int) -> None:
+        """Charges *account* with *amount*, which may be negative, beyond any bound: the owner asked ``has_room``."""
+        held = self._held.get(account, 0) + amount
+        if held:
+            self._held[account] = held
+        else:
+            self._held.pop(account, None)
+        self.total += amount
+
+    def has_room(self, account: str, standing: Standing = "ordinary") -> bool:
+        """Returns True if *account* may take more; counts as refused otherwise."""
+        if self._may_take(self._held.get(account, 0), 1, standing):
+            return True
+        self.refused += 1
+        return False
+
     def _may_take(self, held: int, amount: int, standing: Standing) -> bool:
         if standing == "exempt":
             return amount <= self.most - self.total

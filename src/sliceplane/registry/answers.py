@@ -20,13 +20,14 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource, ResourceQuotas, stored_form
 from sliceplane.documents import conversion
 from sliceplane.registry import metadata
+from sliceplane.registry.admission.quotas import admit_bytes
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.core import Core
 from sliceplane.registry.documents import canonical, starts_as
 from sliceplane.registry.kinds import kind_of
 from sliceplane.registry.kinds.kind import Kind
 from sliceplane.registry.types import Context, ListOutcome, Outcome, Target, WriteOptions
-from sliceplane.store.types import Record
+from sliceplane.store.types import Key, Record
 
 
 def stage(
@@ -46,6 +47,9 @@ def stage(
     charges: tuple[Document, ...] = ()
     if kind.quota.counted and charged:
         charges = core.quotas.admit(kind.resource, document, old)
+    head = document["metadata"]
+    key = Key(kind.resource.storage_key, head.get("namespace", ""), head["name"])
+    admit_bytes(core.store, ctx.user, kind.resource, key, lambda: len(codec.encode(document)))
     if options.dry_run:
         return unwritten(kind.resource, document, code, warnings)
     for quota in charges:

@@ -14,6 +14,7 @@ import msgspec
 
 from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import OPTIONAL_RESOURCES, SERVED, Resource
+from sliceplane.store.mvcc import OBJECT_BYTES_MAX
 
 TopologyStorage = Literal["field", "annotation"]
 
@@ -45,6 +46,8 @@ class RegistryConfig(msgspec.Struct, frozen=True, kw_only=True):
     advertise_port: int = 0
     topology_storage: TopologyStorage = "field"
     gates: Gates = msgspec.field(default_factory=Gates)
+    #: bytes of all objects, which namespaces share
+    object_bytes_max: int = OBJECT_BYTES_MAX
     #: those of ``OPTIONAL_PLUGINS`` that are on
     admission_plugins: frozenset[str] = frozenset()
 

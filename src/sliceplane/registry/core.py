@@ -74,6 +74,7 @@ class Core:
 
     def __init__(self, store: Store, rng: Rng, config: RegistryConfig, tokens: TokenService | None = None) -> None:
         self.store = store
+        store.object_bytes.most = config.object_bytes_max
         self.rng = rng
         self.config = config
         self.tokens = tokens or NoTokens()

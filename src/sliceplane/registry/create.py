@@ -60,7 +60,7 @@ def create_document(
     if status is not None:
         document["status"] = status
     check(core.config.gates, target, document, None)
-    check_agent_write(core.store, ctx.user, target, document, None)
+    check_agent_write(core, ctx.user, target, document, None)
     kind.admission.admit(core, document, None)
     if given_version:
         raise must_be_unset_on_create()

@@ -157,9 +157,11 @@ class Registry:
         """What a write to *target* is likely to look at, and *keys* and *collections*."""
         return rehearsal.extract(self._core, ctx, target, keys=keys, collections=collections)
 
-    def perform(self, found: rehearsal.Extract, done: rehearsal.Rehearsed, target: Target, *, dry_run: bool) -> Outcome:
+    def perform(
+        self, ctx: Context, found: rehearsal.Extract, done: rehearsal.Rehearsed, target: Target, *, dry_run: bool
+    ) -> Outcome:
         """Stage what a rehearsal on *found* came to.  Raises ``rehearsal.Stale``, and its ``StatusError``."""
-        return rehearsal.perform(self._core, found, done, target, dry_run=dry_run)
+        return rehearsal.perform(self._core, ctx, found, done, target, dry_run=dry_run)
 
     # Access
 

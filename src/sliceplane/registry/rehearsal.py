@@ -20,6 +20,7 @@ as taken, and ``perform`` looks whether what was chosen is still free.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -43,6 +44,7 @@ from sliceplane.api.scheme import (
 )
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
+from sliceplane.registry.admission.quotas import admit_bytes
 from sliceplane.registry.authorization.index import RESOURCES as POLICY_RESOURCES
 from sliceplane.registry.authorization.index import PolicyIndex
 from sliceplane.registry.config import RegistryConfig
@@ -272,8 +274,8 @@ def labelled(done: Rehearsed) -> Generator[None, None, Rehearsed]:
     return replace(done, deeds=tuple(deeds))
 
 
-def perform(core: Core, basis: Extract, done: Rehearsed, target: Target, *, dry_run: bool) -> Outcome:
-    """Stage here what was staged in the rehearsal on *basis*, ``labelled``.
+def perform(core: Core, ctx: Context, basis: Extract, done: Rehearsed, target: Target, *, dry_run: bool) -> Outcome:
+    """Stage here what was staged in the rehearsal on *basis*, ``labelled``, if there is room for its bytes.
 
     Raises ``Stale``, having staged nothing, and the rehearsal's ``StatusError``."""
     if not _holds(core, basis, done):
@@ -282,6 +284,10 @@ def perform(core: Core, basis: Extract, done: Rehearsed, target: Target, *, dry_
         raise done.error
     outcome = done.outcome
     assert outcome is not None, "a rehearsal ends with an outcome or an error"
+    for deed in done.deeds:
+        if deed.type is not EventType.DELETED:
+            size = partial(len, deed.record.body)
+            admit_bytes(core.store, ctx.user, target.resource, deed.record.key, size)
     staged = [_stage(core, deed) for deed in done.deeds]
     core.follow(record.key for record in staged)
     if not staged:

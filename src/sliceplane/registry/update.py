@@ -110,7 +110,7 @@ def replace(
     if resource.group == RBAC_GROUP:
         check_write(core.policy, ctx.user, target, new, old)
     check(core.config.gates, target, new, old)
-    check_agent_write(core.store, ctx.user, target, new, old)
+    check_agent_write(core, ctx.user, target, new, old)
     if part is not None:
         part.admit(core, new, old)
     elif not target.subresource:

@@ -20,12 +20,16 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
+from typing import Final
 
+from sliceplane.kit.shares import Shares
 from sliceplane.store.shelf import Shelf
 from sliceplane.store.staging import Room, Staging, overlaid
 from sliceplane.store.types import EventType, Key, Record, RecordPage, StoreEvent
 
 Build = Callable[[int], Record]
+#: of the newest versions of all objects, as etcd bounds its file (``--quota-backend-bytes``)
+OBJECT_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
 
 
 class Compacted(Exception):
@@ -54,6 +58,8 @@ class Store:
         self._staging = Staging(revision)
         #: uid of an owner -> keys of the durable records that name it
         self._owned: dict[str, set[Key]] = {}
+        #: bytes of durable bodies by namespace ("": cluster scope); the registry sets the bound and asks for room
+        self.object_bytes = Shares(OBJECT_BYTES_MAX)
 
     @classmethod
     def restore(cls, history: Iterable[StoreEvent], revision: int, compacted: int) -> Store:
@@ -72,11 +78,14 @@ class Store:
         self.revision = self.compacted = compacted
         self._shelves.clear()
         self._owned.clear()
+        for namespace in self.object_bytes:
+            self.object_bytes.give_all(namespace)
         for event in history:
             if event.revision <= compacted:
                 assert event.type is EventType.ADDED, f"{event.type} at {event.revision}, compacted at {compacted}"
                 key = event.record.key
                 self._shelves[key.resource].load(event.record)
+                self.object_bytes.add(key.namespace, len(event.record.body))
                 for uid in event.record.owners:
                     self._owned.setdefault(uid, set()).add(key)
             else:
@@ -253,6 +262,7 @@ class Store:
                 for uid in record.owners:
                     owned.setdefault(uid, set()).add(record.key)
         assert self._owned == owned, "the owner index is not what the records say"
+        self._check_bytes()
         self._staging.check(self.revision)
 
     # Internals
@@ -262,11 +272,23 @@ class Store:
         if revision < self.compacted:
             raise Compacted(revision, self.compacted)
 
+    def _check_bytes(self) -> None:
+        sizes: dict[str, int] = {}
+        for shelf in self._shelves.values():
+            for record in shelf.live.values():
+                sizes[record.key.namespace] = sizes.get(record.key.namespace, 0) + len(record.body)
+        counted = {namespace: self.object_bytes.held_by(namespace) for namespace in self.object_bytes}
+        assert counted == sizes, f"bytes by namespace are {sizes}, counted are {counted}"
+        self.object_bytes.check()
+
     def _publish(self, event: StoreEvent) -> None:
         assert event.revision > self.revision, f"event {event.revision} comes after {self.revision}"
         self._shelves[event.record.key.resource].apply(event)
         self.revision = event.revision
         key = event.record.key
+        before = 0 if event.previous is None else len(event.previous.body)
+        after = 0 if event.type is EventType.DELETED else len(event.record.body)
+        self.object_bytes.add(key.namespace, after - before)
         for uid in event.previous.owners if event.previous is not None else ():
             # An owner may be named twice, so the key may be gone already.
             keys = self._owned.get(uid)

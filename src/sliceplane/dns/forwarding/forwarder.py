@@ -213,8 +213,10 @@ class Forwarder:
             self._counts.rejects.value += 1
             self._refuse(waiter, _EDE_OTHER, "too many questions are under way")
         else:
-            self._waiters.setdefault(key, []).append(waiter)
-            if self._cache.stale_s and self._cache.get_stale(key, now) is not None:
+            waiting = self._waiters.setdefault(key, [])
+            waiting.append(waiter)
+            # One entry for each question under way, which are bounded.
+            if len(waiting) == 1 and self._cache.stale_s and self._cache.get_stale(key, now) is not None:
                 self._impatient.append((now + STALE_AFTER_S, key))
             if not self._asker.is_asked(key):
                 self._asker.ask(key, zone, now)

@@ -6,16 +6,30 @@ networks of the grant.  Other API servers do the same by a ValidatingAdmissionPo
 
 A sentence by which the control plane refused a slice stays until the control plane takes it away, and nothing in the
 slice serves meanwhile.  Otherwise an agent could put back at once what was withdrawn.
+
+A grant without networks leaves out the addresses of the cluster's machines and Services, which are refused here before
+they are stored; networks of Pods are known to the controller alone, which withdraws them.
 """
 
 from __future__ import annotations
 
 from sliceplane.api.errors import forbidden
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import EndpointSlices, Leases, Roles, ServiceAccounts
-from sliceplane.external.grants import AgentGrant, Marks, lease_misfit, read_grant, read_slice_document, slice_misfit
+from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Roles, ServiceAccounts
+from sliceplane.external.grants import (
+    AgentGrant,
+    Marks,
+    contains,
+    lease_misfit,
+    parse_networks,
+    read_grant,
+    read_slice_document,
+    slice_misfit,
+)
 from sliceplane.external.registration import ANNOTATION_REFUSED, LABEL_AGENT, account_name
+from sliceplane.kit.ip import parse_strict
 from sliceplane.registry.authentication.bearer import USER_PREFIX
+from sliceplane.registry.core import Core
 from sliceplane.registry.documents import document_of
 from sliceplane.registry.types import Target, User
 from sliceplane.store.mvcc import Store
@@ -25,7 +39,7 @@ _ACCOUNT_PREFIX = account_name("")
 _CHECKED = frozenset({EndpointSlices.storage_key, Leases.storage_key})
 
 
-def check_agent_write(store: Store, user: User, target: Target, new: Document, old: Document | None) -> None:
+def check_agent_write(core: Core, user: User, target: Target, new: Document, old: Document | None) -> None:
     """*new*, which is valid, is about to be stored in place of *old* (``None``: create).
 
     Other kinds and other users are passed over.  Raises the 403 ``StatusError``.
@@ -33,14 +47,14 @@ def check_agent_write(store: Store, user: User, target: Target, new: Document, o
     resource = target.resource
     if resource.storage_key not in _CHECKED:
         return
-    grant = _grant_of(store, user)
+    grant = _grant_of(core.store, user)
     if grant is None:
         return
     head = new["metadata"]
     if resource.storage_key == Leases.storage_key:
         why = lease_misfit(grant.agent, head.get("name", ""), head.get("labels"))
     else:
-        why = _slice_problem(grant, new, old)
+        why = _slice_problem(grant, new, old) or _cluster_problem(core, grant, new)
     if why:
         raise forbidden(resource.plural, resource.group, head.get("name", ""), why)
 
@@ -72,4 +86,21 @@ def _slice_problem(grant: AgentGrant, new: Document, old: Document | None) -> st
         return f"the annotation {ANNOTATION_REFUSED} is the control plane's"
     if refused and written.serves:
         return f"it is refused, so its endpoint is neither ready nor serving: {refused}"
+    return ""
+
+
+def _cluster_problem(core: Core, grant: AgentGrant, new: Document) -> str:
+    if grant.networks is not None:
+        return ""  # an administrator named its networks
+    for endpoint in new.get("endpoints") or ():
+        for text in endpoint["addresses"]:
+            address = parse_strict(text)
+            assert address is not None, f"{text} passed validation"
+            if any(contains(network, address) for network in parse_networks(core.config.service_cidrs)):
+                return f"{text} belongs to the network of Services"
+            # A Node names its addresses as they are printed; decoding thousands of Nodes would take too long.
+            spelled = f'"{address}"'.encode()
+            for node in core.store.iter_latest(Nodes.storage_key):
+                if spelled in node.body:
+                    return f"{text} belongs to Node {node.key.name}; a grant with --cidr allows it"
     return ""

@@ -4,11 +4,16 @@ Resource Quotas).  A quota with scopes looks at the Pods in them alone.
 What holds is ``status``, which the quota controller keeps: a quota that it has not seen yet limits nothing.  The
 charge is staged just before the object that it is for, in the same step, so no other write comes between the two.
 What is freed is given back by the controller.  Objects that use more than a quota allows stay as they are.
+
+Bytes of all objects are bounded without any quota, and namespaces share them (``kit.shares``), so that a user who may
+write in one namespace leaves room for all others.  A namespace that has its share gets no more bytes; deletes, and
+updates that add none, go on.  Only durable bytes count, so writes under way may exceed the bound; their bodies have a
+bound of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 
 import msgspec
@@ -22,6 +27,7 @@ from sliceplane.api.scheme import Resource, ResourceQuotas
 from sliceplane.registry.documents import document_of
 from sliceplane.registry.kinds import counted_kind, kind_of, quota_text, usage
 from sliceplane.registry.kinds.pod_quota import is_in_scopes
+from sliceplane.registry.types import User, standing_of
 from sliceplane.store.mvcc import Store
 from sliceplane.store.types import Key, Record
 
@@ -123,3 +129,26 @@ def _excess(quota: str, costs: dict[str, Fraction | int], hard: Amounts, used: A
         ",".join(f"{name}={quota_text(name, exact(amounts[name]))}" for name in over) for amounts in (used, hard)
     )
     return f"exceeded quota: {quota}, requested: {requested}, used: {spent}, limited: {limited}"
+
+
+def admit_bytes(store: Store, user: User, resource: Resource, key: Key, size: Callable[[], int]) -> None:
+    """*size*: bytes of the object as it will be stored; called only if there is no room for more.
+
+    Raises the 403 ``StatusError`` of a namespace that has its share, and etcd's 500 if nothing is left for anybody.
+    """
+    counted = store.object_bytes
+    if counted.has_room(key.namespace, standing_of(user)):
+        return
+    before = store.latest(key)
+    if before is not None and size() <= len(before.body):
+        return
+    if counted.total >= counted.most:
+        raise StatusError(500, "", "etcdserver: mvcc: database space exceeded")
+    where = f"namespace {key.namespace}" if key.namespace else "the cluster scope"
+    raise forbidden(
+        resource.plural,
+        resource.group,
+        key.name,
+        f"the objects of {where} have {counted.held_by(key.namespace):,} bytes, which is its share of the "
+        f"{counted.most:,} bytes of --quota-backend-bytes; delete objects, or raise the flag",
+    )

@@ -19,6 +19,7 @@ from sliceplane.shell.server.keys.token_keys import TokenConfig
 from sliceplane.shell.server.requests.limits import Limits
 from sliceplane.shell.server.requests.resources import FUTURE_VERSION_S_MAX
 from sliceplane.shell.server.requests.watch import STALLED_S_MAX
+from sliceplane.store.mvcc import OBJECT_BYTES_MAX
 from sliceplane.store.shelf import HISTORY_KEEP_S
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class PlaneConfig(msgspec.Struct, frozen=True, kw_only=True):
     gates: Gates = msgspec.field(default_factory=Gates)
     #: optional ones that are on (``registry.config``)
     admission_plugins: frozenset[str] = frozenset()
+    #: bytes of all objects
+    object_bytes_max: int = OBJECT_BYTES_MAX
     #: storage that several servers share, in the place of the data folder's own
     etcd: EtcdConfig | None = None
     #: a stop begins with so many seconds in which everything is answered and ``/readyz`` says that it will end
@@ -90,6 +93,7 @@ class PlaneConfig(msgspec.Struct, frozen=True, kw_only=True):
             topology_storage=self.topology_storage,
             gates=self.gates,
             admission_plugins=self.admission_plugins,
+            object_bytes_max=self.object_bytes_max,
         )
 
 

@@ -2,7 +2,8 @@
 
 A login program (``client.authentication.k8s.io/v1`` and ``v1beta1``) gives a token, a certificate, or both.  It is run
 when there is nothing yet, when what it gave expires, and after a 401; never twice at a time.  It gets no input: where a
-person would have to answer it must have been logged in before.
+person would have to answer it must have been logged in before.  It and what it starts end with this process, whatever
+ends that.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ import asyncio
 import base64
 import json
 import os
+import signal
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from sliceplane.kit.times import parse_time
 from sliceplane.shell.process.files import CREDENTIAL_BYTES_MAX, read_text
+from sliceplane.shell.process.orphans import ended_with_us
 from sliceplane.shell.transport.tls import Tls
 
 #: service account tokens are rotated by the kubelet; the file is read again after this
@@ -178,19 +182,22 @@ class Exec:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
+                process_group=0,
             )
         except (OSError, RuntimeError) as error:  # no process, or no thread to wait for it
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise CredentialsError(f"cannot run {self._command[0]}: {why}. {self._hint}".strip()) from error
         try:
-            async with asyncio.timeout(EXEC_TIMEOUT_S):
-                output, complaint = await process.communicate()
+            with ended_with_us(process.pid):
+                async with asyncio.timeout(EXEC_TIMEOUT_S):
+                    output, complaint = await process.communicate()
         except TimeoutError as error:
             raise CredentialsError(f"{self._command[0]} took longer than {EXEC_TIMEOUT_S:g} s") from error
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            # Its whole group: a program that waits for a browser has children.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
         if process.returncode:
             said = complaint.decode(errors="replace").strip()
             raise CredentialsError(f"{self._command[0]} ended with {process.returncode}: {said}")

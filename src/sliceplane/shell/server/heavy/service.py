@@ -87,7 +87,8 @@ class Heavy:
             done = await _finished(labelled(cast(Rehearsed, await self.run(job))))
 
             def step() -> Outcome:
-                return registry.perform(extracted, done, target, dry_run=write.dry_run)  # noqa: B023  # called in this turn
+                # called in this turn
+                return registry.perform(write.context, extracted, done, target, dry_run=write.dry_run)  # noqa: B023
 
             try:
                 return await writer.write(step, lambda outcome: outcome.revision)

@@ -118,6 +118,15 @@ def store_metrics(store: Store, database: Path | None) -> Metrics:
         "resource",
     )
     add("gauge", "apiserver_storage_size_bytes", "Size of the database on disk.", size, "storage_cluster_id")
+    counted = store.object_bytes
+    add("gauge", "sliceplane_object_bytes", "Bytes of the newest versions of all objects.", lambda: counted.total)
+    add("gauge", "sliceplane_object_bytes_max", "The bound of them (--quota-backend-bytes).", lambda: counted.most)
+    add(
+        "counter",
+        "sliceplane_refused_object_bytes_total",
+        "Writes for which the share of their namespace had no room.",
+        lambda: counted.refused,
+    )
     add("gauge", "apiserver_storage_revision", "The newest durable revision.", lambda: store.revision)
     add("gauge", "sliceplane_storage_compacted_revision", "What is older is forgotten.", lambda: store.compacted)
     return metrics

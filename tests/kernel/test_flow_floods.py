@@ -13,6 +13,7 @@ from sliceplane.proxy.conntrack import Expected
 from sliceplane.proxy.model import NodeEndpoint, ServedPort, ServiceKey, ServicePortName
 from sliceplane.shell.node.kernel.conntrack import Conntrack
 
+pytestmark = pytest.mark.kernel
 #: entries of a tenant whose Service has as many ports, each with an endpoint that is gone; those of others
 STALE, OTHERS = 1_000, 20_000
 ADDRESSES: dict[Family, tuple[str, str, str]] = {

@@ -25,8 +25,8 @@ def other(document) -> list[FieldError]:
 
 
 def test_a_rule_is_where_a_complaint_is_made_or_where_one_of_several_asks_for_it() -> None:
-    found = rules_in({"kinds/a.py": SOURCE})
-    assert found == {Rule("kinds/a.py", line) for line in (4, 8, 9, 13)}
+    found = rules_in({"a.py": SOURCE})
+    assert found == {Rule("a.py", line) for line in (4, 8, 9, 13)}
 
 
 def test_there_are_hundreds_of_rules() -> None:
@@ -36,7 +36,7 @@ def test_there_are_hundreds_of_rules() -> None:
 
 
 def test_a_rule_that_is_broken_is_noted() -> None:
-    leases = {rule for rule in rules.rules() if rule.file == "kinds/lease.py"}
+    leases = {rule for rule in rules.rules() if rule.file.endswith("lease.py")}
     rules.broken -= leases
     document = {"metadata": {"name": "a"}, "spec": {"leaseDurationSeconds": 0, "leaseTransitions": 0}}
     assert len(kind_of(Leases).validate(document)) == 1

@@ -7,9 +7,7 @@ import asyncio
 import contextlib
 import http.client
 import importlib
-import itertools
 import re
-import shlex
 import ssl
 from collections.abc import AsyncIterator
 from functools import cache
@@ -20,14 +18,12 @@ import click
 import msgspec
 import pytest
 import pytest_asyncio
-from click.testing import CliRunner
 from tests.code_names import sliceplane
 from tests.waiting import eventually
 from tools.draw_imports import PICTURE, drawn
 from tools.make_findings import FINDINGS, pages
 from tools.make_reference import DOCUMENTS, refreshed
 
-from sliceplane.api.scheme import by_kind
 from sliceplane.cli.main import COMMANDS, main
 from sliceplane.shell.hosting.catalogue import default_controllers
 from sliceplane.shell.hosting.embedded import ControllerService
@@ -49,9 +45,6 @@ _DOTTED = re.compile(r"`(?P<name>[a-z]\w*(?:\.\w+)+)`")
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _EXAMPLE = re.compile(r"<!-- example (?P<name>\w+) -->\n```python\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
-_COMMAND = re.compile(r"^ *[$#] (?:\w+=\S+ )*(?:sudo )?(?:\.venv/bin/)?sliceplane (?P<arguments>.*)$")
-_ENDS = ("|", "&", ";", ">", "2>", "<")
-_SHELL = re.compile(r"^ *```(?:console|bash)?\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 #: numbered sections of, and marks for, texts that are not in the repository
 _PRIVATE = re.compile(
     r"\b[Rr]eference[,:]?\s+\(?(?:[AB]?\d|[a-z-]+\.md|users-and-peers)|\bcontrollers(?:\.md)?,?\s+(?:section\s+\d|\d\.\d)|\[quirk"
@@ -238,27 +231,6 @@ def test_rooms_of_the_shell_are_those_that_exist() -> None:
     assert named == there, f"only named: {sorted(named - there)}; only there: {sorted(there - named)}"
 
 
-#: kinds of Kubernetes that users look for, with their group and version
-LOOKED_FOR = {
-    "Job": "batch/v1",
-    "CronJob": "batch/v1",
-    "HorizontalPodAutoscaler": "autoscaling/v2",
-    "PersistentVolumeClaim": "v1",
-    "CustomResourceDefinition": "apiextensions.k8s.io/v1",
-}
-
-
-@pytest.mark.parametrize(("path", "begins"), [("README.md", "Not there:"), ("docs/features.md", "What is not there:")])
-def test_what_is_not_there_is_not_there(path: str, begins: str) -> None:
-    said = (ROOT / path).read_text(encoding="utf-8").partition(begins)[2].partition("What differs")[0]
-    assert said, f"{path} says what is not there"
-    commands = {name for name in COMMANDS if re.search(rf"\b{re.escape(name)}\b", said, re.IGNORECASE)}
-    assert not commands, f"{path}: there are commands for {sorted(commands)}"
-    for kind, group_version in LOOKED_FOR.items():
-        is_served = by_kind(group_version, kind) is not None
-        assert is_served is not (kind in said), f"{path}: {kind} is {'served' if is_served else 'not named'}"
-
-
 # Links
 
 
@@ -322,20 +294,6 @@ def test_flags_of_the_command_line() -> None:
         missing = flags_of(command) - set(_FLAG.findall(sections[f"`sliceplane {name}`"]))
         assert not missing, f"docs/cli.md does not describe {sorted(missing)} of {name}"
     assert set(_FLAG.findall(text)) <= known, f"no such flags: {sorted(set(_FLAG.findall(text)) - known)}"
-
-
-@pytest.mark.parametrize("path", [path for path in PAGES if path.name != "cli.md"], ids=page)
-def test_commands_that_are_shown_parse(path: Path) -> None:
-    """Every option of every line that somebody may paste exists; docs/cli.md, which shows mistakes, too, is made."""
-    for block in _SHELL.findall(path.read_text(encoding="utf-8")):
-        for line in block.replace("\\\n", " ").splitlines():
-            if shown := _COMMAND.match(line):
-                words = shlex.split(shown["arguments"], comments=True)
-                # what follows "--" is another program's
-                ours = itertools.takewhile(lambda word: word != "--" and not word.startswith(_ENDS), words)
-                arguments = [*ours, "--help"]
-                result = CliRunner().invoke(main, arguments)
-                assert result.exit_code == 0, f"{page(path)}: {line.strip()}\n{result.output}"
 
 
 def value_of(dotted: str) -> Any:

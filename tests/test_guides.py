@@ -42,12 +42,66 @@ def test_prose_is_wrapped_evenly(path: Path) -> None:
 # The site
 
 
+def configuration() -> str:
+    return (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
+
 def test_every_document_has_a_place_in_the_site() -> None:
-    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    nav = configuration().partition("\nnav:\n")[2]
     named = re.findall(r"[\w/-]+\.md", nav)
     docs = ROOT / "docs"
     there = [str(path.relative_to(docs)) for path in (*docs.glob("*.md"), *docs.glob("*/index.md"))]
     assert sorted(named) == sorted([*there, "index.md", "contributing.md", "changelog.md"])
+
+
+#: what readers type into the search of the site, and the page that answers
+SOUGHT = {
+    "CRD": "api.md",
+    "HPA": "api.md",
+    "CronJob": "api.md",
+    "webhooks": "api.md",
+    "VirtualService": "api.md",
+    "logs": "api.md",
+    "VirtualHost": "xds.md",
+    "Istio": "xds.md",
+    "listener": "xds.md",
+    "troubleshooting": "symptoms.md",
+    "web": "ui.md",
+    "DNS": "dns.md",
+    "deploying": "deploy.md",
+    "Helm": "deploy.md",
+    "features": "features.md",
+    "performance": "measured.md",
+    "availability": "etcd.md",
+    "failover": "etcd.md",
+    "upgrade": "operations.md",
+    "backup": "operations.md",
+}
+
+
+def test_search_of_the_site_finds_what_readers_type() -> None:
+    """A word is found whole, after the text was cut where mkdocs.yml says; case does not matter."""
+    separator = re.search(r"^plugins: \[search: \{separator: '(.*)'\}\]$", configuration(), re.MULTILINE)
+    assert separator is not None
+    for word, page in SOUGHT.items():
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        assert word.lower() in re.split(separator[1], text.lower()), f"{page} does not have the word {word}"
+
+
+def test_navigation_has_the_words_of_the_field() -> None:
+    nav = configuration().partition("\nnav:\n")[2]
+    titles = set(re.findall(r"(?:- |\[|, )([A-Z][\w ]+): ", nav))
+    assert {"Features", "Web UI", "DNS", "Troubleshooting", "Security", "Performance", "Operations"} <= titles
+    sections = re.findall(r"^- ([\w ]+):", nav, re.MULTILINE)
+    assert {"Getting started", "Operating", "Deploying", "Reference"} <= set(sections)
+
+
+def test_code_of_the_site_wraps_and_is_not_cut_off() -> None:
+    css = (ROOT / "docs" / "site.css").read_text(encoding="utf-8")
+    rule = re.search(r"^\.md-typeset pre > code \{(.*)\}$", css, re.MULTILINE)
+    assert rule is not None
+    assert "white-space: pre-wrap" in rule[1]
+    assert "overflow-wrap: anywhere" in rule[1]
 
 
 def test_lists_that_github_reads_are_lists_in_the_site() -> None:

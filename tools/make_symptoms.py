@@ -24,7 +24,7 @@ LINES_MAX = 30
 #: beside the document
 INDEX = Path("findings") / "index.md"
 HEAD = f"""\
-# What one sees, and what to do
+# Troubleshooting
 
 Fifteen troubles, each with its real output; what can be wrong with a Service is in [findings]({INDEX}), by
 what one sees, and `sliceplane explain` finds which it is. Made by `tools/make_symptoms.py`, which makes each trouble;

@@ -1,6 +1,6 @@
 """A consumer's tests with the Python client: a view follows real controllers, and survives what servers do to it.
 
-Run with ``pytest``; the fixtures come with Sliceplane (``pip install 'sliceplane[server]'``).
+Run with ``pytest``; the fixtures come with Sliceplane (in a clone, ``pip install '.[server]'``).
 """
 
 from __future__ import annotations

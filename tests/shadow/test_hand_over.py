@@ -27,9 +27,13 @@ from tests.shadow.beside import (
 from tests.shell.server.serving import Server, run_plane
 from tests.waiting import until
 
+from sliceplane.api.discovery import LABEL_SKIP_MIRROR
+from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
+from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
 from sliceplane.shell.hosting import ControllerHost
 from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.slices.succession import SelectorChanges
 
 PODS = 13
 #: several slices, so that it matters what is written
@@ -83,6 +87,55 @@ def test_what_changed_while_nobody_worked_is_all_that_is_written(server: Server)
         assert writes_of(host) == 1, "the new endpoint takes the place of the old one"
     after = versions(server)
     assert sum(before[name] != after.get(name) for name in before) == 1
+
+
+SELECTED = f"{NAMESPACE}/endpoints/web"
+
+
+def worked(server: Server, changes: SelectorChanges, *, skips_mirror: bool) -> tuple[int, int]:
+    """Runs the controllers of Endpoints and of their mirror until they have done all that there was.
+
+    Returns the number of their writes.  A Pod that turns unready and ready again shows that nothing else waits.
+    """
+    config = EndpointsConfig(selector_changes=changes)
+    mirroring = MirroringConfig(selector_changes=changes)
+    with (
+        controlled(server, lambda: EndpointsController(config)) as endpoints_host,
+        controlled(server, lambda: EndpointSliceMirroringController(mirroring)) as mirroring_host,
+    ):
+        until(lambda: endpoints_host.status().synced and mirroring_host.status().synced)
+        until(lambda: label_of(server) == ("true" if skips_mirror else ""))
+        for ready, places in (("False", PODS - 1), ("True", PODS)):
+            set_ready(server, 0, ready)
+            until(lambda places=places: len(server.get(SELECTED).json["subsets"][0]["addresses"]) == places)  # type: ignore[misc]
+        until(lambda: mirrored(server) == ["192.0.2.5"])
+        return writes_of(endpoints_host), writes_of(mirroring_host)
+
+
+def label_of(server: Server) -> str | None:
+    reply = server.get(SELECTED)
+    return reply.json["metadata"]["labels"].get(LABEL_SKIP_MIRROR, "") if reply.code == 200 else None
+
+
+def mirrored(server: Server) -> list[str]:
+    found = server.get(f"{SLICES}?labelSelector=kubernetes.io/service-name=db").json["items"]
+    return [address for one in found for endpoint in one["endpoints"] for address in endpoint["addresses"]]
+
+
+def test_endpoints_are_rewritten_once_each_way_and_mirrored_slices_never(server: Server) -> None:
+    """Upstream's controller does not know the label ``skip-mirror`` of KEP-0752, which ours sets; and nothing differs
+    with ``--selector-changes=upstream``."""
+    populate(server, PODS)
+    service = {"metadata": {"name": "db"}, "spec": {"ports": [{"port": 80}]}}
+    assert server.request("POST", f"{NAMESPACE}/services", service).code == 201
+    subsets = [{"addresses": [{"ip": "192.0.2.5"}], "ports": [{"port": 80}]}]
+    own = {"metadata": {"name": "db"}, "subsets": subsets}
+    assert server.request("POST", f"{NAMESPACE}/endpoints", own).code == 201
+    upstream, ours = SelectorChanges.UPSTREAM, SelectorChanges.HAND_OVER
+    assert worked(server, upstream, skips_mirror=False) == (3, 1), "both are made, and one Pod changes twice"
+    assert worked(server, ours, skips_mirror=True) == (3, 0), "there: one rewrite, and the Pod"
+    assert worked(server, upstream, skips_mirror=False) == (3, 0), "back: one rewrite, and the Pod"
+    assert worked(server, upstream, skips_mirror=False) == (2, 0), "the Pod alone"
 
 
 class Reader:

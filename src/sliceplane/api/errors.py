@@ -26,6 +26,8 @@ ERRORS_CHARACTERS_MAX: Final = 1 << 20
 MESSAGE_CHARACTERS_MAX: Final = 1 << 16
 #: a peer that asks for more patience is taken to ask for this
 RETRY_AFTER_SECONDS_MAX: Final = 3600
+#: the list of resources that other Kubernetes API servers have and this one has not
+NOT_SERVED: Final = "docs/api.md#not-served"
 #: what follows the last complaint that is told
 AND_MORE: Final = "too many errors"
 
@@ -123,6 +125,8 @@ class StatusError(Exception):
     retry_after_s: int | None = None
     #: of a 405
     allowed_methods: tuple[str, ...] = ()
+    #: texts of ``Warning`` headers, which kubectl prints; a client that compares Statuses does not see them
+    warnings: tuple[str, ...] = ()
 
     __hash__ = Exception.__hash__
 
@@ -182,8 +186,10 @@ def not_found(plural: str, group: str, name: str) -> StatusError:
     return StatusError(404, "NotFound", message, _details(name, group, plural))
 
 
-def unknown_resource() -> StatusError:
-    return StatusError(404, "NotFound", "the server could not find the requested resource", {})
+def unknown_resource(plural: str = "", group_version: str = "") -> StatusError:
+    """Returns upstream's 404.  A warning says that *plural* is not served at all, and where that is documented."""
+    warnings = (f"this server does not serve {plural} of {group_version}: see {NOT_SERVED}",) if plural else ()
+    return StatusError(404, "NotFound", "the server could not find the requested resource", {}, warnings=warnings)
 
 
 def method_not_allowed(allowed: tuple[str, ...] = ()) -> StatusError:

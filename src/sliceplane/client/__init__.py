@@ -12,7 +12,7 @@ that follows blocks on a slow reader, and a slow reader costs bounded memory.  N
 Never: writes to the cluster, but the mark of ``drain``; prints (it tells the standard logger ``sliceplane.client``);
 imports what only servers need.
 
-Needs the plain ``pip install sliceplane``, no extra.  See ``docs/python-client.md``.
+Needs the package alone, no extra.  See ``docs/python-client.md``.
 """
 
 from __future__ import annotations

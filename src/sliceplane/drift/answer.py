@@ -50,8 +50,8 @@ class Drift(msgspec.Struct, frozen=True):
 
     @property
     def is_blind(self) -> bool:
-        """Something could not be told."""
-        return not self.rows or any(row.state in ("unknown", "never told") for row in self.rows)
+        """Something could not be told, or is too young to be judged."""
+        return not self.rows or any(row.state in ("unknown", "never told", "catching up") for row in self.rows)
 
     def as_document(self) -> dict[str, Any]:
         return {

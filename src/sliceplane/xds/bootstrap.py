@@ -64,7 +64,8 @@ def grpc_bootstrap(wish: BootstrapWish) -> Document:
     }
     if wish.token_file:
         server["call_creds"] = [{"type": "jwt_token_file", "config": {"jwt_token_file": wish.token_file}}]
-    return {"xds_servers": [server], "node": _node(wish)}
+    # gRPC for Node refuses a node without a locality, even an empty one.
+    return {"xds_servers": [server], "node": {**_node(wish), "locality": {"zone": wish.zone} if wish.zone else {}}}
 
 
 def envoy_bootstrap(wish: BootstrapWish) -> Document:

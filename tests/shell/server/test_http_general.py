@@ -306,6 +306,41 @@ def test_unknown_resources_are_status_404(server: Server, path: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("path", "unserved"),
+    [
+        ("/apis/batch/v1/namespaces/default/jobs", "jobs of batch/v1"),
+        ("/apis/batch/v1/cronjobs?watch=true", "cronjobs of batch/v1"),
+        (
+            "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers/a",
+            "horizontalpodautoscalers of autoscaling/v2",
+        ),
+        (
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+            "customresourcedefinitions of apiextensions.k8s.io/v1",
+        ),
+        (
+            "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
+            "validatingwebhookconfigurations of admissionregistration.k8s.io/v1",
+        ),
+        ("/api/v1/namespaces/default/services/a/proxy", "services/proxy of v1"),
+        ("/apis/discovery.k8s.io/v1beta1/endpointslices", "endpointslices of discovery.k8s.io/v1beta1"),
+    ],
+)
+def test_a_404_of_a_kind_that_is_not_served_names_the_page_that_says_so(
+    server: Server, path: str, unserved: str
+) -> None:
+    reply = server.get(path)
+    assert (reply.code, reply.json["message"]) == (404, "the server could not find the requested resource")
+    told = reply.headers.get_all("Warning")
+    assert told is not None
+    assert f'299 - "this server does not serve {unserved}: see docs/api.md#not-served"' in told
+
+
+def test_a_404_of_an_object_of_a_kind_that_is_served_warns_of_nothing(server: Server) -> None:
+    assert server.get("/api/v1/namespaces/default/configmaps/nope").headers.get_all("Warning") is None
+
+
 NOT_ALLOWED = [
     ("HEAD", "/api/v1/nodes"),
     ("OPTIONS", "/api/v1/nodes"),

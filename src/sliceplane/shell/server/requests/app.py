@@ -394,6 +394,7 @@ def _status_response(request: Request, error: StatusError) -> Response:
         headers.append((b"retry-after", str(error.retry_after_s).encode()))
     path = parse(request.path)
     if path is not None and request.user not in (None, ANONYMOUS):
-        headers.extend(warning_headers(DEPRECATIONS.get((path.group, path.version, path.plural), ())))
+        deprecations = DEPRECATIONS.get((path.group, path.version, path.plural), ())
+        headers.extend(warning_headers((*deprecations, *error.warnings)))
     body = render_status(error, representation)
     return Response(error.code, body, CONTENT_TYPES[representation.media], tuple(headers))

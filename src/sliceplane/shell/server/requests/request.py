@@ -14,7 +14,15 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from sliceplane.api.errors import StatusError, bad_request, method_not_allowed, show, too_large_body, unknown_resource
+from sliceplane.api.errors import (
+    NOT_SERVED,
+    StatusError,
+    bad_request,
+    method_not_allowed,
+    show,
+    too_large_body,
+    unknown_resource,
+)
 from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import BY_PATH, SERVED, Namespaces, Pods, Resource
 from sliceplane.flowcontrol.types import Flow
@@ -231,6 +239,10 @@ class ResourcePath(msgspec.Struct, frozen=True, kw_only=True):
     #: the old ``/api/v1/watch/...`` form
     legacy_watch: bool = False
 
+    @property
+    def group_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
 
 class Route(msgspec.Struct, frozen=True):
     """A request for a resource: what it addresses and the verb of the API."""
@@ -296,16 +308,18 @@ def resolve(path: ResourcePath, verb: str, served: Collection[Resource] = SERVED
     Raises the 404 or 405 ``StatusError``.
     """
     resource = BY_PATH.get((path.group, path.version, path.plural))
-    if resource is None or resource not in served or path.overlong or (path.namespace and not resource.namespaced):
+    if resource is None or resource not in served:
+        raise unknown_resource(path.plural, path.group_version)
+    if path.overlong or (path.namespace and not resource.namespaced):
         raise unknown_resource()
     if path.name and resource.namespaced and not path.namespace:
         raise unknown_resource()
     if path.subresource and (path.subresource not in resource.subresources or path.legacy_watch):
         if resource is Pods and path.subresource in _OF_CONTAINERS:
             # A 404 as for any subresource that is not served, with the reason: kubectl prints nothing but the message.
-            why = f"there is no {path.subresource} of a pod here"
-            raise StatusError(404, "NotFound", f"{why}: this server keeps objects, no containers run behind it", {})
-        raise unknown_resource()
+            why = f"there is no {path.subresource} of a pod here: no kubelet runs containers behind this server"
+            raise StatusError(404, "NotFound", f"{why}; see {NOT_SERVED}", {})
+        raise unknown_resource(f"{path.plural}/{path.subresource}", path.group_version)
     if path.legacy_watch:
         allowed: tuple[str, ...] = ("watch",)
     elif path.subresource:

@@ -149,7 +149,7 @@ function Service({ state, stream }) {
 function Axes({ answer, problem, fresh }) {
   // What is wrong with a node's proxy is not wrong with the slices.
   const worst = (answer?.findings || []).find((finding) => finding.severity !== 'note' && !finding.code.startsWith('N'));
-  const right = problem ? ['unknown', 'not known'] : !answer ? ['unknown', 'asking'] : !worst ? (answer.services ? ['well', 'nothing found'] : ['unknown', 'not known']) : [worst.severity, `${worst.severity} ${worst.code}`];
+  const right = problem ? ['unknown', 'not known'] : !answer ? ['unknown', 'asking'] : !worst ? (answer.tooYoung ? ['unknown', 'too young to judge'] : answer.services ? ['well', 'nothing found'] : ['unknown', 'not known']) : [worst.severity, `${worst.severity} ${worst.code}`];
   const freshness = !fresh.known ? ['unknown', 'asking'] : fresh.problem ? ['unknown', 'not known'] : !fresh.nodes ? ['unknown', 'no node reports'] : fresh.lateCount ? [fresh.untold === fresh.nodes ? 'unknown' : 'late', fresh.untold === fresh.nodes ? 'no node has told' : fresh.late.every((row) => row.state === fresh.late[0].state) ? `${fresh.lateCount} of ${fresh.nodes} ${fresh.late[0].state}` : `${fresh.lateCount} of ${fresh.nodes} not in step`] : ['well', `${fresh.nodes} of ${fresh.nodes} in step`];
   const words = Object.entries(fresh.kernel || {});
   const kernel = words.length ? words.map(([word, number]) => `${word} (${number})`).join(', ') : 'not looked at';

@@ -40,11 +40,11 @@ checked: dev # beside the linters, which take a third of the time
 
 # Tests wait longer than they compute: two processes for each core, and two for those that wait for minutes.
 TEST_WORKERS ?= $$(( 2 * $$(nproc) + 2 ))
-test: ## everything that must pass (what CI runs); what failed is run once more, alone (ONCE=--once: never)
+test: ## everything that must pass (what CI runs)
 	@$(MAKE) --no-print-directory -j 2 lint tested
 
 tested: dev # lint computes while the first tests wait
-	$(PY) tools/run_tests.py $(ONCE) -p tests.workers --workers $(TEST_WORKERS) -q
+	$(PYTEST) -p tests.workers --workers $(TEST_WORKERS) -q
 
 soak: dev ## every long run of docs/reliability.md (hours), RUNS="kills drains" for some; the page gets their figures
 	PYTHONPATH=src:. $(PY) tools/soak.py $(RUNS)

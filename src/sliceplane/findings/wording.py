@@ -57,7 +57,7 @@ def plural(noun: str) -> str:
 
 
 def _without_s(word: str) -> str:
-    """``reach`` of ``reaches``, ``carry`` of ``carries``, ``tell`` of ``tells``"""
+    """Returns "reach" for "reaches", "carry" for "carries", "tell" for "tells"."""
     stem = word.removesuffix("s")
     if stem.endswith("ie"):
         return f"{stem[:-2]}y"

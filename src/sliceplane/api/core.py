@@ -111,6 +111,8 @@ class Endpoints(Object, frozen=True, kw_only=True):
 class ContainerPort(Projection, frozen=True, kw_only=True):
     name: str = ""
     container_port: int = 0
+    host_port: int = 0
+    host_ip: str = msgspec.field(name="hostIP", default="")
     protocol: str = "TCP"
 
 
@@ -185,6 +187,7 @@ class Toleration(Projection, frozen=True, kw_only=True):
     operator: str = ""
     value: str = ""
     effect: str = ""
+    toleration_seconds: int | None = None
 
 
 class PodSpec(Projection, frozen=True, kw_only=True):
@@ -218,6 +221,7 @@ class ContainerStatus(Projection, frozen=True, kw_only=True):
 
 class PodStatus(Projection, frozen=True, kw_only=True):
     phase: str = ""
+    observed_generation: int | None = None
     pod_ip: str = msgspec.field(name="podIP", default="")
     pod_ips: tuple[PodIP, ...] | None = msgspec.field(name="podIPs", default=None)
     host_ip: str = msgspec.field(name="hostIP", default="")

@@ -82,7 +82,8 @@ def required(path: str, detail: str = "") -> FieldError:
 
 
 def invalid_value(path: str, value: Any, detail: str) -> FieldError:
-    return FieldError("FieldValueInvalid", path, f"Invalid value: {show(value)}: {detail}")
+    shown = f"Invalid value: {show(value)}"
+    return FieldError("FieldValueInvalid", path, f"{shown}: {detail}" if detail else shown)
 
 
 def not_supported(path: str, value: Any, supported: tuple[str, ...]) -> FieldError:
@@ -92,6 +93,12 @@ def not_supported(path: str, value: Any, supported: tuple[str, ...]) -> FieldErr
 
 def duplicate(path: str, value: Any) -> FieldError:
     return FieldError("FieldValueDuplicate", path, f"Duplicate value: {show(value)}")
+
+
+def missing_value(path: str, value: str, detail: str = "") -> FieldError:
+    """A name that stands for nothing."""
+    shown = f"Not found: {quote(value)}"
+    return FieldError("FieldValueNotFound", path, f"{shown}: {detail}" if detail else shown)
 
 
 def forbidden_field(path: str, detail: str) -> FieldError:

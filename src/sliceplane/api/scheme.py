@@ -277,6 +277,7 @@ PodDisruptionBudgets = Resource(
     group="policy",
     kind="PodDisruptionBudget",
     projection=policy.PodDisruptionBudget,
+    check_name=check_path_segment,
     short_names=("pdb",),
     subresources=("status",),
     generation="spec",

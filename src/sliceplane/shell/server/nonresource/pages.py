@@ -22,6 +22,7 @@ from sliceplane.api.errors import method_not_allowed
 from sliceplane.api.gates import Release
 from sliceplane.kit.metrics import Labels, Metrics
 from sliceplane.shell.process.flight import PATH as RECORDING_PATH
+from sliceplane.shell.process.pages import expose
 from sliceplane.shell.process.version import version_document
 from sliceplane.shell.server.keys.token_keys import TokenKeys
 from sliceplane.shell.server.nonresource import openapi
@@ -36,11 +37,12 @@ from sliceplane.store.snapshot import records_of, written
 
 CONFIGURATION_PATH: Final = "/.well-known/openid-configuration"
 KEYS_PATH: Final = "/openid/v1/jwks"
+SLIS_PATH: Final = "/metrics/slis"
 _HEALTH_ROOTS: Final = ("healthz", "livez", "readyz")
 #: first segments of every page
 _ROOTS: Final = (*_HEALTH_ROOTS, "", "api", "apis", "metrics", "openapi", "sliceplane", "version")
 _INDEXED: Final = (
-    *("/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz"),
+    *("/healthz", "/livez", "/metrics", SLIS_PATH, "/openapi/v2", "/openapi/v3", "/readyz"),
     *(RECORDING_PATH, SNAPSHOT_PATH, "/version"),
 )
 _CACHE: Final = ((b"cache-control", b"public, max-age=3600"),)
@@ -112,6 +114,8 @@ class Pages:
             return Response(200, json.dumps(version_document(self._emulated), indent=2).encode(), headers=(NO_CACHE,))
         if request.path == "/metrics":
             return Response(200, *self._metrics(request.header(b"accept")))
+        if request.path == SLIS_PATH:
+            return Response(200, *expose(self._health.metrics.families(), request.header(b"accept")))
         if request.path == "/":
             issued = self._issuer.paths if self._issuer else ()
             return Response(200, encode({"paths": sorted((*issued, *self._discovery.paths(), *_INDEXED))}) + b"\n")

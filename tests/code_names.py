@@ -30,7 +30,7 @@ FOREIGN = {
     "Kubernetes": "Covers EqualRevision GuaranteedUpdate ParseIPSloppy getPatch metav1.LabelSelector metav1.MicroTime "
     "metav1.Time mvccpb openapi.v2.Document openapi.v3.Document openapi3 core.PodList core.PodTemplateSpec "
     "runtime.Unknown serviceport.go topologycache topologycache.SetNodes",
-    "Go": "RFC3339Nano rate.Limiter",
+    "Go": "RFC3339Nano net.SplitHostPort rate.Limiter",
     "Python": "RotatingFileHandler conftest.py",
     "Linux": "DELSET DELSETELEM NEWSET NEWSETELEM NFTA_DATA_VALUE NFTA_DATA_VERDICT PR_SET_PDEATHSIG close_notify "
     "destroy ifaddrmsg.ifa_scope jq nohup",

@@ -122,14 +122,14 @@ CHANGED: dict[str, tuple[Resource, str, Any, Any, list[str]]] = {
         "",
         {"spec": {"containers": [{"name": "c", "image": " i:1"}]}},
         {"spec": TEMPLATE["spec"]},
-        ["spec.containers[0].image: Invalid value"],
+        ["spec.containers[0].image: Invalid value"] * 2,
     ),
     "resize on Windows": (
         Pods,
         "resize",
         {"spec": TEMPLATE["spec"]},
         {"spec": {**TEMPLATE["spec"], "os": {"name": "windows"}}},
-        [": Forbidden: windows pods cannot be resized"],
+        ["[]: Forbidden: windows pods cannot be resized"],
     ),
     "resize": (
         Pods,
@@ -183,7 +183,7 @@ CHANGED: dict[str, tuple[Resource, str, Any, Any, list[str]]] = {
         "",
         {"spec": {**WORKLOAD, "replicas": -1, "selector": {"matchLabels": {}}}},
         {"spec": WORKLOAD},
-        ["spec"] * 2,
+        ["spec"] * 3,
     ),
     "available": (
         ReplicationControllers,

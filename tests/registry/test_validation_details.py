@@ -131,7 +131,7 @@ CREATED: dict[str, tuple[Resource, Any, list[str]]] = {
     "selector of Pods": (
         Deployments,
         {"spec": {**WORKLOAD, "selector": {"matchExpressions": [{"key": "a", "operator": "x"}]}}},
-        ["spec.selector: Invalid value"],
+        ["spec.selector.matchExpressions[0].operator: Invalid value", "spec.selector: Invalid value"],
     ),
     "manager": (
         ConfigMaps,
@@ -248,7 +248,11 @@ CREATED: dict[str, tuple[Resource, Any, list[str]]] = {
         {"spec": {"cidrs": ["10.0.0.0/24"] * 3}},
         ["spec.cidrs: Invalid value"],
     ),
-    "no selector": (StatefulSets, {"spec": {"template": TEMPLATE}}, ["spec.selector: Required value"]),
+    "no selector": (
+        StatefulSets,
+        {"spec": {"template": TEMPLATE}},
+        ["spec.selector: Required value", "spec.template.metadata.labels: Invalid value"],
+    ),
     "template": (
         ReplicaSets,
         {"spec": {**WORKLOAD, "template": {**TEMPLATE, "metadata": {"labels": {"a": "b", "_": ""}}}}},

@@ -99,7 +99,7 @@ ROWS: dict[str, tuple[Any, list[str]]] = {
     ),
     "name": (
         named_limits({"a b/c": "1"}),
-        [f"{C0}.resources.limits[a b/c]: Invalid value", f"{C0}.resources.requests[a b/c]: Invalid value"],
+        [f"{C0}.resources.limits[a b/c]: Invalid"] * 2 + [f"{C0}.resources.requests[a b/c]: Invalid"] * 2,
     ),
     "extended": (
         named_limits({"requests.x.y/z": "1"}),
@@ -254,7 +254,7 @@ ROWS: dict[str, tuple[Any, list[str]]] = {
     ),
     # Topology spread
     "topology": (spread(topologyKey=""), [f"{SPREAD}.topologyKey: Required value"]),
-    "domains": (spread(minDomains=0), [f"{SPREAD}.minDomains: Invalid value: 0: must be greater than 0"]),
+    "domains": (spread(minDomains=0), [f"{SPREAD}.minDomains: Invalid value: 0: must be greater than zero"]),
     "domains of a wish": (
         spread(minDomains=1, whenUnsatisfiable="ScheduleAnyway"),
         [f"{SPREAD}.minDomains: Invalid value: 1: can only use minDomains"],

@@ -17,6 +17,7 @@ from sliceplane.controllers.emulation import strategy
 from sliceplane.controllers.emulation.placement import PodAddresses
 from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.ownership import OwnershipGraph
+from sliceplane.controllers.pod_garbage_collector import PodGarbageCollector
 from sliceplane.endpoints.engine import EndpointsState
 from sliceplane.endpoints.mirroring import service as mirroring
 from sliceplane.endpoints.mirroring.desired import Mirror
@@ -150,6 +151,12 @@ def test_nothing_is_mirrored(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found("none", steps=100, first=2, controllers=OLDER) == {"mirror-true"}
 
 
+def test_pods_of_a_node_that_is_gone_are_let_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PodGarbageCollector, "check", lambda self: None)
+    monkeypatch.setattr(PodGarbageCollector, "_quarantine", lambda self, node, now: None)
+    assert found("none", controllers=(*CLASSIC, "pod-garbage-collector")) == {"no-orphaned-pod"}
+
+
 def found_by_proxies(seeds: Iterable[int] = range(1, 7)) -> set[str]:
     """As ``found``, in the full workload, where there are node proxies; few controllers, since it is not about them."""
     chosen = parse_faults("normal")
@@ -199,7 +206,7 @@ def test_a_lost_event_is_named_by_its_digest(monkeypatch: pytest.MonkeyPatch) ->
 
     def on_changes(self: SimulatedProxy, name: str, changes: Any) -> None:
         seen[self.actor] += 1
-        original(self, name, () if seen[self.actor] == 20 else changes)
+        original(self, name, () if seen[self.actor] == 30 else changes)
 
     monkeypatch.setattr(SimulatedProxy, "_on_changes", on_changes)
     monkeypatch.setattr(SimulatedProxy, "_check", lambda self, told: None)  # the simulator knows it sooner

@@ -152,13 +152,14 @@ def _state(flags: dict[str, Any]) -> tuple[ClusterState, str]:
         return ask(flags["kubeconfig"], flags["context"], read_cluster, CannotTell, exit_code=NO_ANSWER)
     try:
         with opened_lines(path, line_bytes_max=LINE_BYTES_MAX) as lines:
-            return of_snapshot(lines, path.name), "default"
+            return of_snapshot(lines, path.name, path.stat().st_mtime), "default"
     except OSError as error:
         raise CannotTell(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
 
 
 async def read_cluster(client: HttpClient, namespace: str) -> tuple[ClusterState, str]:
     import asyncio
+    import time
 
     from sliceplane.api.errors import StatusError
     from sliceplane.api.requests import Selection
@@ -181,7 +182,7 @@ async def read_cluster(client: HttpClient, namespace: str) -> tuple[ClusterState
     bodies = await asyncio.gather(*map(listed, READ))
     newest = (await client.list(Selection(READ[0]), limit=1)).resource_version
     revision = int(newest) if newest.isdecimal() else 0
-    return of_lists(dict(zip(READ, bodies, strict=True)), revision, "as the cluster is now"), namespace
+    return of_lists(dict(zip(READ, bodies, strict=True)), revision, "as the cluster is now", time.time()), namespace
 
 
 def _clients(flags: dict[str, Any]) -> Clients:

@@ -330,7 +330,7 @@ def _share(new: Object, like: Object) -> None:
     pairs: list[tuple[Projection, Any, tuple[str, ...]]] = [(new, like, ("kind", "api_version"))]
     for part in ("metadata", "spec"):
         ours, theirs = getattr(new, part, None), getattr(like, part, None)
-        if isinstance(ours, Projection) and type(ours) is type(theirs):
+        if isinstance(ours, Projection) and isinstance(theirs, type(ours)):
             pairs.append((ours, theirs, ours.__struct_fields__))
     for ours, theirs, names in pairs:
         for name in names:

@@ -118,8 +118,12 @@ def store_metrics(store: Store, database: Path | None, spare_bytes: Callable[[],
         "resource",
     )
     add("gauge", "apiserver_storage_size_bytes", "Size of the database on disk.", size, "storage_cluster_id")
-    if database is not None:
-        add("gauge", "sliceplane_storage_spare_bytes", "Free pages of the database when last inspected.", spare_bytes)
+    add(
+        "gauge",
+        "sliceplane_storage_spare_bytes",
+        "Free pages of the database when last inspected.",
+        lambda: [] if database is None else [((), spare_bytes())],
+    )
     counted = store.object_bytes
     add("gauge", "sliceplane_object_bytes", "Bytes of the newest versions of all objects.", lambda: counted.total)
     add("gauge", "sliceplane_object_bytes_max", "The bound of them (--quota-backend-bytes).", lambda: counted.most)

@@ -173,7 +173,7 @@ def test_figures_of_the_server_that_are_too_large_need_attention(old: str, new: 
         (
             'apiserver_storage_size_bytes{storage_cluster_id="x"} 2.5e+06',
             "sliceplane_object_bytes 1.2e+06",
-            "9 objects, 1.2 MB in memory, no database of this server, revision 812",
+            "9 objects, 1.2 MB in memory, no database file, revision 812",
         ),
         (
             "# HELP",

@@ -124,7 +124,7 @@ def _storage(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> 
     spare = total(metrics, "sliceplane_storage_spare_bytes")
     told = [count(objects, "object")]
     if size is None:  # ``--data-dir memory:``, or it is etcd's
-        told += [f"{(in_memory or 0.0) / 1e6:.1f} MB in memory", "no database of this server"]
+        told += [f"{(in_memory or 0.0) / 1e6:.1f} MB in memory", "no database file"]
     else:
         told.append(f"{size / 1e6:.1f} MB" + (f" ({spare / 1e6:.1f} MB spare)" if spare else ""))
     if revision is not None:

@@ -158,6 +158,7 @@ def _name_servers() -> Iterator[Case]:
         ("--rate-limit 2.5", lambda g: g.arguments[1].rate, 2.5),
         ("--forward 10.9.9.9", lambda g: g.members["forward"].forward, ("10.9.9.9",)),
         ("--forward none", lambda g: g.members["forward"], None),
+        ("--forward-skip 10.9.9.8", lambda g: g.members["forward"].skip, ("10.9.9.8",)),
         ("--forward-max 7", lambda g: g.members["forward"].max_concurrent, 7),
         ("--stub corp.test=10.9.9.9", lambda g: g.members["forward"].stubs, ("corp.test=10.9.9.9",)),
         ("--hosts {folder}/file", lambda g: Path(g.members["forward"].hosts).name, "file"),
@@ -165,6 +166,7 @@ def _name_servers() -> Iterator[Case]:
     )
     for flags, look, value in rows:
         yield Case(f"dns --listen 127.0.0.1:0 {flags}", RESOLVER, look, value)
+    yield Case("dns --reuse-port", "sliceplane.cli.dns._serve", lambda g: g.arguments[2]["reuse_port"], True)
     yield Case("dns --shutdown-delay 4s", "sliceplane.cli.dns._serve", lambda g: g.arguments[2]["shutdown_delay"], 4.0)
 
 

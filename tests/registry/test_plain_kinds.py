@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from tests.registry.conftest import Api
 
-from sliceplane.api.scheme import LISTED, PersistentVolumeClaims, ResourceQuotas, StatefulSets, StorageClasses
+from sliceplane.api.scheme import (
+    LISTED,
+    PersistentVolumeClaims,
+    ResourceQuotas,
+    StatefulSets,
+    StorageClasses,
+    VolumeAttachments,
+)
 from sliceplane.registry.kinds import kind_of
 from sliceplane.registry.kinds.plain import FieldRule, check, check_unchanged, fill
 from sliceplane.shell.server.nonresource.discovery import Discovery
@@ -152,3 +159,20 @@ def test_a_stateful_set_of_an_older_server_may_still_be_updated(api: Api) -> Non
     assert kind.validate_update(made, old) == []
     other = {**made, "spec": {**made["spec"], "volumeClaimTemplates": [claim("logs")]}}
     assert [error.field for error in kind.validate_update(other, old)] == ["spec"]
+
+
+def test_texts_of_classes_and_attachments_are_bounded(api: Api) -> None:
+    large = "x" * (256 * 1024)
+    with pytest.raises(StatusError, match="parameters: Too long: may not be more than 262144 bytes"):
+        api.create(
+            StorageClasses, {"metadata": {"name": "a"}, "provisioner": "example.com/x", "parameters": {"a": large}}
+        )
+    spec = {"attacher": "example.com", "nodeName": "n", "source": {"persistentVolumeName": "pv"}}
+    api.create(VolumeAttachments, {"metadata": {"name": "a"}, "spec": spec})
+    attachment = api.get(VolumeAttachments, "a", namespace="")
+    for status, path in (
+        ({"attached": True, "attachmentMetadata": {"a": large}}, "status.attachmentMetadata"),
+        ({"attached": False, "attachError": {"message": large + large}}, "status.attachError.message"),
+    ):
+        with pytest.raises(StatusError, match=f"{path}: Too long"):
+            api.update(VolumeAttachments, "a", {**attachment, "status": status}, namespace="", subresource="status")

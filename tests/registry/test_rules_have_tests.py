@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.registry import rules
 from tests.registry.rules import Rule, rules_in
 
-from sliceplane.api.scheme import Leases
+from sliceplane.api.scheme import PriorityClasses
 from sliceplane.registry.kinds import kind_of
 
 SOURCE = """
@@ -36,9 +36,11 @@ def test_there_are_hundreds_of_rules() -> None:
 
 
 def test_a_rule_that_is_broken_is_noted() -> None:
-    leases = {rule for rule in rules.rules() if rule.file.endswith("lease.py")}
-    rules.broken -= leases
-    document = {"metadata": {"name": "a"}, "spec": {"leaseDurationSeconds": 0, "leaseTransitions": 0}}
-    assert len(kind_of(Leases).validate(document)) == 1
-    (seen,) = rules.broken & leases
-    assert "leaseDurationSeconds" in str(seen)
+    classes = {rule for rule in rules.rules() if rule.file.endswith("priority_class.py")}
+    rules.broken -= classes
+    document = {"metadata": {"name": "a"}, "value": 1, "preemptionPolicy": "PreemptLowerPriority"}
+    assert kind_of(PriorityClasses).validate(document) == []
+    assert not rules.broken & classes
+    assert len(kind_of(PriorityClasses).validate({**document, "preemptionPolicy": "Sometimes"})) == 1
+    (seen,) = rules.broken & classes
+    assert "preemptionPolicy" in str(seen)

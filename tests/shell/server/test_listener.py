@@ -145,7 +145,7 @@ async def test_a_service_that_fails_to_start_stops_everything() -> None:
     plane = ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), services)
     with pytest.raises(RuntimeError, match="b"):
         await plane.start()
-    assert log == ["start a", "start b", "stop b", "stop a"]
+    assert log == ["start a", "start b", "drain b", "drain a", "stop b", "stop a"]
     assert not plane.data_dir.path.exists()
     with pytest.raises(OSError):
         await asyncio.open_connection("127.0.0.1", int(plane.url.rpartition(":")[2]))

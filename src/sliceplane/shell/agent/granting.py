@@ -71,7 +71,7 @@ class Grant(NamedTuple):
 async def serves_policies(client: Client) -> bool:
     """Returns False if the server says that it has no ValidatingAdmissionPolicies; one that does not say may have."""
     try:
-        await client.list(Selection(_POLICIES["ValidatingAdmissionPolicy"]), limit=1)
+        await client.list(Selection(_POLICIES["ValidatingAdmissionPolicyBinding"]), limit=1)
     except StatusError as error:
         return error.code != 404
     except Unreachable:

@@ -85,7 +85,7 @@ class ServerPlane:
         self._started: list[PlaneService] = []
         #: undone in reverse order by ``stop``
         self._cleanup = contextlib.AsyncExitStack()
-        self._up = self._stopping = self._left = False
+        self._up = self._stopping = self._left = self._are_drained = False
         # Set by ``start``, in this order.
         self.data_dir: DataDir
         self.url: str
@@ -244,20 +244,24 @@ class ServerPlane:
         self._stopping = True
         ends = asyncio.get_running_loop().time() + self.config.shutdown_delay_s
         self.listener.drain()
-        for service in reversed(self._started):
-            await service.drain()
+        await self._drain_services()
         await self._leave()
         await asyncio.sleep(max(0.0, ends - asyncio.get_running_loop().time()))
 
     async def stop(self) -> None:
         """Idempotent; errors of one part do not keep the others from stopping."""
         self._stopping = True
-        for service in self._started:  # before the first one takes its time: what ends meanwhile is no incident
-            await self._carefully(service.name, service.drain)
+        await self._drain_services()  # before the first one takes its time: what ends meanwhile is no incident
         while self._started:
             service = self._started.pop()
             await self._carefully(service.name, service.stop)
         await self._cleanup.aclose()
+
+    async def _drain_services(self) -> None:
+        """Once, in the reverse order of their starts."""
+        for service in () if self._are_drained else reversed(self._started):
+            await self._carefully(service.name, service.drain)
+        self._are_drained = True
 
     async def _carefully(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
         """Runs *step* and logs its failure: the rest must stop all the same."""

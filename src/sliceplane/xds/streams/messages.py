@@ -32,7 +32,7 @@ REMOVED_KEPT_MAX: Final = 1_000
 
 
 class ResourceError(msgspec.Struct, frozen=True):
-    """Why a client does not get a resource (``resource_errors`` of a response)."""
+    """Why a client does not get a resource (the field resource_errors of a response)."""
 
     name: str
     code: int

@@ -16,11 +16,12 @@ ROWS_MAX = 200
 
 
 State = Literal[
-    "in step", "catching up", "behind", "lost an event", "kernel differs", "stopped", "never told", "unknown"
+    "in step", "catching up", "behind", "lost an event", "kernel differs", "stopped", "never told", "unknown", "emulated"
 ]
 #: the worst first; a node is what comes first of what it is
 ORDER: Final[tuple[State, ...]] = (
-    "lost an event", "kernel differs", "stopped", "behind", "never told", "unknown", "catching up", "in step",
+    "lost an event", "kernel differs", "stopped", "behind", "never told", "unknown", "catching up", "emulated",
+    "in step",
 )  # fmt: skip
 
 
@@ -50,8 +51,10 @@ class Drift(msgspec.Struct, frozen=True):
 
     @property
     def is_blind(self) -> bool:
-        """Something could not be told."""
-        return not self.rows or any(row.state in ("unknown", "never told") for row in self.rows)
+        """Returns True if the state of a node is not known, or no node has a proxy that could report one."""
+        return all(row.state == "emulated" for row in self.rows) or any(
+            row.state in ("unknown", "never told") for row in self.rows
+        )
 
     def as_document(self) -> dict[str, Any]:
         return {

@@ -16,7 +16,15 @@ ROWS_MAX = 200
 
 
 State = Literal[
-    "in step", "catching up", "behind", "lost an event", "kernel differs", "stopped", "never told", "unknown", "emulated"
+    "in step",
+    "catching up",
+    "behind",
+    "lost an event",
+    "kernel differs",
+    "stopped",
+    "never told",
+    "unknown",
+    "emulated",
 ]
 #: the worst first; a node is what comes first of what it is
 ORDER: Final[tuple[State, ...]] = (

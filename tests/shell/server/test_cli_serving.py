@@ -250,7 +250,8 @@ def test_audit_log_and_the_page_of_who_asks_for_them(tmp_path: Path, command: st
     ):
         assert healthy(url, kubeconfig)
         assert process.stdout is not None
-        assert process.stdout.readline() == f"  in a browser:         {url}/ui/\n"
+        assert re.fullmatch(rf"  in a browser:         {url}/ui/#login=[\w-]{{22}}\n", process.stdout.readline())
+        assert process.stdout.readline().strip() == "logs in once, as sliceplane-admin, within 5 minutes"
         assert "<title>Sliceplane</title>" in page(url, "/ui/", kubeconfig)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)

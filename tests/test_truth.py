@@ -72,7 +72,7 @@ FEATURES: Final[dict[str, tuple[str, ...]]] = {
     "Proof": ("sim.simulation", "simulate"),
 }
 #: commands that are no feature of the plane
-_PLAIN: Final = ("completion", "version")
+_PLAIN: Final = ("completion", "help", "version")
 _LISTED: Final = re.compile(r"^Not there: (?P<list>.*?)\.(?=\s)", re.DOTALL | re.MULTILINE)
 _KIND_LIKE: Final = re.compile(r"\b[A-Z][a-z]+(?:[A-Z][a-z]+)+\b")
 #: words of the same form in lists of features that are no kinds

@@ -113,7 +113,7 @@ def _command(fault: Fault) -> str:
         words += ["--from", str(question.client)]
     words += ["--probe"] if catalogue()[fault.code].seen_in == "probe" else []
     words += ["--shadow FILE"] if catalogue()[fault.code].seen_in == "shadow" else []
-    words += ["--kernel"] if catalogue()[fault.code].seen_in == "kernel" else []
+    words += ["--kernel"] if fault.looks_at_kernel else []
     return " ".join(words)
 
 

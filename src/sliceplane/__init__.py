@@ -10,7 +10,7 @@ in which none needs one that comes later:
 - rules of a node: nft, iptables, ipvs, hns;
 - names of Services, and what proxies and clients are told of them: dns, xds;
 - what a gRPC server is made of: http2;
-- what answers questions: tracer, endpoints_audit, explain, drift;
+- what answers questions: tracer, endpoints_audit, drift, explain;
 - what controllers were told, to be told again: recorder;
 - what a browser shows of all that: page;
 - what runs them, on real or on virtual time: shell, sim;

@@ -318,7 +318,7 @@ async def unacknowledged(folder: Path) -> Sequence[Figure]:
             pods = await find_pods(client, "pod", "default", "web-0")
             began = time.monotonic()
             clock = loop_clock(time.time())
-            options = DrainOptions(timeout_s=seconds_max)
+            options = DrainOptions(timeout_s=seconds_max, force=True)
             answer = await drain_pods(client, pods, "pod", options, clock=clock, rng=Rng(1))
             took_s = time.monotonic() - began
             stopping.set()

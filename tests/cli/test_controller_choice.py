@@ -10,7 +10,8 @@ from sliceplane.shell.hosting.host import ControllerEntry
 
 ALL = (
     *("endpointslice-controller", "endpoints-controller", "endpointslice-mirroring-controller"),
-    *("garbage-collector-controller", "namespace-controller", "resourcequota-controller"),
+    *("garbage-collector-controller", "namespace-controller", "pod-garbage-collector-controller"),
+    "resourcequota-controller",
     *("serviceaccount-controller", "service-claims-controller", "traffic-distribution-controller"),
     *("pod-drained-controller", "external-endpoints-controller"),
 )
@@ -34,6 +35,8 @@ def without(*left_out: str) -> list[str]:
         ("*", without()),
         ("*,-endpoints", without("endpoints-controller")),
         ("*,-endpoint", without("endpoints-controller")),
+        ("*,-pod-garbage-collector-controller", without("pod-garbage-collector-controller")),
+        ("*,-podgc", without("pod-garbage-collector-controller")),
         ("-endpoints,*", without("endpoints-controller")),
         (
             "*, -endpointslicemirroring , -endpoints",

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -27,6 +28,15 @@ def command_lines() -> Iterator[tuple[str, ...]]:
             yield from ((name, below) for below in made.commands)
 
 
+def found(words: tuple[str, ...]) -> click.Command:
+    command: click.Command | None = main
+    for word in words:
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(command), word)
+    assert command is not None, words
+    return command
+
+
 def help_of(words: tuple[str, ...]) -> str:
     done = CliRunner().invoke(main, [*words, "--help"], terminal_width=80)
     assert done.exit_code == 0, done.output
@@ -40,11 +50,7 @@ def test_no_line_is_wider_than_the_terminal(words: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("words", [*command_lines()], ids=" ".join)
 def test_every_option_is_told_once_and_in_one_piece(words: tuple[str, ...]) -> None:
-    command: click.Command | None = main
-    for word in words:
-        assert isinstance(command, click.Group)
-        command = command.get_command(click.Context(command), word)
-    assert command is not None
+    command = found(words)
     lines = help_of(words).partition("\nOptions:\n")[2].splitlines()
     for option in command.params:
         if isinstance(option, click.Option):
@@ -68,12 +74,7 @@ def test_what_matters_comes_first() -> None:
 def test_each_pattern_of_a_group_stands_for_an_option() -> None:
     names: set[str] = set()
     for words in command_lines():
-        command: click.Command | None = main
-        for word in words:
-            assert isinstance(command, click.Group)
-            command = command.get_command(click.Context(command), word)
-        assert command is not None
-        names |= {parameter.name or "" for parameter in command.params}
+        names |= {parameter.name or "" for parameter in found(words).params}
     used = {heading(name) for name in names}
     assert used - {FIRST} == {title for title, _ in GROUPS}
 
@@ -105,19 +106,36 @@ def test_the_two_documents_for_programs_say_the_same(words: tuple[str, ...]) -> 
     assert json.loads(in_json.output)
 
 
-def test_examples_can_be_parsed() -> None:
+@pytest.mark.parametrize("words", [*command_lines()], ids=" ".join)
+def test_every_command_has_examples_that_can_be_parsed(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each is a command line of ours whose options exist; what it needs is not there, so it is not run."""
-    seen = 0
-    for words in command_lines():
-        command: click.Command | None = main
-        for word in words:
-            assert isinstance(command, click.Group)
-            command = command.get_command(click.Context(command), word)
-        for _, line in getattr(command, "examples", ()):
-            ours = line.rpartition("| ")[2].partition(" > ")[0]
-            if not ours.startswith(f"sliceplane {' '.join(words)}"):
-                continue
-            assert command is not None
-            command.make_context(words[-1], shlex.split(ours)[1 + len(words) :])
-            seen += 1
-    assert seen >= 12
+    monkeypatch.chdir(tmp_path)
+    for name in ("incident.recording", "monday.snapshot", "audit.log"):
+        (tmp_path / name).touch()
+    examples: tuple[tuple[str, str], ...] = getattr(found(words), "examples", ())
+    assert examples, f"the help of sliceplane {' '.join(words)} has no example"
+    for _, line in examples:
+        ours = line.rpartition("| ")[2].partition(" > ")[0].removeprefix("source <(").removeprefix("sudo ")
+        program, *given = shlex.split(ours.rstrip(")"))
+        if program != "sliceplane":
+            continue
+        named = 1
+        while named < len(given) and isinstance(above := found(tuple(given[:named])), click.Group):
+            if given[named] not in above.commands:
+                break
+            named += 1
+        found(tuple(given[:named])).make_context(given[named - 1], given[named:])
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("--nodes", "--emulate-nodes"), ("--port", "--secure-port")])
+def test_an_option_that_does_not_exist_suggests_the_one_that_ends_so(typed: str, meant: str) -> None:
+    done = CliRunner().invoke(main, ["up", typed, "3"])
+    assert (done.exit_code, meant in done.output) == (64, True), done.output
+
+
+def test_help_is_a_command() -> None:
+    assert CliRunner().invoke(main, ["help", "agent", "run"]).output == help_of(("agent", "run"))
+    unknown = CliRunner().invoke(main, ["help", "lnt"])
+    assert (unknown.exit_code, "Did you mean 'lint'?" in unknown.output) == (64, True)

@@ -46,6 +46,29 @@ def images(cluster: Cluster) -> list[str]:
     return sorted(pod["spec"]["containers"][0]["image"] for pod in cluster.list(Pods))
 
 
+def test_pods_spread_over_the_zone_that_a_node_is_labelled_with_now() -> None:
+    cluster = Cluster(*make())
+    cluster.settle()
+
+    def label(node: str, zone: str) -> None:
+        cluster.patch(Nodes, node, {"metadata": {"labels": {"topology.kubernetes.io/zone": zone}}})
+
+    def nodes() -> list[str]:
+        return sorted(pod["spec"]["nodeName"] for pod in cluster.list(Pods))
+
+    label("node-2", "zone-a")
+    label("node-3", "zone-b")
+    cluster.create(Deployments, deployment(2))
+    cluster.settle()
+    assert nodes() == ["node-1", "node-3"]
+    label("node-2", "zone-b")
+    label("node-3", "zone-a")
+    cluster.patch(Deployments, "web", {"spec": {"replicas": 3}})
+    cluster.settle()
+    cluster.check()
+    assert nodes() == ["node-1", "node-2", "node-3"]
+
+
 def test_a_deployment_becomes_ready_pods_spread_over_zones() -> None:
     cluster = Cluster(*make())
     cluster.create(Deployments, deployment(4))

@@ -95,13 +95,13 @@ def test_a_proxy_of_an_older_release_tells_one_version_for_all() -> None:
 
 @pytest.mark.parametrize(
     ("text", "policy"),
-    [("wait", ("wait", 0.0)), ("fail", ("fail", 0.0)), ("after=60s", ("after", 60.0)), ("after=5", ("after", 5.0))],
+    [("wait", ("wait", 0.0)), ("fail", ("fail", 0.0)), ("after=60s", ("after", 60.0)), ("after=2m", ("after", 120.0))],
 )
 def test_policies(text: str, policy: tuple[str, float]) -> None:
     assert parse_policy(text) == policy
 
 
-@pytest.mark.parametrize("text", ["", "never", "after", "after=", "after=-1s", "after=1m", "after=٣", "wait=1"])
+@pytest.mark.parametrize("text", ["", "never", "after", "after=", "after=-1s", "after=5", "after=٣", "wait=1"])
 def test_what_is_no_policy(text: str) -> None:
     with pytest.raises(ValueError, match="is none of"):
         parse_policy(text)

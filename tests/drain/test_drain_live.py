@@ -83,7 +83,7 @@ class Shop:
 
     async def drain(self, number: int = 0, **options: Any) -> DrainAnswer:
         pods = await find_pods(self.client, "pod", "default", f"{self.name}-{number}")
-        settled = DrainOptions(**{"timeout_s": 60.0, **options})
+        settled = DrainOptions(**{"timeout_s": 60.0, "force": True, **options})
         clock = loop_clock(time.time())
         return await drain_pods(self.client, pods, "pod", settled, clock=clock, rng=Rng(next(_numbers)))
 

@@ -15,7 +15,7 @@ from sliceplane.drift.answer import Drift, as_text
 from sliceplane.drift.facts import DriftFacts, Listed, Look, ToldNode
 from sliceplane.drift.judge import judge, wanted_past
 from sliceplane.informer.digest import digest_of_versions
-from sliceplane.proxy.progress import LEASE_DURATION_S, Held, ProgressReport
+from sliceplane.proxy.progress import LEASE_DURATION_S, REPORT_LATE_S, Held, ProgressReport
 
 NOW = 1_800_000_000.0
 
@@ -54,7 +54,7 @@ def test_a_proxy_that_hears_nothing_is_behind_for_that_reason() -> None:
     deaf = told("n1", 50, inputs_since=int(NOW) - 540)
     newer = Listed("shop/cart", "69", ("all",), "shop/cart", NOW - 300)
     drift = judge(facts(deaf, told("n2"), slices=(newer, WEB)))
-    sentence = "n1: its inputs are 9 min old: its proxy lives, and hears nothing of the API server"
+    sentence = "n1: its inputs are 9 min old: its proxy lives, and receives no events of the API server"
     assert [entry for entry in said(drift) if entry[1].startswith("n1")] == [("N15", sentence)]
     assert states(drift)["n1"] == "behind"
 
@@ -69,7 +69,25 @@ def test_a_stopped_proxy() -> None:
     drift = judge(facts(told("n1"), told("n2", ago_s=LEASE_DURATION_S + 31)))
     assert said(drift) == [("N1", "n2: its proxy tells nothing for 2 min")]
     assert states(drift) == {"n1": "in step", "n2": "stopped"}
-    assert not judge(facts(told("n1", ago_s=LEASE_DURATION_S - 1))).findings
+    assert not judge(facts(told("n1", ago_s=REPORT_LATE_S - 1))).findings
+
+
+def test_a_proxy_that_stands_still_has_stopped_before_its_lease_runs_out() -> None:
+    """And is told by that alone, though it is behind, too."""
+    newer = item("cart", 65, age_s=34.0)
+    drift = judge(
+        facts(told("n1", ago_s=REPORT_LATE_S + 1), slices=(newer, WEB), past={("endpointslices", 60): (CART, WEB)})
+    )
+    assert said(drift) == [("N1", "n1: its proxy tells nothing for 46 s")]
+    assert states(drift) == {"n1": "stopped"}
+
+
+def test_a_kernel_that_could_not_be_looked_at_deeply_is_not_as_told() -> None:
+    shallow = judge(facts(told("n1"), looks={"n1": Look(why="no such pages")}))
+    assert [(row.kernel, shallow.is_blind) for row in shallow.rows] == [("as told", False)]
+    deep = judge(facts(told("n1"), looks={"n1": Look(why="no such pages", rules_why="not root", is_deep=True)}))
+    assert [(row.kernel, row.state, deep.is_blind) for row in deep.rows] == [("not looked at", "unknown", True)]
+    assert deep.not_looked_at == ("n1: its proxy's pages (no such pages)", "n1: rules (not root)")
 
 
 @pytest.mark.parametrize(("age_s", "state"), [(11.0, "catching up"), (34.0, "behind")])
@@ -122,7 +140,8 @@ def test_the_past_is_asked_for_where_the_present_does_not_tell() -> None:
     assert judge(known).is_blind
     gone = {("endpointslices", 60): "the server has no endpointslices of version 60 any more"}
     drift = judge(replace(known, past=gone))
-    assert drift.not_looked_at[0] == "n1: its cache (the server has no endpointslices of version 60 any more)"
+    assert drift.not_looked_at[0] == "n1: too young to judge (5 s behind; judged after 15 s)"
+    assert drift.not_looked_at[1] == "n1: its cache (the server has no endpointslices of version 60 any more)"
     assert states(judge(replace(known, past={("endpointslices", 60): (CART, WEB)})))["n1"] == "catching up"
     assert wanted_past(facts(told("n1"))) == ()
 

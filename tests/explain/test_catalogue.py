@@ -6,8 +6,9 @@ import re
 
 import pytest
 import tests.explain.faults
-from tests.explain.world import NEARLY, PLANTED, Fault, healthy
+from tests.explain.world import NEARLY, PLANTED, YOUNG, Fault, healthy
 
+from sliceplane.explain.text import as_text
 from sliceplane.findings.codes import catalogue
 
 assert tests.explain.faults, "importing it fills the lists"
@@ -24,13 +25,48 @@ def test_a_planted_fault_is_named_first(fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", NEARLY, ids=str)
 def test_a_near_miss_is_silent(fault: Fault) -> None:
-    assert fault.code not in [finding.code for finding in fault.findings()]
+    assert fault.code not in [finding.code for finding in fault.findings() if finding.too_young is None]
+
+
+@pytest.mark.parametrize("fault", YOUNG, ids=str)
+def test_what_is_too_young_to_judge_is_said_with_its_age(fault: Fault) -> None:
+    answer = fault.answer()
+    (finding,) = [finding for finding in answer.findings if finding.code == fault.code]
+    assert finding.too_young is not None
+    assert 0 <= finding.too_young.age_seconds < finding.too_young.judged_after_seconds
+    assert answer.cause is None, answer.cause
+    text = as_text(answer)
+    assert "too young to judge; ask again in" in text.splitlines()[0]
+    assert "nothing is wrong" not in text
+    assert re.search(rf"^young +{fault.code} .* old; judged after ", text, re.MULTILINE), text
 
 
 def test_nothing_is_found_in_a_healthy_cluster() -> None:
     answer = healthy().explain()
     assert not answer.findings
     assert not answer.not_looked_at
+
+
+@pytest.mark.parametrize("fault", [*PLANTED, *NEARLY, *YOUNG], ids=str)
+def test_a_service_without_a_ready_endpoint_is_never_well(fault: Fault) -> None:
+    """Whatever else is planted: it has a cause, is too young to judge, or could not be looked at."""
+    world = healthy()
+    fault.plant(world)
+    for service in world.all("Service"):
+        metadata, spec = service["metadata"], service["spec"]
+        labels = {"kubernetes.io/service-name": metadata["name"]}
+        slices = [
+            document
+            for document in world.all("EndpointSlice")
+            if document["metadata"]["namespace"] == metadata["namespace"]
+            and labels.items() <= document["metadata"].get("labels", {}).items()
+        ]
+        endpoints = [endpoint for document in slices for endpoint in document.get("endpoints") or ()]
+        if spec.get("type") == "ExternalName":
+            continue
+        if not any(endpoint.get("conditions", {}).get("ready") is not False for endpoint in endpoints):
+            answer = world.explain(metadata["name"], metadata["namespace"])
+            assert answer.cause or answer.too_young or answer.is_blind, as_text(answer)
 
 
 @pytest.mark.parametrize("faults", [PLANTED, NEARLY], ids=["planted", "nearly"])

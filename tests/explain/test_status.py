@@ -99,6 +99,12 @@ def proxy_stops(world: World) -> str:
     return "node proxies: 2 of 3 fresh, the slowest told 8 s ago; silent: node-1 for 5 min"
 
 
+def proxy_stands_still(world: World) -> str:
+    """Its Lease lasts for 90 s, and its last report is late."""
+    renew(world, "kube-node-lease", "sliceplane-proxy-node-1", 69)
+    return "node proxies: 2 of 3 fresh, the slowest told 8 s ago; silent: node-1 for 69 s"
+
+
 def proxy_is_behind(world: World) -> str:
     lease = world.get("Lease", "kube-node-lease", "sliceplane-proxy-node-1")
     lease["metadata"]["annotations"]["sliceplane.dev/endpointslices-revision"] = "790"
@@ -115,7 +121,7 @@ def node_is_lost(world: World) -> str:
     return "2 of 3 Nodes ready; not node-0"
 
 
-@pytest.mark.parametrize("plant", [proxy_stops, kubelet_stops, node_is_lost])
+@pytest.mark.parametrize("plant", [proxy_stops, proxy_stands_still, kubelet_stops, node_is_lost])
 def test_nodes_that_are_late_are_named(plant: Callable[[World], str]) -> None:
     world = cluster()
     line = plant(world)
@@ -240,3 +246,19 @@ def test_lines_of_metrics_that_are_none_are_passed_over() -> None:
     page = 'a 1\na{x="\\"} y",z="2"} 3 1700000000\na{ 4\na five\nab 6\n# a 7\n'
     found = samples(page, frozenset({"a"}))["a"]
     assert [(dict(sample.labels), sample.value) for sample in found] == [({}, 1.0), ({"x": '\\"} y', "z": "2"}, 3.0)]
+
+
+def test_what_is_too_young_to_judge_is_counted_apart_and_nothing_is_well_yet() -> None:
+    world = cluster()
+    for pod in world.all("Pod"):
+        pod["spec"]["readinessGates"] = [{"conditionType": "example.org/lb"}]
+        for condition in pod["status"]["conditions"]:
+            if condition["type"] != "PodScheduled":
+                condition.update(lastTransitionTime=ago(12), status="True" if condition["type"] != "Ready" else "False")
+    found = look(world)
+    assert (found.state, found.too_young) == ("unknown", 1)
+    lines = status_as_text(found, None).splitlines()
+    assert "? Services     1 too young to judge in 1 Service" in lines
+    assert any("young R7 Service shop/cart" in line and "(12 s old; judged after 60 s)" in line for line in lines)
+    world.get("Node", "", "node-0")["status"]["conditions"][0]["status"] = "Unknown"
+    assert look(world).state == "attention"

@@ -43,6 +43,12 @@ class Fault:
         question = self.plant(world) or ExplainQuestion("service", "cart", "shop")
         return world.ask(question)
 
+    @property
+    def looks_at_kernel(self) -> bool:
+        world = healthy()
+        self.plant(world)
+        return world.kernel is not None
+
     def findings(self) -> tuple[Finding, ...]:
         return self.answer().findings
 
@@ -75,6 +81,8 @@ class AuditFault(Fault):
 #: what ``faults`` plants, and what it nearly plants; the first of a code is the example on its page
 PLANTED: list[Fault] = []
 NEARLY: list[Fault] = []
+#: ... and what cannot be told from a fault yet
+YOUNG: list[Fault] = []
 Plant = TypeVar("Plant", bound=Callable[["World"], ExplainQuestion | None])
 
 
@@ -86,6 +94,11 @@ def planted(code: str, named_by: type[Fault] = Fault) -> Callable[[Plant], Plant
 def near_miss(*codes: str, named_by: type[Fault] = Fault) -> Callable[[Plant], Plant]:
     """The function makes what looks like *codes* and is none of them: they must stay silent."""
     return lambda plant: NEARLY.extend(named_by(code, plant) for code in codes) or plant  # type: ignore[func-returns-value]
+
+
+def too_young(code: str) -> Callable[[Plant], Plant]:
+    """The function plants a state that is *code* if it lasts: neither a fault nor well until then."""
+    return lambda plant: YOUNG.append(Fault(code, plant)) or plant  # type: ignore[func-returns-value]
 
 
 def ago(seconds: float) -> str:

@@ -231,7 +231,7 @@ class Town:
     async def _drain(self, number: int, options: dict[str, Any]) -> DrainedPod:
         pods = await find_pods(self.client, "pod", "default", f"web-{number}")
         self._seed += 1
-        settled = DrainOptions(**{"timeout_s": PATIENCE_S, **options})
+        settled = DrainOptions(**{"timeout_s": PATIENCE_S, "force": True, **options})
         clock = loop_clock(time.time())
         answer = await drain_pods(self.client, pods, "pod", settled, clock=clock, rng=Rng(self._seed))
         return answer.pods[0]

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from tests.explain.world import World, add_service, healthy, write_slice
 from tests.kernel.netns import Host, Net
 
+from sliceplane.api.core import Service
+from sliceplane.api.discovery import EndpointSlice
 from sliceplane.explain.kernel import KernelFacts
 from sliceplane.explain.question import ExplainQuestion
+from sliceplane.proxy.configuration.fields import Mode
+from sliceplane.proxy.plane import NodePlaneConfig
+from sliceplane.proxy.served import ClusterDestination
+from sliceplane.proxy.snapshot import NodeObjects
+from sliceplane.shell.node.render import render
 
 pytestmark = pytest.mark.kernel
 ROOT = Path(__file__).parents[2]
@@ -34,8 +42,18 @@ def host(net: Net) -> Host:
         host.exec(["ip", "link", "add", f"veth{number}", "type", "veth", "peer", "name", f"pod{number}"])
         host.exec(["ip", "link", "set", f"veth{number}", "master", "cni0", "up"])
         host.exec(["ip", "link", "set", f"veth{number}", "type", "bridge_slave", "hairpin", "on"])
-    host.exec(["nft", "add table ip sliceplane; add chain ip sliceplane services"])
+    host.exec(["nft", "-f", "-"], stdin=rules_of(healthy()))
     return host
+
+
+def rules_of(world: World, mode: Mode = "nftables") -> str:
+    """What a node proxy of ours writes of the world's Services."""
+
+    def every(kind: str, projection: Any) -> tuple[Any, ...]:
+        return tuple(msgspec.convert(document, projection) for document in world.all(kind))
+
+    objects = NodeObjects(services=every("Service", Service), slices=every("EndpointSlice", EndpointSlice))
+    return render(mode, "IPv4", NodePlaneConfig(node_name="node-1"), objects)
 
 
 def look(host: Host) -> KernelFacts:
@@ -58,6 +76,49 @@ def test_a_node_as_it_should_be(host: Host) -> None:
     assert [entry.ours for entry in facts.rule_sets or ()] == [True]
     assert facts.flows_max
     assert set(codes(facts)) <= {"N11"}, "br_netfilter is this machine's"
+
+
+@pytest.mark.parametrize("command", [
+    "flush map ip sliceplane endpoints-4", "flush set ip sliceplane room-4", "flush set ip sliceplane cluster-ips",
+    "flush chain ip sliceplane nat-output", "flush chain ip sliceplane services", "delete table ip sliceplane",
+])  # fmt: skip
+def test_a_table_that_somebody_flushed_is_not_well(host: Host, command: str) -> None:
+    """Whether a proxy runs or not; a table that is gone cannot be compared, and nothing is said to be well then."""
+    host.exec(["nft", command])
+    try:
+        facts = look(host)
+        world = healthy()
+        world.kernel = facts
+        answer = world.ask(ExplainQuestion("service", "cart", "shop"))
+        if command.startswith("delete"):
+            assert answer.is_blind
+            assert "kernel: rules of Services (no proxy wrote any here)" in answer.not_looked_at
+        else:
+            assert answer.findings[0].code == "N5", answer.findings
+        assert "kernel" not in answer.well
+    finally:
+        host.exec(["nft", "add table ip sliceplane; delete table ip sliceplane"])
+        host.exec(["nft", "-f", "-"], stdin=rules_of(healthy()))
+
+
+def test_a_table_as_it_was_written_is_well(host: Host) -> None:
+    world = healthy()
+    world.kernel = look(host)
+    assert dict(world.kernel.rules or ()).keys() == {("10.96.0.2", "tcp", 80)}
+    answer = world.ask(ExplainQuestion("service", "cart", "shop"))
+    assert {finding.code for finding in answer.findings} <= {"N11"}
+    assert not answer.is_blind
+
+
+def test_rules_of_iptables_are_compared_too(net: Net) -> None:
+    """Ours and kube-proxy's have the same chains."""
+    host = net.add_host("byiptables", ip4="10.10.0.2/16", ip6="fd10::2/64")
+    host.exec(["iptables-nft-restore", "--noflush"], stdin=rules_of(healthy(), "iptables"))
+    facts = look(host)
+    assert dict(facts.rules or ())[ClusterDestination("10.96.0.2", "tcp", 80)]
+    assert "N5" not in codes(facts)
+    host.exec(["iptables-nft", "-t", "nat", "-F", "KUBE-SERVICES"])
+    assert "N5" in codes(look(host))
 
 
 def test_rules_of_another_proxy_are_seen(host: Host) -> None:
@@ -138,6 +199,8 @@ def test_a_program_that_is_missing_is_told_and_the_rest_is_read(host: Host, tmp_
     path = f"PATH={tmp_path}"
     done = host.exec(["env", path, sys.executable, "-I", "-c", READ, str(ROOT / "src")])
     facts = msgspec.json.decode(done.stdout, type=KernelFacts)
-    assert [phrase.split(" (")[0] for phrase in facts.unread] == ["what nft lists", "what conntrack lists"]
+    unread = [phrase.split(" (")[0] for phrase in facts.unread]
+    assert unread == ["what nft lists", "what conntrack lists", "rules of Services"]
+    assert facts.rules is None
     assert facts.rule_sets is None
     assert facts.bridge_ports

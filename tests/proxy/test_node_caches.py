@@ -11,13 +11,14 @@ from sliceplane.api.core import Lease, LeaseSpec
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import ObjectMeta, OwnerReference
 from sliceplane.api.scheme import EndpointSlices
-from sliceplane.controllers.node_progress import BEHIND_S, NodeProgress
+from sliceplane.controllers.node_progress import NodeProgress
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.informer.digest import digest_of
 from sliceplane.kit.rng import Rng
 from sliceplane.proxy.node_caches import KEPT_S, NodeCaches
 from sliceplane.proxy.progress import (
     ANNOTATION_PROGRESS,
+    BEHIND_S,
     COMPONENT,
     LABEL_COMPONENT,
     LEASE_DURATION_S,

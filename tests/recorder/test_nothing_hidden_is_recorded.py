@@ -67,7 +67,7 @@ RECORDED = {
         policy.PodDisruptionBudgetStatus.disruptedPods""",
     "Pods: what their projection has beyond a template's": """
         core.Container.restartPolicy core.ContainerStatus.name core.EphemeralContainer.restartPolicy core.PodIP.ip
-        core.PodStatus.hostIP core.PodStatus.phase core.PodStatus.podIP""",
+        core.PodStatus.hostIP core.PodStatus.phase core.PodStatus.podIP core.PodStatus.reason""",
     "workloads: how they roll out": """
         apps.DaemonSetUpdateStrategy.type apps.RollingUpdateDaemonSet.maxSurge
         apps.RollingUpdateDaemonSet.maxUnavailable apps.DeploymentStrategy.type apps.RollingUpdateDeployment.maxSurge

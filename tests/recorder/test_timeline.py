@@ -312,3 +312,19 @@ def test_elsewhere_managed_fields_and_events_make_lines() -> None:
     ]
     assert "slice changed" not in line_text(lines[0]), "what followed is not known there"
     assert line_document(lines[0])["slices"] is None
+
+
+def test_lines_of_one_second_are_in_the_order_of_versions_where_nothing_is_recorded() -> None:
+    def document(kind: str, version: str) -> dict[str, Any]:
+        entry = {"manager": "kubectl", "time": "2026-01-31T12:00:00Z", "fieldsV1": {"f:spec": {}}}
+        return {"kind": kind, "metadata": {"name": "web", "resourceVersion": version, "managedFields": [entry]}}
+
+    event = {
+        "metadata": {"resourceVersion": "11"},
+        "eventTime": "2026-01-31T12:00:00.900000Z",
+        "involvedObject": {"kind": "Deployment", "name": "web"},
+        "reason": "ScalingReplicaSet",
+    }
+    lines = lines_of([document("Pod", "12"), document("Service", "9"), document("Deployment", "10")], [event], 0.0)
+    assert [line.what.split()[0] for line in lines] == ["Service", "Deployment", "Deployment", "Pod"]
+    assert "ScalingReplicaSet" in lines[2].what

@@ -129,7 +129,7 @@ def test_the_address_type_ip_is_readable_and_refused_in_new_slices(api: Any) -> 
     old = {**body({"deprecatedTopology": {HOST: "n1"}}, addressType="IP"), "ports": []}
     old["metadata"] |= {"namespace": "default", "uid": "u"}
     document = {"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", **old}
-    record = make_record(EndpointSlices, document, api.store.staged_revision + 1, api.store.staged_revision + 1)
+    record = make_record(EndpointSlices, document, api.store.staged_revision + 1)
     api.store.stage_put(record.key, lambda _: record)
     api.commit()
     assert api.get(EndpointSlices, "a")["addressType"] == "IP"

@@ -17,6 +17,7 @@ from sliceplane.controllers.emulation import strategy
 from sliceplane.controllers.emulation.placement import PodAddresses
 from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.ownership import OwnershipGraph
+from sliceplane.controllers.pod_garbage_collector import PodGarbageCollector
 from sliceplane.endpoints.engine import EndpointsState
 from sliceplane.endpoints.mirroring import service as mirroring
 from sliceplane.endpoints.mirroring.desired import Mirror
@@ -148,6 +149,12 @@ def test_endpoints_are_written_once_and_never_again(monkeypatch: pytest.MonkeyPa
 def test_nothing_is_mirrored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirroring, "mirror_of", lambda endpoints, most: Mirror())
     assert found("none", steps=100, first=2, controllers=OLDER) == {"mirror-true"}
+
+
+def test_pods_of_a_node_that_is_gone_are_let_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PodGarbageCollector, "check", lambda self: None)
+    monkeypatch.setattr(PodGarbageCollector, "_quarantine", lambda self, node, now: None)
+    assert found("none", controllers=(*CLASSIC, "pod-garbage-collector")) == {"no-orphaned-pod"}
 
 
 def found_by_proxies(seeds: Iterable[int] = range(1, 7)) -> set[str]:

@@ -434,3 +434,57 @@ def test_a_service_without_selector_is_no_question() -> None:
     cluster.create(Services, service("plain", selector=None))
     with pytest.raises(CannotTell, match="has no selector"):
         ask(cluster, name="plain")
+
+
+# Ranges
+
+
+def test_pods_that_come_together_or_one_by_one_are_a_range_of_writes() -> None:
+    found = ask(cart(3, a=1, b=1, c=1), "replicas=20")
+    assert found.between(lambda run: run.written.writes) == (1, 17)
+    assert found.between(lambda run: run.ready.total()) == (20, 20)
+    assert "range is of" in " ".join(found.assumed)
+
+
+def test_a_batch_period_bounds_the_writes_of_pods_that_come_one_by_one() -> None:
+    least, most = ask(cart(3, a=1, b=1, c=1), "replicas=20", now=("batch-period=1s",)).between(
+        lambda run: run.written.writes
+    )
+    assert 1 <= least <= most <= 5
+
+
+def test_a_change_that_is_one_write_is_run_once() -> None:
+    assert len(ask(cart(11, a=2, b=2, c=2), SAME_ZONE).runs) == 1
+
+
+@pytest.mark.parametrize("replicas", [5, 9, 14])
+def test_the_zones_in_which_pods_go_are_those_of_their_ages_now(replicas: int) -> None:
+    """Each zone has six Pods, those of zone-a are older, and a ReplicaSet deletes younger ones first.
+
+    Ten minutes later their ages are the same to it."""
+
+    def cordon(*zones: str) -> None:
+        for zone in ("a", "b", "c"):
+            cluster.patch(Nodes, f"node-{zone}-1", {"spec": {"unschedulable": zone in zones}})
+
+    cluster = make_cluster(a=1, b=1, c=1)
+    cluster.settle(limit_s=5.0)
+    cordon("b", "c")
+    cluster.create(Services, service())
+    cluster.create(Deployments, deployment(6))
+    cluster.settle(limit_s=5.0)
+    cluster.now += 30.0
+    cordon("a")
+    cluster.patch(Deployments, "cart", {"spec": {"replicas": 18}})
+    cluster.settle(limit_s=5.0)
+    cluster.now += 5.0
+    found = ask(replace(state_of(cluster), read_at=cluster.now), f"replicas={replicas}")
+    cluster.patch(Deployments, "cart", {"spec": {"replicas": replicas}})
+    cluster.settle(limit_s=5.0)
+    left: dict[str, int] = {}
+    for item in cluster.list(Pods):
+        zone = item["metadata"]["labels"][LABEL_ZONE]
+        left[zone] = left.get(zone, 0) + (not item["metadata"].get("deletionTimestamp"))
+    assert {zone: number for zone, number in found.after.ready.items() if number} == {
+        zone: number for zone, number in left.items() if number
+    }

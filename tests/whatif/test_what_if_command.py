@@ -83,7 +83,8 @@ def test_the_document_is_stable(snapshot: Path) -> None:
     assert first == second
     document = json.loads(first)
     assert list(document) == [
-        "service", "changes", "origin", "assumptions", "before", "after", "written", "writtenOfAllServices", "pending",
+        "service", "changes", "origin", "assumptions", "before", "after", "written", "writtenOfAllServices", "ranges",
+        "pending",
         "ifClientsStay", "moments", "controllerTells", "chance", "overloadThreshold", "capacity", "cost", "happened",
     ]  # fmt: skip
     assert document["after"]["inside"]["leaving"] == 0

@@ -218,6 +218,7 @@ class ContainerStatus(Projection, frozen=True, kw_only=True):
 
 class PodStatus(Projection, frozen=True, kw_only=True):
     phase: str = ""
+    reason: str = ""
     pod_ip: str = msgspec.field(name="podIP", default="")
     pod_ips: tuple[PodIP, ...] | None = msgspec.field(name="podIPs", default=None)
     host_ip: str = msgspec.field(name="hostIP", default="")
@@ -260,6 +261,12 @@ class NodeStatus(Projection, frozen=True, kw_only=True):
 class Node(Object, frozen=True, kw_only=True):
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+
+    @property
+    def is_ready(self) -> bool:
+        return any(
+            condition.type == "Ready" and condition.status == "True" for condition in self.status.conditions or ()
+        )
 
 
 class NamespaceSpec(Projection, frozen=True, kw_only=True):

@@ -64,7 +64,10 @@ _service_options = with_options(
 )  # fmt: skip
 
 
-@click.group("agent", cls=CommandGroup, invoke_without_command=True)
+@click.group("agent", cls=CommandGroup, invoke_without_command=True, examples=[
+    ("a process as an endpoint of web", "sliceplane agent run web --port 8080 -- python3 -m http.server 8080"),
+    ("an account for it, with no other rights", "sliceplane agent grant vm-1 --service web --cidr 192.0.2.0/24"),
+])  # fmt: skip
 @click.option("-f", "--filename", type=click.Path(dir_okay=False, path_type=Path), default=None, metavar="FILE",
     help="Run an agent for the Services of this file (agent.yaml), which is read again when it changes.")  # fmt: skip
 @_agent_options

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.answers import BAD, NO_ANSWER, Form, fail, note, output_option, rendered, screen_width, show
-from sliceplane.cli.cluster import ask, attempt, cluster_options, connect
+from sliceplane.cli.cluster import ask, attempt, cluster_options, connect, namespace_option
 from sliceplane.cli.options import Command
 from sliceplane.cli.values import DurationType
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ])  # fmt: skip
 @click.argument("name", metavar="AGENT")
 @click.option("--service", "services", multiple=True, required=True, metavar="NAME", help="It may serve; repeatable.")
-@click.option("-n", "--namespace", default="", metavar="NAME", help="[default: the kubeconfig's]")
+@namespace_option()
 @click.option("--cidr", "cidrs", multiple=True, metavar="CIDR", help="Its addresses must be of these networks.")
 @click.option("--see-nodes", is_flag=True, help="It may ask whether nodes have followed its drain.")
 @click.option(
@@ -108,8 +108,10 @@ def _printed(documents: tuple[Document, ...], remark: str) -> str:
     return f"# {remark}\n{text}" if remark else text
 
 
-@click.command("list", cls=Command, short_help="List agents and their endpoints, as the cluster knows them.")
-@click.option("-n", "--namespace", default="", metavar="NAME", help="[default: the kubeconfig's]")
+@click.command("list", cls=Command, short_help="List agents and their endpoints, as the cluster knows them.", examples=[
+    ("every agent of the cluster", "sliceplane agent list -A"),
+])  # fmt: skip
+@namespace_option()
 @click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
 @output_option
 @cluster_options

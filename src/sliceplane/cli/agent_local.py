@@ -47,7 +47,9 @@ def _text(answer: dict[str, Any]) -> str:
     return "\n".join((head, lease, "", *listed, *notes(said, width)))
 
 
-@click.command("status", cls=Command, short_help="Tell how the agent of this machine is.")
+@click.command("status", cls=Command, short_help="Tell how the agent of this machine is.", examples=[
+    ("the agent of this machine", "sliceplane agent status"),
+])  # fmt: skip
 @_name
 @output_option
 def status(*, name: str, output: Form) -> None:
@@ -61,7 +63,9 @@ def status(*, name: str, output: Form) -> None:
         raise SystemExit(BAD)
 
 
-@click.command("drain", cls=Command, short_help="Take the endpoints of this machine out of their Services.")
+@click.command("drain", cls=Command, short_help="Take the endpoints of this machine out of their Services.", examples=[
+    ("before the machine is patched", "sliceplane agent drain"),
+])  # fmt: skip
 @_name
 def drain(*, name: str) -> None:
     """Take the endpoints of this machine out of their Services; the agent and the process go on.
@@ -71,14 +75,18 @@ def drain(*, name: str) -> None:
     show(_text(_ask(name, verb="drain")), exit_code=NO_ANSWER)
 
 
-@click.command("undrain", cls=Command, short_help="Bring them back.")
+@click.command("undrain", cls=Command, short_help="Bring them back.", examples=[
+    ("after it", "sliceplane agent undrain"),
+])  # fmt: skip
 @_name
 def undrain(*, name: str) -> None:
     """Bring the endpoints of this machine back."""
     show(_text(_ask(name, verb="undrain")), exit_code=NO_ANSWER)
 
 
-@click.command("pass", cls=Command, short_help="Say that the process is well (--ttl).")
+@click.command("pass", cls=Command, short_help="Say that the process is well (--ttl).", examples=[
+    ("from a program that checks itself", "sliceplane agent pass"),
+])  # fmt: skip
 @_name
 @click.option("--fail", "failed", is_flag=True, help="Say that it is not.")
 @click.option("--text", default="", metavar="TEXT", help="For people: what was seen.")

@@ -11,7 +11,10 @@ from sliceplane.cli.options import Command
 from sliceplane.cli.serving import gates_of, plane_config, serve, serving_options
 
 
-@click.command("apiserver", cls=Command)
+@click.command("apiserver", cls=Command, examples=[
+    ("a server of its own folder, on a free port", "sliceplane apiserver --data-dir data --secure-port 0"),
+    ("one of several over an etcd cluster", "sliceplane apiserver --etcd https://10.0.0.1:2379,https://10.0.0.2:2379"),
+])  # fmt: skip
 @serving_options
 def command(*, logs: Logs, **flags: Any) -> None:
     """Run the API server alone.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from sliceplane.cli.answers import NO_ANSWER, fail, note
+from sliceplane.cli.answers import NO_ANSWER, fail, note, show
+from sliceplane.cli.object_names import names_of
 from sliceplane.cli.options import with_options
 from sliceplane.cli.values import DurationType
 from sliceplane.kit.terminal_text import printable
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 #: requests a second; upstream's controllers have 20 and 30 each, here one process shares them
 QPS_DEFAULT: Final = 50.0
 BURST_DEFAULT: Final = 100
+#: between two answers of a command with ``--watch``
+WATCH_PERIOD_S: Final = 2.0
 
 #: of what a server says of an error
 SENTENCE_CHARACTERS_MAX: Final = 4096
@@ -40,6 +44,28 @@ cluster_options = with_options(
         "~/.kube/config, else the plane that 'sliceplane up' runs for this user]"),
     click.option("--context", default=None, metavar="NAME", help="A context of the kubeconfig, not the current one."),
 )  # fmt: skip
+
+
+def _check_scope(ctx: click.Context, _: click.Parameter, everywhere: bool) -> bool:
+    if everywhere and ctx.params.get("namespace"):
+        raise click.UsageError("-n and -A exclude each other")
+    return everywhere
+
+
+def namespace_option(help_text: str = "[default: the kubeconfig's]") -> Callable[[Any], Any]:
+    """``-n`` of a command whose objects are in one namespace."""
+    return click.option("-n", "--namespace", default="", metavar="NAME", is_eager=True,
+        shell_complete=names_of("namespaces"), help=help_text)  # fmt: skip
+
+
+#: of a command about all namespaces, or one
+scope_options = with_options(
+    namespace_option("Only its Services."),
+    click.option("-A", "--all-namespaces", is_flag=True, expose_value=False, callback=_check_scope,
+        help="All namespaces, which is the default."),
+)  # fmt: skip
+
+watch_option = click.option("--watch", is_flag=True, help="Go on, and show again what has changed; Ctrl-C ends it.")
 
 
 def _note_timeout(ctx: click.Context, _: click.Parameter, seconds: float) -> float:
@@ -62,9 +88,9 @@ rate_options = with_options(
 )  # fmt: skip
 
 
-def connect(kubeconfig: Path | None, context: str | None) -> Connection:
+def connect(kubeconfig: Path | None, context: str | None, *, say: bool = True) -> Connection:
     """The API server of ``cluster_options``.  Where there is no kubeconfig at all, it is the plane that runs from this
-    user's data folder, and stderr says so.  Raises ``KubeconfigError``."""
+    user's data folder, and stderr says so (*say*).  Raises ``KubeconfigError``."""
     from sliceplane.shell.server.datadir import running_plane
     from sliceplane.shell.transport.kubeconfig import NoKubeconfig, from_file, load
 
@@ -74,7 +100,8 @@ def connect(kubeconfig: Path | None, context: str | None) -> Connection:
         plane = running_plane()
         if plane is None:
             raise NoKubeconfig(f"{error}; nor does 'sliceplane up' run from this user's data folder") from error
-        note(f"Note: no kubeconfig is there; this is the plane that runs here: {plane}")
+        if say:
+            note(f"Note: no kubeconfig is there; this is the plane that runs here: {plane}")
         return from_file(plane, context=context)
 
 
@@ -104,6 +131,36 @@ def ask(
             return await work(client, connection.namespace)
 
     return attempt(lambda: asyncio.run(with_client(connect(kubeconfig, context))), *sentences, exit_code=exit_code)
+
+
+async def watched(
+    read: Callable[[], Awaitable[_T]], state: Callable[[_T], object], text: Callable[[_T], str]
+) -> _T | None:
+    """Shows the answer of *read* again whenever its *state* changes, and on a terminal in the place of the one before.
+    A server that is away for a while is reported, and asked again.  Ends by Ctrl-C, with the last answer."""
+    from sliceplane.api.errors import StatusError
+    from sliceplane.shell.transport.base import Unreachable
+    from sliceplane.shell.transport.bounds import question
+
+    answer: _T | None = None
+    shown: object = None
+    try:
+        while True:
+            try:
+                async with question():
+                    answer = await read()
+                current, lines = state(answer), text(answer)
+            except (Unreachable, StatusError) as error:
+                current = lines = f"Error: {_sentence(error)}"
+            if sys.stdout.isatty():
+                click.clear()
+                show(lines)
+            elif current != shown:
+                show(lines)
+            shown = current
+            await asyncio.sleep(WATCH_PERIOD_S)
+    except asyncio.CancelledError:
+        return answer
 
 
 def attempt(work: Callable[[], _T], *sentences: type[Exception], exit_code: int = 1) -> _T:

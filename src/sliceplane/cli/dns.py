@@ -28,7 +28,7 @@ from sliceplane.cli.process import on_stop_signal, require, run, say_ready, spar
 from sliceplane.cli.values import DurationType, SwitchType
 
 if TYPE_CHECKING:
-    from sliceplane.dns.view import FoundName
+    from sliceplane.shell.tools.names import LookedUp
     from sliceplane.shell.transport.http import HttpClient
     from sliceplane.shell.transport.kubeconfig import Connection
 
@@ -167,7 +167,7 @@ def query(
 
     A NAME without a dot at its end is looked up as a Pod of the kubeconfig's namespace would.
 
-    Exit code 0: there is a record; 1: there is none; 2: it could not be found out.
+    Exit code 0: there is a record; 1: there is none; 2: it could not be found out, as where a right is missing.
     """
     from sliceplane.dns.wire import TYPE_NAMES
 
@@ -175,7 +175,7 @@ def query(
     if kind.upper() not in numbers:
         raise click.UsageError(f"{kind!r} is no type of records: A, AAAA, SRV, PTR, CNAME, TXT, NS or SOA")
 
-    async def work(http: HttpClient, namespace: str) -> FoundName | None:
+    async def work(http: HttpClient, namespace: str) -> LookedUp:
         from sliceplane.shell.tools.names import looked_up
 
         return await looked_up(
@@ -183,5 +183,5 @@ def query(
             why=why,
         )  # fmt: skip
 
-    found = ask(kubeconfig, context, work, exit_code=_NO_ANSWER)
-    raise SystemExit(0 if found is not None and (found.records is not None or found.is_soa) else _THERE_IS_NONE)
+    answer = ask(kubeconfig, context, work, exit_code=_NO_ANSWER)
+    raise SystemExit(0 if answer.has_record else _NO_ANSWER if answer.is_unknown else _THERE_IS_NONE)

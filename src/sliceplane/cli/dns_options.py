@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_network
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from sliceplane.dns.view import ZoneConfig
     from sliceplane.kit.ip import Network
     from sliceplane.shell.resolver.upstream import ForwardFlags
+
+
+#: of a record; longer than a Service may keep a stale answer
+_TTL_S_MAX: Final = 3600
 
 
 class NetworkType(click.ParamType["Network"]):
@@ -58,11 +62,17 @@ class DomainType(click.ParamType[str]):
         return str(value).lower().removesuffix(".")
 
 
+def _whole_seconds(_ctx: click.Context, _: click.Parameter, seconds: float) -> int:
+    if not 0 <= seconds <= _TTL_S_MAX or seconds % 1:
+        raise click.BadParameter("a TTL is of whole seconds, at most 1h")
+    return int(seconds)
+
+
 zone_options = with_options(
     click.option("--cluster-domain", type=DomainType(), multiple=True, default=("cluster.local",), metavar="NAME",
         show_default=True, help="The zone of the cluster's names; may be given several times."),
-    click.option("--ttl", "ttl_s", type=click.IntRange(0, 3600), default=5, show_default=True, metavar="SECONDS",
-        help="How long clients may keep a record."),
+    click.option("--ttl", "ttl_s", type=DurationType(), default="5s", show_default=True, callback=_whole_seconds,
+        help="How long clients may keep a record; at most 1h."),
     click.option("--pods", type=click.Choice(("disabled", "insecure", "verified")), default="disabled",
         show_default=True,
         help="Names such as 10-0-0-7.NAMESPACE.pod; insecure: any address, whether a Pod has it or not; verified: "

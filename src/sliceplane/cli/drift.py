@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
-from sliceplane.cli.cluster import ask, question_options
+from sliceplane.cli.cluster import ask, question_options, watch_option, watched
+from sliceplane.cli.object_names import names_of
 from sliceplane.cli.options import Command
 
 if TYPE_CHECKING:
     from sliceplane.drift.answer import Drift
     from sliceplane.shell.transport.base import Client
-
-WATCH_PERIOD_S = 5.0
 
 
 @click.command("drift", cls=Command, examples=[
@@ -25,10 +23,13 @@ WATCH_PERIOD_S = 5.0
     ("who does not have the newest slices of a Service", "sliceplane drift --service shop/cart"),
     ("an Envoy that follows xDS, by its admin pages", "sliceplane drift --envoy http://127.0.0.1:9901"),
 ])  # fmt: skip
-@click.option("--node", default="", metavar="NAME", help="Only this node, and what its proxy answers itself.")
+@click.option("--node", default="", metavar="NAME", shell_complete=names_of("nodes"),
+    help="Only this node, and what its proxy answers itself.")  # fmt: skip
 @click.option("--service", default="", metavar="NAMESPACE/NAME", help="Behind is who lacks slices of this Service.")
-@click.option("--watch", is_flag=True, help="Go on, and print again whatever changes.")
-@click.option("--deep", is_flag=True, help="With --node: its proxy compares all its rules with the kernel.")
+@watch_option
+@click.option(
+    "--deep", is_flag=True, help="With --node: compare all rules of its kernel, by its proxy or, on the node, as root."
+)
 @click.option("--metrics-port", type=click.IntRange(1, 65535), default=10249, show_default=True, metavar="N",
     help="Where proxies have their metrics pages.")  # fmt: skip
 @click.option("--envoy", default="", metavar="URL",
@@ -46,11 +47,11 @@ def command(*, node: str, service: str, watch: bool, deep: bool, envoy: str, out
     With --envoy the clusters of one Envoy are compared: which endpoints it lacks, and which it keeps too long.  What
     differs is looked at twice.
 
-    Exit code 0: every node is in step; 1: something differs; 2: cannot tell, the output or stderr says why.
+    Exit code 0: every node is in step; 1: something differs; 2: cannot tell (something could not be read, or a node is
+    catching up with what was just written), the output or stderr says why.
     """
     from sliceplane.drift.answer import as_text
     from sliceplane.shell.tools.drifting import read_drift
-    from sliceplane.shell.transport.bounds import question
 
     if envoy and (node or service or watch or deep):
         raise click.UsageError("--envoy is asked for alone, without --node, --service, --watch and --deep")
@@ -61,26 +62,29 @@ def command(*, node: str, service: str, watch: bool, deep: bool, envoy: str, out
     if service and "/" not in service:
         raise click.UsageError("--service is NAMESPACE/NAME")
 
-    async def work(client: Client, _: str) -> Drift:
-        shown = None
-        while True:
-            async with question():
-                drift = await read_drift(
-                    client, time.time, node=node, service=service, deep=deep, port=flags["metrics_port"]
-                )
-            if not watch:
-                return drift
-            states = [(row.node, row.state, row.cache, row.kernel) for row in drift.rows]
-            if states != shown:
-                show(rendered(output, drift.as_document, lambda drift=drift: as_text(drift, screen_width())))  # type: ignore[misc]  # a default binds the loop's value
-                shown = states
-            await asyncio.sleep(WATCH_PERIOD_S)
+    def text(drift: Drift) -> str:
+        return rendered(output, drift.as_document, lambda: as_text(drift, screen_width()))
+
+    async def work(client: Client, _: str) -> Drift | None:
+        async def read() -> Drift:
+            port = flags["metrics_port"]
+            return await read_drift(client, time.time, node=node, service=service, deep=deep, port=port)
+
+        if watch:
+            return await watched(read, _states, text)
+        return await read()
 
     drift = ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER, once=not watch)
-    show(rendered(output, drift.as_document, lambda: as_text(drift, screen_width())), exit_code=NO_ANSWER)
-    if drift.differs:
+    if drift is not None and not watch:
+        show(text(drift), exit_code=NO_ANSWER)
+    if drift is not None and drift.differs:
         raise SystemExit(BAD)
-    raise SystemExit(NO_ANSWER if drift.is_blind else GOOD)
+    raise SystemExit(NO_ANSWER if drift is None or drift.is_blind else GOOD)
+
+
+def _states(drift: Drift) -> object:
+    """Ages change all the time."""
+    return [(row.node, row.state, row.cache, row.kernel) for row in drift.rows]
 
 
 def _of_envoy(admin: str, output: Form, flags: dict[str, Any]) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
-from sliceplane.cli.cluster import ask, question_options
+from sliceplane.cli.cluster import ask, namespace_option, question_options
+from sliceplane.cli.object_names import kind_and_name
 from sliceplane.cli.options import Command
 
 if TYPE_CHECKING:
@@ -32,13 +34,14 @@ _KINDS = {
     ("what a Node suffers from", "sliceplane explain node node-4"),
     ("on the node itself, with a look at its kernel", "sudo sliceplane explain service cart -n shop --kernel"),
 ])  # fmt: skip
-@click.argument("what", nargs=-1, required=True, metavar="service|pod|node|zone NAME")
-@click.option("-n", "--namespace", default="", metavar="NAME", help="[default: the kubeconfig's]")
+@click.argument("what", nargs=-1, required=True, metavar="service|pod|node|zone NAME",
+    shell_complete=kind_and_name("service", "pod", "node", "zone"))  # fmt: skip
+@namespace_option()
 @click.option("--port", default="", metavar="PORT", help="The port that clients dial, by number or by name.")
 @click.option("--protocol", type=click.Choice(("TCP", "UDP", "SCTP"), case_sensitive=False), default=None,
     help="What they dial it with.")  # fmt: skip
-@click.option("--from", "client", default="", metavar="pod/NAME|node/NAME|zone/NAME|ADDRESS",
-    help="Where the client is; ADDRESS: outside the cluster.")  # fmt: skip
+@click.option("--from", "client", default="", metavar="pod/[NAMESPACE/]NAME|node/NAME|zone/NAME|ADDRESS",
+    help="Where the client is: a Pod, of the same namespace if none is said; ADDRESS: outside of it.")  # fmt: skip
 @click.option("--kernel", is_flag=True, help="This machine is a node: look at its kernel, too (root).")
 @click.option("--probe", is_flag=True, help="Try a TCP connection from here to each ready endpoint, too (1 s at most).")
 @click.option("--shadow", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None, metavar="FILE",
@@ -52,7 +55,8 @@ def command(*, what: tuple[str, ...], output: Form, **flags: Any) -> None:
     names the cause with the field that shows it, who wrote it, what follows, and a command that mends it.  Reads only,
     on any cluster, with the rights that one has; what could not be looked at is said.
 
-    Exit code 0: nothing is wrong; 1: a cause was found; 2: cannot tell, the output or stderr says why.
+    Exit code 0: nothing is wrong; 1: a cause was found; 2: cannot tell (something could not be read, or is too young to
+    judge), the output or stderr says why.
     """
     from sliceplane.explain.question import ExplainQuestion
     from sliceplane.explain.text import as_text
@@ -96,8 +100,12 @@ async def explained(
 
     if not kernel:
         return await explain(client, question, time.time, probe=probe, shadow=shadow)
-    from sliceplane.shell.tools.kernel import read_kernel
+    from sliceplane.shell.tools.kernel import SETTLE_S, read_kernel
 
+    first = await explain(client, question, time.time, await read_kernel(), probe=probe, shadow=shadow)
+    if not any(finding.code == "N5" for finding in first.findings):
+        return first
+    await asyncio.sleep(SETTLE_S)  # what a second look does not find was a change under way
     return await explain(client, question, time.time, await read_kernel(), probe=probe, shadow=shadow)
 
 
@@ -107,7 +115,7 @@ def finish(explanation: Explanation, output: Form, as_text: Callable[[Explanatio
     show(text, exit_code=NO_ANSWER)
     if explanation.cause is not None:
         raise SystemExit(BAD)
-    raise SystemExit(NO_ANSWER if explanation.is_blind else GOOD)
+    raise SystemExit(NO_ANSWER if explanation.is_blind or explanation.too_young else GOOD)
 
 
 def _kind_and_name(what: tuple[str, ...]) -> tuple[QuestionKind, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sliceplane.cli.answers import BAD, NO_ANSWER, Form, fail, output_option, rendered, screen_width, show
-from sliceplane.cli.cluster import ask, question_options
+from sliceplane.cli.cluster import ask, namespace_option, question_options, scope_options
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import say
 
@@ -18,13 +18,18 @@ if TYPE_CHECKING:
     from sliceplane.shell.transport.base import Client
 
 
-@click.group("guard", cls=CommandGroup)
+@click.group("guard", cls=CommandGroup, examples=[
+    ("is anything held?", "sliceplane guard status"),
+    ("the Pods of a Service are gone for good", "sliceplane guard release web -n shop"),
+])  # fmt: skip
 def command() -> None:
     """Show which removals of endpoints are held because no Pod or agent said that it goes, and let them go."""
 
 
-@command.command("status", short_help="Say which Services have endpoints that are held.")
-@click.option("-n", "--namespace", default="", metavar="NAME", help="Only its Services.  [default: all namespaces]")
+@command.command("status", short_help="Say which Services have endpoints that are held.", examples=[
+    ("in all namespaces", "sliceplane guard status"),
+])  # fmt: skip
+@scope_options
 @output_option
 @question_options
 def status(*, namespace: str, output: Form, kubeconfig: Path | None, context: str | None) -> None:
@@ -52,9 +57,12 @@ def status(*, namespace: str, output: Form, kubeconfig: Path | None, context: st
         raise SystemExit(BAD)
 
 
-@command.command("release", short_help="Let go what is held of Services.")
+@command.command("release", short_help="Let go what is held of Services.", examples=[
+    ("of one Service", "sliceplane guard release web -n shop"),
+    ("of all of a namespace", "sliceplane guard release --all -n shop"),
+])  # fmt: skip
 @click.argument("names", nargs=-1, metavar="[SERVICE]...")
-@click.option("-n", "--namespace", default="", metavar="NAME", help="Where they are.  [default: the kubeconfig's]")
+@namespace_option()
 @click.option("--all", "everything", is_flag=True, help="All Services of the namespace that hold something.")
 @question_options
 def release(*, names: tuple[str, ...], namespace: str, everything: bool, kubeconfig: Path | None, context: str | None

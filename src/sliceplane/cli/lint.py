@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import NO_ANSWER, Form, output_option
-from sliceplane.cli.cluster import ask, question_options
+from sliceplane.cli.answers import NO_ANSWER, Form, note, output_option
+from sliceplane.cli.cluster import ask, question_options, scope_options
 from sliceplane.cli.explain import explained, finish
 from sliceplane.cli.options import Command
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     ("those of one namespace, in a pipeline", "sliceplane lint -n shop -o json"),
     ("what could be better, too", "sliceplane lint --notes"),
 ])  # fmt: skip
-@click.option("-n", "--namespace", default="", metavar="NAME", help="Only its Services.  [default: all namespaces]")
+@scope_options
 @click.option("--notes", is_flag=True, help="Notes, too: what is as it was asked for, and maybe not as expected.")
 @output_option
 @question_options
@@ -32,7 +32,8 @@ def command(*, namespace: str, notes: bool, output: Form, **flags: Any) -> None:
     The same findings as of 'sliceplane explain', a row each, the worst first; notes are only counted.  Reads only
     (lists, once), on any cluster, with the rights that one has.
 
-    Exit code 0: nothing is wrong; 1: there are errors or warnings; 2: cannot tell, the output or stderr says why.
+    Exit code 0: nothing is wrong; 1: there are errors or warnings; 2: cannot tell (something could not be read, or is
+    too young to judge), the output or stderr says why.
     """
     from sliceplane.explain.question import ExplainQuestion
     from sliceplane.explain.text import as_list
@@ -40,4 +41,7 @@ def command(*, namespace: str, notes: bool, output: Form, **flags: Any) -> None:
     async def work(client: Client, _: str) -> Explanation:
         return await explained(client, ExplainQuestion("everything", namespace=namespace))
 
-    finish(ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER), output, partial(as_list, notes=notes))
+    explanation = ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER)
+    if explanation.is_blind and not namespace:
+        note("Note: something could not be read; rights in one namespace are enough for 'sliceplane lint -n NAMESPACE'")
+    finish(explanation, output, partial(as_list, notes=notes))

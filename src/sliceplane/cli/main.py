@@ -48,6 +48,7 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Look after it": {
         "drain": ("sliceplane.cli.drain", "Take Pods out of Services, and wait until no node sends to them."),
         "snapshot": ("sliceplane.cli.snapshot", "Copy a running server's state to a file; restore it."),
+        "help": ("sliceplane.cli.help", "Show the help of a command."),
         "completion": ("sliceplane.cli.completion", "Print what makes a shell complete commands and options."),
         "version": ("sliceplane.cli.version", "Tell the versions of this program and of the API it serves."),
     },

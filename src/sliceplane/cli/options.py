@@ -87,11 +87,23 @@ def _definitions(rows: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
 
 
 class _Laid(click.Command):
-    """*examples*: command lines that work as they stand, each with what it is for."""
+    """A command; *examples*: command lines that work as they stand, each with what it is for."""
 
     def __init__(self, *arguments: Any, examples: Sequence[tuple[str, str]] = (), **more: Any) -> None:
         super().__init__(*arguments, **more)
         self.examples = tuple(examples)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            # click looks for a similar spelling alone: --nodes is the end of --emulate-nodes.
+            typed = error.option_name.lstrip("-")
+            names = [name for parameter in self.params for name in parameter.opts if name.startswith("--")]
+            near = [name for name in names if len(typed) > 1 and (typed in name or name.lstrip("-") in typed)]
+            raise click.NoSuchOption(
+                error.option_name, possibilities=sorted(near) or error.possibilities, ctx=ctx
+            ) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self.examples:

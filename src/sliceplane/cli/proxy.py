@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.group("proxy", cls=CommandGroup, invoke_without_command=True)
+@click.group("proxy", cls=CommandGroup, invoke_without_command=True, examples=[
+    ("rules for this node of a cluster", "sudo sliceplane proxy --kubeconfig node.kubeconfig"),
+    ("take them away again", "sudo sliceplane proxy --cleanup"),
+])  # fmt: skip
 @click.option("--config", type=_FILE, help="A KubeProxyConfiguration; flags that it has fields for are not used then.")
 @click.option("--write-config-to", type=_FILE, help="Write the configuration there, with all that it does not say.")
 @cluster_options
@@ -87,8 +90,8 @@ def command(
 ) -> None:
     """Run the node proxy: rules in the kernel that lead Services to their endpoints.
 
-    Prints one line, "ready node=NODE ...", after the first rules are written.  Stops on SIGINT and SIGTERM and leaves
-    the rules, so that traffic goes on; --cleanup takes them away.
+    Prints one line, "ready node=NODE ...", after the first rules are written and its watches are open.  Stops on SIGINT
+    and SIGTERM and leaves the rules, so that traffic goes on; --cleanup takes them away.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -299,6 +302,6 @@ async def _tidy(proxy: NodeProxy, mode: Mode, netns: str) -> None:
 
 
 async def _say_ready(proxy: NodeProxy, node_name: str) -> None:
-    await proxy.wait_ready()
+    await proxy.wait_ready(following=True)
     counts = " ".join(f"{family.lower()}-services={services}" for family, (services, _) in proxy.counts().items())
     say_ready(f"node={node_name} {counts}")

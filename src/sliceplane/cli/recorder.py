@@ -54,7 +54,9 @@ def command() -> None:
     """
 
 
-@command.command("save", short_help="Save what the running plane keeps to FILE.")
+@command.command("save", short_help="Save what the running plane keeps to FILE.", examples=[
+    ("before it is forgotten", "sliceplane recorder save incident.recording"),
+])  # fmt: skip
 @click.argument("file", type=FILE)
 @cluster_options
 def save(*, file: Path, kubeconfig: Path | None, context: str | None) -> None:
@@ -71,7 +73,9 @@ def save(*, file: Path, kubeconfig: Path | None, context: str | None) -> None:
     say(f"saved {saved.header.entries:,} entries of {_span(saved)} to {file} ({file.stat().st_size:,} bytes)")
 
 
-@command.command("show", short_help="Print what is in FILE.")
+@command.command("show", short_help="Print what is in FILE.", examples=[
+    ("of when, and why", "sliceplane recorder show incident.recording --head"),
+])  # fmt: skip
 @click.argument("file", type=_EXISTING)
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True,
     help="Lines for people, or one JSON object a line.")  # fmt: skip
@@ -104,7 +108,9 @@ def _entry_lines(recording: Recording, *, as_json: bool) -> Iterator[str]:
         recording.problem = recording.problem or str(error)
 
 
-@command.command("replay", short_help="Tell this version's controllers what is in FILE.")
+@command.command("replay", short_help="Tell this version's controllers what is in FILE.", examples=[
+    ("do this version's controllers decide the same?", "sliceplane recorder replay incident.recording"),
+])  # fmt: skip
 @click.argument("file", type=_EXISTING)
 def replay(*, file: Path) -> None:
     """Make the controllers of FILE anew, tell them what they were told, and compare what they want to write.
@@ -126,7 +132,9 @@ def replay(*, file: Path) -> None:
     raise SystemExit(GOOD if report.same else BAD)
 
 
-@command.command("export", short_help="Turn FILE into another program's form.")
+@command.command("export", short_help="Turn FILE into another program's form.", examples=[
+    ("for a viewer of traces", "sliceplane recorder export incident.recording --format chrome"),
+])  # fmt: skip
 @click.argument("file", type=_EXISTING)
 @click.option("--format", "form", type=click.Choice(("chrome",)), default="chrome", show_default=True,
     help="chrome: trace events, for ui.perfetto.dev and chrome://tracing.")  # fmt: skip

@@ -14,12 +14,17 @@ from sliceplane.cli.process import say
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.group("snapshot", cls=CommandGroup)
+@click.group("snapshot", cls=CommandGroup, examples=[
+    ("a copy of a server that runs", "sliceplane snapshot save monday.snapshot"),
+    ("a data directory made of it", "sliceplane snapshot restore monday.snapshot --data-dir restored"),
+])  # fmt: skip
 def command() -> None:
     """Copy the whole state of a server that runs to a file, and make a data directory of such a file."""
 
 
-@command.command("save", short_help="Copy everything, as of one revision, to FILE.")
+@command.command("save", short_help="Copy everything, as of one revision, to FILE.", examples=[
+    ("a copy of a server that runs", "sliceplane snapshot save monday.snapshot"),
+])  # fmt: skip
 @click.argument("file", type=_FILE)
 @cluster_options
 def save(*, file: Path, kubeconfig: Path | None, context: str | None) -> None:
@@ -35,7 +40,9 @@ def save(*, file: Path, kubeconfig: Path | None, context: str | None) -> None:
     say(f"saved {saved.objects:,} objects of revision {saved.revision} to {file} ({saved.bytes:,} bytes)")
 
 
-@command.command("inspect", short_help="Say whether FILE is whole.")
+@command.command("inspect", short_help="Say whether FILE is whole.", examples=[
+    ("before it is needed", "sliceplane snapshot inspect monday.snapshot"),
+])  # fmt: skip
 @click.argument("file", type=_FILE)
 def inspect(*, file: Path) -> None:
     """Read FILE to its end and say whether it is whole."""
@@ -45,7 +52,9 @@ def inspect(*, file: Path) -> None:
     say(f"whole: {read.objects:,} objects of revision {read.revision} ({read.bytes:,} bytes)")
 
 
-@command.command("restore", short_help="Make a data directory's database of FILE.")
+@command.command("restore", short_help="Make a data directory's database of FILE.", examples=[
+    ("a server that goes on from it", "sliceplane snapshot restore monday.snapshot --data-dir restored"),
+])  # fmt: skip
 @click.argument("file", type=_FILE)
 @click.option("--data-dir", default="", metavar="DIR",
     help="Where.  [default: $XDG_DATA_HOME/sliceplane, else ~/.local/share/sliceplane]")  # fmt: skip

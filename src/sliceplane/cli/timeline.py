@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.answers import GOOD, NO_ANSWER, fail, note, screen_width, show
-from sliceplane.cli.cluster import ask, question_options
+from sliceplane.cli.cluster import ask, namespace_option, question_options
+from sliceplane.cli.object_names import names_of
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.recorder import making_sense, read
 from sliceplane.cli.values import DurationType
@@ -50,9 +51,12 @@ def command() -> None:
     """What happened, who did it, and what followed from it."""
 
 
-@command.command("service", short_help="What happened to a Service.")
-@click.argument("name", metavar="[NAMESPACE/]NAME")
-@click.option("-n", "--namespace", default="", metavar="NAME", help="Where it is.  [default: the kubeconfig's]")
+@command.command("service", short_help="What happened to a Service.", examples=[
+    ("the last hour", "sliceplane timeline service web --since 1h"),
+    ("its endpoints before and after", "sliceplane timeline service web --diff 10m 1m"),
+])  # fmt: skip
+@click.argument("name", metavar="[NAMESPACE/]NAME", shell_complete=names_of("services"))
+@namespace_option()
 @click.option("--since", type=DurationType(), default="10m", show_default=True, help="How far back.")
 @click.option("--diff", nargs=2, type=_MomentType(), default=None, metavar="T1 T2",
     help="Instead: its endpoints at both of these moments (times, or how long ago).")  # fmt: skip

@@ -27,7 +27,7 @@ def installed() -> str:
         return "unknown (not installed)"
 
 
-@click.command("version", cls=Command)
+@click.command("version", cls=Command, examples=[("for a program", "sliceplane version -o json")])
 @output_option
 def command(*, output: Form) -> None:
     """Tell the versions of this program, of the Kubernetes API that it serves, and of Python."""

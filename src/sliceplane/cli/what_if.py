@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, note, output_option, rendered, screen_width, show
-from sliceplane.cli.cluster import ask, attempt, question_options
+from sliceplane.cli.cluster import ask, attempt, namespace_option, question_options
 from sliceplane.cli.options import Command
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class SettingType(click.ParamType["Setting"]):
     ("a rollout, and where the picture of it is", "sliceplane what-if shop/cart --set rollout=yes --plot cart.svg"),
 ])  # fmt: skip
 @click.argument("service", metavar="[NAMESPACE/]SERVICE")
-@click.option("-n", "--namespace", default="", metavar="NAME", help="[default: the kubeconfig's]")
+@namespace_option()
 @click.option("--set", "changes", type=SettingType(of_now=False), multiple=True, metavar="KEY=VALUE",
     help="What is changed; may be given several times.  zone-lost=ZONE, zone-added=ZONE[:NODES], "
     "node-zone=NODE:[ZONE], replicas=[WORKLOAD:]N, rollout=yes|WORKLOAD with max-surge=N|N% and max-unavailable=N|N%, "
@@ -152,13 +152,14 @@ def _state(flags: dict[str, Any]) -> tuple[ClusterState, str]:
         return ask(flags["kubeconfig"], flags["context"], read_cluster, CannotTell, exit_code=NO_ANSWER)
     try:
         with opened_lines(path, line_bytes_max=LINE_BYTES_MAX) as lines:
-            return of_snapshot(lines, path.name), "default"
+            return of_snapshot(lines, path.name, path.stat().st_mtime), "default"
     except OSError as error:
         raise CannotTell(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
 
 
 async def read_cluster(client: HttpClient, namespace: str) -> tuple[ClusterState, str]:
     import asyncio
+    import time
 
     from sliceplane.api.errors import StatusError
     from sliceplane.api.requests import Selection
@@ -181,7 +182,7 @@ async def read_cluster(client: HttpClient, namespace: str) -> tuple[ClusterState
     bodies = await asyncio.gather(*map(listed, READ))
     newest = (await client.list(Selection(READ[0]), limit=1)).resource_version
     revision = int(newest) if newest.isdecimal() else 0
-    return of_lists(dict(zip(READ, bodies, strict=True)), revision, "as the cluster is now"), namespace
+    return of_lists(dict(zip(READ, bodies, strict=True)), revision, "as the cluster is now", time.time()), namespace
 
 
 def _clients(flags: dict[str, Any]) -> Clients:

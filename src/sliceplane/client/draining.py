@@ -33,7 +33,9 @@ async def drain(
     from sliceplane.drain.barrier import parse_policy
     from sliceplane.shell.tools.draining import DrainOptions, drain_pods
 
-    options = DrainOptions(timeout_s=timeout, unknown=parse_policy(unknown), mark=mark, digests=False)
+    options = DrainOptions(
+        timeout_s=timeout, unknown=parse_policy(unknown), mark=mark, digests=False, force=True, take_back=False
+    )
     namespace, _, name = pod.rpartition("/")
     if not namespace or not name:
         raise ValueError(f"no namespace/name: {pod!r}")

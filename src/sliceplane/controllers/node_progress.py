@@ -29,6 +29,7 @@ from sliceplane.proxy.node_caches import NodeCaches, Verdict
 from sliceplane.proxy.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
+    BEHIND_S,
     COMPONENT,
     LABEL_COMPONENT,
     LEASE_DURATION_S,
@@ -42,8 +43,6 @@ from sliceplane.proxy.selections import ALL, SHARED
 REFRESH_S: Final = 1.0
 #: a proxy that has not reported for so long was taken away on purpose
 STOPPED_KEPT_S: Final = 86_400.0
-#: a node that has not told for so long that it holds a change is behind: its beat, and some for the ways
-BEHIND_S: Final = 15.0
 #: nodes that a sentence names
 NAMED_MAX: Final = 3
 #: what metrics call the states of nodes; the first that fits counts

@@ -1,8 +1,7 @@
-"""What a barrier answers: for people, for programs, and as the condition of a Pod."""
+"""The answer of a barrier: as values, for programs, and as the condition of a Pod.  ``text`` words it for people."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from sliceplane.api.core import Pod
 from sliceplane.api.meta import Condition
 from sliceplane.drain.barrier import DrainVerdict, Missing
+from sliceplane.drain.impact import PortImpact
 
 #: the condition of a Pod, and its gate for readiness that ``sliceplane drain`` closes
 CONDITION: Final = "sliceplane.dev/Drained"
@@ -18,6 +18,8 @@ GATE: Final = "sliceplane.dev/serving"
 NAMED_MAX: Final = 3
 
 Outcome = Literal["drained", "time over", "cannot know"]
+#: of the whole: also that nothing was marked, or all marks were taken back, for the sake of a Service
+DrainOutcome = Literal["drained", "time over", "cannot know", "refused"]
 
 
 class DrainedPod(NamedTuple):
@@ -30,17 +32,37 @@ class DrainedPod(NamedTuple):
     gone: bool = False
 
 
+class DrainPlan(msgspec.Struct, frozen=True):
+    """Known before the first mark: the effect on Services, and what could not be found out."""
+
+    what: str
+    pods: tuple[str, ...]
+    services: tuple[PortImpact, ...]
+    unknown: tuple[Missing, ...]
+    #: what could not be read, a phrase each
+    not_looked_at: tuple[str, ...]
+
+
 class DrainAnswer(msgspec.Struct, frozen=True):
-    """``not_covered``: who may go on sending all the same; ``not_looked_at``: what could not be read, a phrase each."""
+    """``not_covered``: who may go on sending all the same; ``not_looked_at``: what could not be read, a phrase each.
+
+    ``refused``: why nothing was marked, or all marks were taken back, although time was left.  ``taken_back``: Pods
+    without their marks again; ``marked``: Pods that should be and still have them."""
 
     what: str
     pods: tuple[DrainedPod, ...]
     nodes: int
     not_covered: tuple[str, ...] = ()
     not_looked_at: tuple[str, ...] = ()
+    services: tuple[PortImpact, ...] = ()
+    refused: str = ""
+    taken_back: tuple[str, ...] = ()
+    marked: tuple[str, ...] = ()
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> DrainOutcome:
+        if self.refused:
+            return "refused"
         outcomes = {pod.outcome for pod in self.pods}
         return "time over" if "time over" in outcomes else "cannot know" if "cannot know" in outcomes else "drained"
 
@@ -65,9 +87,28 @@ class DrainAnswer(msgspec.Struct, frozen=True):
                 }
                 for pod in self.pods
             ],
+            "services": [impact._asdict() for impact in self.services],
+            "refused": self.refused,
+            "takenBack": list(self.taken_back),
+            "stillMarked": list(self.marked),
             "notCovered": list(self.not_covered),
             "notLookedAt": list(self.not_looked_at),
         }
+
+
+class UndoAnswer(msgspec.Struct, frozen=True):
+    """Pods whose marks were taken away, and Pods that keep them."""
+
+    what: str
+    taken_back: tuple[str, ...]
+    marked: tuple[str, ...]
+
+    @property
+    def outcome(self) -> DrainOutcome:
+        return "cannot know" if self.marked else "drained"
+
+    def as_document(self) -> dict[str, Any]:
+        return {"what": self.what, "takenBack": list(self.taken_back), "stillMarked": list(self.marked)}
 
 
 def condition_of(pod: Pod) -> Condition | None:
@@ -99,18 +140,6 @@ def sentence(pod: DrainedPod) -> str:
         return f"not drained after {took}: {'; '.join(use.text for use in verdict.uses)}"
     unknown = f"; nothing is known of {named(verdict.unknown)}" if verdict.unknown else ""
     return f"not drained after {took}: waiting for {named(verdict.waiting)}{unknown}"
-
-
-def as_text(answer: DrainAnswer) -> Iterator[tuple[str, str]]:
-    """Heads and what follows them, a line each."""
-    for pod in answer.pods:
-        yield pod.pod, sentence(pod)
-    if not answer.pods:
-        yield answer.what, "nothing to drain: it has no Pods"
-    for phrase in answer.not_covered:
-        yield "not covered", phrase
-    for phrase in answer.not_looked_at:
-        yield "not seen", phrase
 
 
 def message(verdict: DrainVerdict, took_s: float) -> str:

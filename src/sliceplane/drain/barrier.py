@@ -26,7 +26,7 @@ import msgspec
 from sliceplane.api.core import Lease, Node
 from sliceplane.api.meta import revision_of
 from sliceplane.drain.departure import EVERY, Use, needed
-from sliceplane.kit.times import time_or_zero
+from sliceplane.kit.times import parse_duration, time_or_zero
 from sliceplane.proxy.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
@@ -59,14 +59,16 @@ class UnknownPolicy(NamedTuple):
 
 
 def parse_policy(text: str) -> UnknownPolicy:
-    """``wait``, ``fail`` or ``after=SECONDS``, with or without an "s".  Raises ``ValueError``."""
+    """Reads ``wait``, ``fail`` or ``after=DURATION`` (``after=60s``).  Raises ``ValueError``."""
     match text.partition("="):
         case ("wait", "", ""):
             return UnknownPolicy("wait")
         case ("fail", "", ""):
             return UnknownPolicy("fail")
-        case ("after", "=", seconds) if seconds.removesuffix("s").isdecimal() and seconds.isascii():
-            return UnknownPolicy("after", float(seconds.removesuffix("s")))
+        case ("after", "=", duration):
+            seconds = parse_duration(duration)
+            if seconds is not None and not duration.startswith(("-", "+")):
+                return UnknownPolicy("after", seconds)
     raise ValueError(f"{text!r} is none of wait, fail, after=60s")
 
 
@@ -270,7 +272,7 @@ class Nodes:
 
     def on_node(self, old: Node | None, new: Node | None) -> None:
         if new is not None:
-            self._ready[new.metadata.name] = is_ready(new)
+            self._ready[new.metadata.name] = new.is_ready
             self._own[new.metadata.name] = tuple((EVERY[0], reading) for reading in own_readings(new))
         elif old is not None:
             self._ready.pop(old.metadata.name, None)
@@ -312,10 +314,6 @@ def _within(namespace: str, told: dict[Place, int] | None) -> dict[Place, int] |
         return told
     own = f"{SERVICE_READING}{namespace}/"
     return {place: revision for place, revision in told.items() if place[1].startswith(own)}
-
-
-def is_ready(node: Node) -> bool:
-    return any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions or ())
 
 
 def held_of(lease: Lease) -> dict[Place, int] | None:

@@ -5,7 +5,7 @@ Fed with the changes and marks of informers over ``SELECTIONS``; asked for a ver
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -16,7 +16,7 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Services
-from sliceplane.drain.barrier import FORGET_S, DrainVerdict, Missing, NodeHolding, UnknownPolicy, compare, judge
+from sliceplane.drain.barrier import FORGET_S, DrainVerdict, Missing, NodeHolding, Proof, UnknownPolicy, compare, judge
 from sliceplane.drain.barrier import Nodes as KnownNodes
 from sliceplane.drain.departure import Departures
 from sliceplane.drain.reports import heards
@@ -27,6 +27,7 @@ from sliceplane.proxy.progress import (
     ANNOTATION_REPORT,
     LABEL_COMPONENT,
     LEASE_NAMESPACE,
+    Place,
     read_report,
     spread_of,
 )
@@ -104,11 +105,18 @@ class DrainCluster:
         forget_s: float = FORGET_S,
     ) -> DrainVerdict:
         goal = self.departures.goal(key)
+        return judge(self.departures.uses(key), goal, self._proof(goal, facts, now, forget_s), policy, waited_s)
+
+    def unknown(self, facts: Sequence[NodeHolding], now: float, *, forget_s: float = FORGET_S) -> tuple[Missing, ...]:
+        """The nodes of which no verdict can know anything."""
+        return self._proof({}, facts, now, forget_s).unknown
+
+    def _proof(self, goal: Mapping[Place, int], facts: Sequence[NodeHolding], now: float, forget_s: float) -> Proof:
         proof = compare(goal, facts, now, forget_s=forget_s)
         if not self._leases_known:
             blind = Missing("every node", f"no right to list and watch leases in {LEASE_NAMESPACE}")
             proof = proof._replace(required=proof.required + 1, unknown=(*proof.unknown, blind))
-        return judge(self.departures.uses(key), goal, proof, policy, waited_s)
+        return proof
 
     def asks(self, key: str, nonce: str, nodes: int) -> tuple[Write, ...]:
         """Every node that reads the slices concerned is to report."""

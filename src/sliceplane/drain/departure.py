@@ -19,7 +19,7 @@ make that more than a maximum of versions:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from sliceplane.api.core import Pod, Service
@@ -280,11 +280,12 @@ class Departures:
 
     def _look_at(self, service: str) -> Iterable[str]:
         slices = self._slices.get(service, {})
-        passed = [_part(seen, self._subjects) for seen in self._superseded.get(service, ()) if self._subjects]
+        find = subject_finder(self._subjects.values())
+        passed = [_part(seen, find) for seen in self._superseded.get(service, ()) if self._subjects]
         parts = self._parts.setdefault(service, {}) if self._subjects else {}
         for name, endpoint_slice in slices.items() if self._subjects else ():
             if name not in parts:
-                parts[name] = _part(endpoint_slice, self._subjects)
+                parts[name] = _part(endpoint_slice, find)
         concerned = {key for key, states in self._states.items() if service in states}
         concerned.update(key for part in (*parts.values(), *passed) for key in part.subjects)
         if not slices:
@@ -332,15 +333,35 @@ def _service_of(seen: EndpointSlice | None) -> str:
     return f"{seen.metadata.namespace}/{name}" if seen is not None and name and readings_of_slice(seen) else ""
 
 
-def _part(seen: EndpointSlice, subjects: Mapping[str, DrainSubject]) -> _Part:
+#: the subject that an endpoint in a namespace means, or ``None``
+FindSubject = Callable[[str, SliceEndpoint], DrainSubject | None]
+
+
+def subject_finder(subjects: Iterable[DrainSubject]) -> FindSubject:
+    """By the reference to a Pod; without one by an address."""
+    by_name: dict[tuple[str, str], DrainSubject] = {}
+    by_address: dict[tuple[str, str], DrainSubject] = {}
+    for subject in subjects:
+        by_name[subject.namespace, subject.name] = subject
+        by_address |= {(subject.namespace, address): subject for address in subject.addresses}
+
+    def find(namespace: str, endpoint: SliceEndpoint) -> DrainSubject | None:
+        target = endpoint.target_ref
+        if target is not None and target.kind == "Pod":
+            named = by_name.get((namespace, target.name))
+            return named if named is not None and target.uid in ("", named.uid) else None
+        found = (by_address.get((namespace, address)) for address in endpoint.addresses)
+        return next(filter(None, found), None)
+
+    return find
+
+
+def _part(seen: EndpointSlice, find: FindSubject) -> _Part:
     """Slices with names instead of addresses are read by no kernel."""
-    here = [subject for subject in subjects.values() if subject.namespace == seen.metadata.namespace]
     of: dict[str, list[SliceEndpoint]] = {}
-    by_name = {subject.name: subject for subject in here}
-    by_address = {address: subject for subject in here for address in subject.addresses}
     ready, ready_on = 0, dict[str, int]()
     for endpoint in (seen.endpoints or ()) if seen.address_type in FAMILIES else ():
-        subject = _subject_of(endpoint, by_name, by_address)
+        subject = find(seen.metadata.namespace, endpoint)
         if subject is not None:
             of.setdefault(subject.key, []).append(endpoint)
         if endpoint.conditions.ready is not False:
@@ -350,16 +371,6 @@ def _part(seen: EndpointSlice, subjects: Mapping[str, DrainSubject]) -> _Part:
     ports = frozenset((port.name or "", port.protocol or "TCP") for port in seen.ports or () if port.port is not None)
     readings = frozenset(readings_of_slice(seen))
     return _Part(seen.address_type, readings, ports, ready, ready_on, {key: tuple(found) for key, found in of.items()})
-
-
-def _subject_of(
-    endpoint: SliceEndpoint, by_name: Mapping[str, DrainSubject], by_address: Mapping[str, DrainSubject]
-) -> DrainSubject | None:
-    target = endpoint.target_ref
-    if target is not None and target.kind == "Pod":
-        subject = by_name.get(target.name)
-        return subject if subject is not None and target.uid in ("", subject.uid) else None
-    return next((by_address[address] for address in endpoint.addresses if address in by_address), None)
 
 
 def _serves(endpoint: SliceEndpoint) -> bool:

@@ -59,9 +59,9 @@ class Drift(msgspec.Struct, frozen=True):
 
     @property
     def is_blind(self) -> bool:
-        """Returns True if the state of a node is not known, or no node has a proxy that could report one."""
+        """Returns True if the state of a node is not known or too young to judge, or no node can report one."""
         return all(row.state == "emulated" for row in self.rows) or any(
-            row.state in ("unknown", "never told") for row in self.rows
+            row.state in ("unknown", "never told", "catching up") for row in self.rows
         )
 
     def as_document(self) -> dict[str, Any]:

@@ -7,10 +7,24 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from sliceplane.api.core import Node, Service
+from sliceplane.api.core import Lease, Node, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object, revision_of
-from sliceplane.proxy.progress import COMPONENT, DNS, XDS, Place, ProgressReport, lease_prefix
+from sliceplane.kit.times import time_or_zero
+from sliceplane.proxy.progress import (
+    ANNOTATION_PROGRESS,
+    ANNOTATION_REVISION,
+    COMPONENT,
+    DNS,
+    LABEL_COMPONENT,
+    LEASE_DURATION_S,
+    REPORT_LATE_S,
+    XDS,
+    Place,
+    ProgressReport,
+    lease_prefix,
+    read_report,
+)
 from sliceplane.proxy.selections import readings_of_service, readings_of_slice
 
 
@@ -53,7 +67,11 @@ class TellerWords(NamedTuple):
 #: what tells how far it is, by kind; who looks at a cluster reads these Leases
 TELLERS: Final[dict[str, TellerWords]] = {
     COMPONENT: TellerWords(
-        "", "proxy", "its kernel goes on with the rules of then", "it sends to the endpoints of then", "rules"
+        "",
+        "proxy",
+        "its kernel goes on with the rules of then: what changed since does not reach clients there",
+        "its kernel sends to the endpoints of then",
+        "rules",
     ),
     DNS: TellerWords(
         " (names)",
@@ -85,6 +103,14 @@ class ToldNode(NamedTuple):
     owner: str
     kind: str = COMPONENT
 
+    def age_s(self, now: float) -> float:
+        """Seconds since the last report."""
+        return now - self.renewed
+
+    def is_late(self, now: float) -> bool:
+        """Returns True if a report should have come long ago: the consumer has stopped or stands still."""
+        return self.age_s(now) > min(self.duration_s, REPORT_LATE_S)
+
     @property
     def is_proxy(self) -> bool:
         return self.kind == COMPONENT
@@ -102,17 +128,34 @@ class ToldNode(NamedTuple):
         return f"{lease_prefix(self.kind)}{self.node}"
 
 
+def told_of(lease: Lease) -> ToldNode:
+    """What *lease*, which is of a consumer, says."""
+    annotations = lease.metadata.annotations or {}
+    kind = (lease.metadata.labels or {}).get(LABEL_COMPONENT, COMPONENT)
+    owner = next((owner.name for owner in lease.metadata.owner_references or () if owner.kind == "Node"), "")
+    return ToldNode(
+        lease.spec.holder_identity or lease.metadata.name.removeprefix(lease_prefix(kind)),
+        read_report(annotations.get(ANNOTATION_PROGRESS, "")),
+        revision_of(annotations.get(ANNOTATION_REVISION, "")),
+        time_or_zero(lease.spec.renew_time or lease.metadata.creation_timestamp),
+        lease.spec.lease_duration_seconds or LEASE_DURATION_S,
+        owner,
+        kind,
+    )
+
+
 class Look(msgspec.Struct, frozen=True):
     """What a node proxy answered on its own pages.  ``why``: why it did not, or was not asked.
 
     ``objects``: versions by key, by ``resource/reading``.  ``rules``: where the kernel is not as the proxy believes, a
-    sentence each; ``None``: that was not looked at.
+    sentence each; ``None``: that was not looked at.  ``is_deep``: it was asked for.
     """
 
     why: str = ""
     objects: Mapping[str, Mapping[str, str]] = msgspec.field(default_factory=dict)
     rules: tuple[str, ...] | None = None
     rules_why: str = ""
+    is_deep: bool = False
 
 
 class DriftFacts(msgspec.Struct, frozen=True):

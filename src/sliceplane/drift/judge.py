@@ -3,9 +3,10 @@
 A name server or an xDS server that tells how far it is (``--progress-lease``) is one of the rows, without a kernel; an
 xDS server is as far as all its clients are.
 
-**Behind** is a node whose version is below that of an object that it reads, if the object was written more than
-``BEHIND_S`` ago: a proxy reports every 10 s.  **Lost an event** is one whose digest at its version is not that of the
-server's objects at that version.  **Kernel differs** where the proxy says so in its Lease, or found it when asked.
+**Stopped** is a node whose report is late.  **Behind** is one whose version is below that of an object that it reads,
+if the object was written more than ``BEHIND_S`` ago: a proxy reports every 10 s.  **Lost an event** is one
+whose digest at its version is not that of the server's objects at that version.  **Kernel differs** where the proxy
+says so in its Lease, or where it was found when asked.
 """
 
 from __future__ import annotations
@@ -16,22 +17,15 @@ from typing import Final
 
 from sliceplane.api.meta import revision_of
 from sliceplane.controllers.emulation.nodes import LABEL_EMULATED
+from sliceplane.drift import reports
 from sliceplane.drift.answer import ORDER, Drift, DriftRow, State
 from sliceplane.drift.facts import DriftFacts, Listed, Look, ToldNode
-from sliceplane.findings.finding import Evidence, Finding, ObjectName, rank
+from sliceplane.drift.reports import finding, in_lease
+from sliceplane.findings.finding import Finding, rank
 from sliceplane.findings.wording import count, lasting
 from sliceplane.informer.digest import digest_of_versions
-from sliceplane.kit.times import format_time
-from sliceplane.proxy.progress import (
-    ANNOTATION_PROGRESS,
-    ANNOTATION_REVISION,
-    LEASE_NAMESPACE,
-    Held,
-    Place,
-)
+from sliceplane.proxy.progress import ANNOTATION_PROGRESS, BEHIND_S, Held, Place
 
-#: a proxy tells within its beat of 10 s that it holds a change, and the ways take time
-BEHIND_S: Final = 12.0
 #: objects that a sentence names
 NAMED_MAX: Final = 3
 
@@ -79,20 +73,24 @@ def _judge_node(facts: DriftFacts, told: ToldNode) -> tuple[DriftRow, list[Findi
     states: list[State] = []
     findings: list[Finding] = []
     unseen: list[str] = []
-    age_s = facts.now - told.renewed
-    if age_s > told.duration_s:
+    is_late = told.is_late(facts.now)
+    if is_late:
         states.append("stopped")
-        findings.append(_stopped(told, age_s))
-    missing = _behind(facts, told)
-    behind_s = max((facts.now - item.written for item in missing if item.written), default=0.0)
+        findings.append(reports.stopped(told, facts.now))
+    _, slices = facts.now_of.get("endpointslices", (0, ()))
+    concerned = [item for item in slices if not facts.service or item.service == facts.service]
+    missing = tuple(reports.missing_of(told, concerned))
     if missing:
-        late = behind_s > BEHIND_S or not behind_s
+        late = reports.is_behind(missing, facts.now)
         states.append("behind" if late else "catching up")
-        if late and age_s <= told.duration_s and not _inputs_since(told):
-            findings.append(_is_behind(told, missing, behind_s))
-    if _inputs_since(told) and age_s <= told.duration_s:
+        if not late:
+            age = lasting(reports.behind_s(missing, facts.now))
+            unseen.append(f"{told.title}: too young to judge ({age} behind; judged after {lasting(BEHIND_S)})")
+        elif not is_late and not reports.inputs_since(told):
+            findings.append(reports.behind(told, missing, facts.now))
+    if reports.inputs_since(told) and not is_late:
         states.append("behind")
-        findings.append(_hears_nothing(told, facts.now - _inputs_since(told)))
+        findings.append(reports.hears_nothing(told, facts.now))
     cache, lost, why = _cache(facts, told, look)
     unseen += why
     if lost is not None:
@@ -104,33 +102,20 @@ def _judge_node(facts: DriftFacts, told: ToldNode) -> tuple[DriftRow, list[Findi
     if broken is not None:
         states.append("kernel differs")
         findings.append(broken)
+    elif kernel == "not looked at":
+        states.append("unknown")
     if look.why:
         unseen.append(f"{told.node}: its proxy's pages ({look.why})")
-    elif look.rules_why:
+    if look.rules_why:
         unseen.append(f"{told.node}: rules ({look.rules_why})")
     state = next((known for known in ORDER if known in states), ORDER[-1])
     kernel = kernel if told.is_proxy else "-"
+    behind_s, age_s = reports.behind_s(missing, facts.now), told.age_s(facts.now)
     return DriftRow(told.title, state, told.revision, len(missing), behind_s, age_s, cache, kernel), findings, unseen
 
 
 def _places(told: ToldNode) -> dict[Place, Held]:
     return told.report.places() if told.report is not None else {}
-
-
-def _behind(facts: DriftFacts, told: ToldNode) -> tuple[Listed, ...]:
-    """What the node reads and has not told that it holds, as far as the objects that are there show it."""
-    held = {reading: at.revision for (plural, reading), at in _places(told).items() if plural == "endpointslices"}
-    _, slices = facts.now_of.get("endpointslices", (0, ()))
-    return tuple(
-        item
-        for item in slices
-        if (not facts.service or item.service == facts.service)
-        and (
-            item.revision > min((held[reading] for reading in item.readings if reading in held), default=item.revision)
-            if told.report is not None
-            else bool(item.readings) and item.revision > told.revision
-        )
-    )
 
 
 def _cache(facts: DriftFacts, told: ToldNode, look: Look) -> tuple[str, Finding | None, list[str]]:
@@ -152,80 +137,15 @@ def _digest(objects: tuple[Listed, ...]) -> str:
 
 
 def _kernel(told: ToldNode, look: Look) -> tuple[str, Finding | None]:
-    problems = told.report.problems if told.report is not None else ()
     if look.rules:
         more = f", and {len(look.rules) - 1} more" if len(look.rules) > 1 else ""
-        return "differs", _finding("N5", told, f"{look.rules[0]}{more}", remedy="nft monitor")
-    if problems:
-        refused = "rules were gone" not in problems[0]
-        return "differs", _finding(
-            "N3" if refused else "N5", told, problems[0], remedy="" if refused else "nft monitor"
-        )
+        return "differs", finding("N5", told, f"{look.rules[0]}{more}", remedy=reports.WRITE_ANEW)
+    problem = reports.of_kernel(told)
+    if problem is not None:
+        return "differs", problem
+    if look.is_deep and look.rules is None:
+        return "not looked at", None
     return "equal" if look.rules is not None else "as told", None
-
-
-# -- findings -------------------------------------------------------------------------------------------
-
-
-def _finding(
-    code: str, told: ToldNode, sentence: str, *, evidence: tuple[Evidence, ...] = (), effect: str = "", remedy: str = ""
-) -> Finding:
-    return Finding(
-        code=code,
-        subject=ObjectName("nodes", "Node", "", told.node) if told.is_proxy else _lease_name(told),
-        sentence=f"{told.title}: {sentence}",
-        evidence=evidence,
-        effect=effect,
-        remedy=remedy,
-    )
-
-
-def _inputs_since(told: ToldNode) -> int:
-    return told.report.inputs_since if told.report is not None else 0
-
-
-def _hears_nothing(told: ToldNode, age_s: float) -> Finding:
-    return _finding(
-        "N15",
-        told,
-        f"its inputs are {lasting(age_s)} old: its {told.words.teller} lives, and hears nothing of the API server",
-        evidence=_lease(told, f"metadata.annotations[{ANNOTATION_PROGRESS}]", f"inputs_since: {_inputs_since(told)}"),
-        effect=f"its {told.words.rules} stay as they were then; what changed since does not reach clients there",
-        remedy="see why its watches fail: the API server that it asks, and its log",
-    )
-
-
-def _lease(told: ToldNode, field: str, value: str) -> tuple[Evidence, ...]:
-    return (Evidence(subject=_lease_name(told), field=field, value=value),)
-
-
-def _lease_name(told: ToldNode) -> ObjectName:
-    return ObjectName("leases.coordination.k8s.io", "Lease", LEASE_NAMESPACE, told.lease)
-
-
-def _stopped(told: ToldNode, age_s: float) -> Finding:
-    return _finding(
-        "N1",
-        told,
-        f"its {told.words.teller} tells nothing for {_span(age_s)}",
-        evidence=_lease(told, "spec.renewTime", format_time(told.renewed)),
-        effect=told.words.stopped,
-        remedy=f"start the {told.words.teller}, or delete its Lease if it was taken away on purpose",
-    )
-
-
-def _is_behind(told: ToldNode, missing: tuple[Listed, ...], behind_s: float) -> Finding:
-    services = list(dict.fromkeys(item.service or item.key for item in missing))
-    more = f" and {len(services) - NAMED_MAX} more" if len(services) > NAMED_MAX else ""
-    since = f"{_span(behind_s)} behind" if behind_s else "behind"
-    return _finding(
-        "N2",
-        told,
-        f"{since}: it does not hold {', '.join(services[:NAMED_MAX])}{more}",
-        evidence=_lease(told, f"metadata.annotations[{ANNOTATION_REVISION}]", str(told.revision)),
-        effect=told.words.behind,
-        remedy=f"look into the log of its {told.words.teller}, and its /healthz",
-    )
 
 
 def _lost(told: ToldNode, place: Place, held: Held, objects: tuple[Listed, ...], look: Look) -> Finding:
@@ -235,11 +155,11 @@ def _lost(told: ToldNode, place: Place, held: Held, objects: tuple[Listed, ...],
     if theirs is not None:
         sentence += f": {_differences(objects, theirs, held.revision)}"
     digests = f"{held.revision} {held.digest}, and the server's is {_digest(objects)}"
-    return _finding(
+    return finding(
         "N4",
         told,
         sentence,
-        evidence=_lease(told, f"metadata.annotations[{ANNOTATION_PROGRESS}]", digests),
+        evidence=in_lease(told, f"metadata.annotations[{ANNOTATION_PROGRESS}]", digests),
         effect="no later event brings it back",
         remedy=f"restart the {told.words.teller} of this node: it lists anew",
     )
@@ -265,17 +185,10 @@ def _misnamed(told: ToldNode, names: set[str]) -> Finding:
     near = [name for name in sorted(names) if told.node.startswith(f"{name}.")]
     near += difflib.get_close_matches(told.node, sorted(names), n=1)
     override = f"--hostname-override={near[0]}" if near else "--hostname-override"
-    return _finding(
+    return finding(
         "N7",
         told,
         f"its proxy says that it is {told.node}; {f'the Node is {near[0]}' if near else 'there is no such Node'}",
         effect="no hints, no local endpoints, and no Lease that goes with the Node",
         remedy=f"start the proxy with {override}",
     )
-
-
-def _span(seconds: float) -> str:
-    for size, word in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {word}"
-    return f"{seconds:.0f} s"

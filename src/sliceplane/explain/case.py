@@ -10,11 +10,11 @@ from functools import cached_property
 from typing import ClassVar, Final
 
 from sliceplane.api.core import Node, Service
-from sliceplane.api.discovery import LABEL_ZONE, EndpointSlice, SliceEndpoint
+from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_ZONE, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import PortProbe, ProbeOutcome, Selection
 from sliceplane.explain.facts import Facts
-from sliceplane.explain.objects import NODES, PODS, SERVICES, FullPod, Readable
+from sliceplane.explain.objects import NODES, PODS, SERVICES, SLICES, FullPod, Readable
 from sliceplane.explain.question import ExplainQuestion
 from sliceplane.findings.finding import Evidence, ObjectName
 from sliceplane.findings.wording import pairs_text
@@ -40,6 +40,12 @@ class ClientCase:
         self.node: Node | None = facts.get(NODES, "", node_name) if node_name else None
         zone = client.name if client.kind == "zone" else zone_of(self.node)
         self.place = Locality(node_name, zone)
+        #: the client is an object that was read, a zone that has a Node, or an address
+        self.is_there = {
+            "pod": self.pod is not None,
+            "node": self.node is not None,
+            "zone": any(zone_of(node) == zone for node in facts.of(NODES)),
+        }.get(client.kind, True)
         pod_address = next(iter(self.pod.addresses), "") if self.pod is not None else ""
         self.address = client.name if client.kind == "address" else pod_address
 
@@ -77,6 +83,11 @@ class PodsCase:
     def is_served(self) -> bool:
         """Whether some Pod takes connections in the place of one that does not."""
         raise NotImplementedError
+
+    @property
+    def publishes_unready(self) -> bool:
+        """Pods are endpoints before they are ready, as asked for."""
+        return False
 
     def was_read(self, selection: Selection) -> bool:
         return self.facts.was_read(selection)
@@ -146,13 +157,13 @@ class ServiceCase(PodsCase):
 
     @cached_property
     def is_served(self) -> bool:
-        published = self.service is not None and self.service.spec.publish_not_ready_addresses
         return any(
-            not pod.is_over
-            and not pod.is_going
-            and ((pod.is_ready and not pod.is_drained) or (published and pod.addresses))
-            for pod in self.selected
+            pod.is_ready and not pod.is_drained and not pod.is_over and not pod.is_going for pod in self.selected
         )
+
+    @property
+    def publishes_unready(self) -> bool:
+        return self.service is not None and self.service.spec.publish_not_ready_addresses
 
     @cached_property
     def selector(self) -> dict[str, str]:
@@ -176,6 +187,11 @@ class ServiceCase(PodsCase):
     @cached_property
     def slices(self) -> tuple[EndpointSlice, ...]:
         return self.facts.slices_of(self.namespace, self.name)
+
+    @property
+    def sees_slices(self) -> bool:
+        """Slices were read: what is in none of them is in none."""
+        return self.was_read(SLICES.in_namespace(self.namespace, f"{LABEL_SERVICE_NAME}={self.name}"))
 
     @cached_property
     def endpoints(self) -> tuple[tuple[EndpointSlice, SliceEndpoint], ...]:

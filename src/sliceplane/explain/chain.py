@@ -100,10 +100,12 @@ class Link(msgspec.Struct, frozen=True):
                 return self.zone_wants(case)
 
 
+#: the link of what no check of the chain explains
+LAST_RESORT: Final = Link("slices")
 CHAIN: Final[tuple[Link, ...]] = (
     Link(
         NAME,
-        services.NAME_CHECKS,
+        (*services.NAME_CHECKS, traffic_policies.ingress_to_nothing),
         services.wants,
         pod_checks=(services.no_such_pod,),
         pod_wants=services.pod_wants,

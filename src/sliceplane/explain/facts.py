@@ -33,7 +33,15 @@ class Unread(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         resource = self.selection.resource.key
         where = f" in namespace {self.selection.namespace}" if self.selection.namespace else ""
-        return f"{resource}{where} ({self.reason})"
+        reason = f"{self.reason} {self.verb}" if self.reason.endswith(" to") else self.reason
+        return f"{resource}{where} ({reason})"
+
+    @property
+    def right(self) -> str:
+        """``list pods in namespace shop``"""
+        selection = self.selection
+        where = f"namespace {selection.namespace}" if selection.namespace else "all namespaces"
+        return f"{self.verb} {selection.resource.key}" + (f" in {where}" if selection.resource.namespaced else "")
 
 
 class Facts:

@@ -20,7 +20,8 @@ import msgspec
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import PortProbe, ProbeOutcome, Selection
 from sliceplane.explain.case import Case, NodeCase, PodCase, ServiceCase, ZoneCase
-from sliceplane.explain.chain import CHAIN, KERNEL, Link
+from sliceplane.explain.chain import CHAIN, KERNEL, LAST_RESORT, Link
+from sliceplane.explain.checks.slices import nothing_ready
 from sliceplane.explain.checks.traffic_policies import backends_of
 from sliceplane.explain.facts import Facts, Unread
 from sliceplane.explain.kernel import KernelFacts
@@ -40,6 +41,16 @@ from sliceplane.findings.finding import Evidence, Finding, ObjectName, rank
 WITH_WRITERS_MAX: Final = 5
 #: the kinds that are read have DNS names; names stand in commands that people paste
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
+#: what must have been read before anything is said to be well, by kind of question
+_NEEDED: Final = {
+    "service": ("Service", "EndpointSlice"),
+    "everything": ("Service", "EndpointSlice"),
+    "pod": ("Pod", "Service"),
+    "node": ("Node",),
+    "zone": ("Node", "Service", "EndpointSlice"),
+}
+#: first letters of codes, and codes, that say why no endpoint is ready
+_REASONS: Final = ("B", "R", "T", "E", "C3", "D6", "S1", "S5")
 _PROJECTIONS: Final[dict[str, Readable[Object]]] = {readable.resource.key: readable for readable in READABLES}
 
 
@@ -121,25 +132,31 @@ class Investigation:
         )
         broken = {link.name for link, _ in self._findings}
         blind = self._blind_links()
+        kernel = self.facts.kernel
+        unseen = {*blind, *([KERNEL] if kernel is not None and kernel.unread else [])}
         return Explanation(
             question=self.question,
             findings=tuple(findings),
             story=next((text for case in self._cases() if (text := story(case))), "") if self._is_of_one else "",
-            well=tuple(name for name in self._looked_at() if name not in broken and name not in blind),
+            well=tuple(name for name in self._looked_at() if name not in broken | unseen),
             not_looked_at=(
                 *(f"{name}: {reason}" for name, reason in blind.items()),
-                *(f"{KERNEL}: {phrase}" for phrase in (self.facts.kernel.unread if self.facts.kernel else ())),
+                *(f"{KERNEL}: {phrase}" for phrase in (kernel.unread if kernel is not None else ())),
             ),
             missing_rights=tuple(
-                dict.fromkeys(
-                    f"{unread.verb} {unread.selection.resource.key}"
-                    for unread in self.facts.unread
-                    if unread.reason == FORBIDDEN
-                )
+                dict.fromkeys(unread.right for unread in self.facts.unread if unread.reason == FORBIDDEN)
             ),
             services=sum(isinstance(case, ServiceCase) and case.service is not None for case in self._cases()),
-            is_blind=CHAIN[0].name in blind or any(self._was_refused(selection) for selection in self._first_wants()),
+            is_blind=CHAIN[0].name in blind
+            or any(self._was_refused(selection) for selection in self._first_wants())
+            or any(self._is_needed(unread.selection) for unread in self.facts.unread)
+            or (kernel is not None and kernel.rules is None),
         )
+
+    def _is_needed(self, selection: Selection) -> bool:
+        """Returns True if nothing can be said to be well without *selection*."""
+        kinds = _NEEDED.get(self.question.kind, ())
+        return selection.resource.kind in kinds and selection.namespace == self.question.namespace
 
     def _told_once(self, findings: list[Finding]) -> list[Finding]:
         """What the Services of one Pod have in common is told for the first of them."""
@@ -216,10 +233,10 @@ class Investigation:
 
     def _found(self) -> Iterator[tuple[Link, Finding]]:
         for case in self._cases():
-            for link in CHAIN:
-                for check in link.checks_of(case):
-                    for finding in check(case):
-                        yield link, finding
+            found = [(link, finding) for link in CHAIN for check in link.checks_of(case) for finding in check(case)]
+            yield from found
+            if isinstance(case, ServiceCase) and not any(_explains(finding) for _, finding in found):
+                yield from ((LAST_RESORT, finding) for finding in nothing_ready(case))
 
     def _looked_at(self) -> Iterator[str]:
         """Names of the links that have a check for the question."""
@@ -277,6 +294,12 @@ class Investigation:
 
 #: the reason of what the reader has no right to
 FORBIDDEN: Final = "no right to"
+
+
+def _explains(finding: Finding) -> bool:
+    """Returns True if *finding* can be the reason why no endpoint is ready."""
+    weighs = finding.severity != "note" or finding.too_young is not None
+    return weighs and finding.code.startswith(_REASONS)
 
 
 def _named(name: ObjectName) -> Selection:

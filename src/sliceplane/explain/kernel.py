@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from sliceplane.proxy.conntrack import UdpFlow
+from sliceplane.proxy.served import ClusterDestination, ServedTarget
 
 
 class BridgePort(NamedTuple):
@@ -64,7 +65,8 @@ class KernelFacts(msgspec.Struct, frozen=True):
     packets within a bridge go through NAT: the value of bridge-nf-call-iptables, 0 without br_netfilter.  ``flows``:
     UDP flows, and how many of each; ``connections``: the same of TCP, those that are established.
     ``offloading``: VXLAN interfaces that leave checksums to the device; ``release``: of Linux;
-    ``node_port_addresses``: where our nftables serve node ports, if not everywhere."""
+    ``node_port_addresses``: where our nftables serve node ports, if not everywhere.  ``rules``: where our rules lead
+    the cluster IPs."""
 
     flows_count: int | None = None
     flows_max: int | None = None
@@ -78,6 +80,7 @@ class KernelFacts(msgspec.Struct, frozen=True):
     offloading: tuple[str, ...] = ()
     release: str = ""
     node_port_addresses: tuple[str, ...] = ()
+    rules: tuple[tuple[ClusterDestination, frozenset[ServedTarget]], ...] | None = None
     unread: tuple[str, ...] = ()
 
     @property

@@ -25,10 +25,11 @@ from sliceplane.api.core import (
     Service,
     ServiceCIDR,
 )
-from sliceplane.api.discovery import ANNOTATION_DRAIN, EndpointSlice
-from sliceplane.api.meta import Condition, IntOrString, LabelSelector, Object, ObjectReference, Projection
+from sliceplane.api.discovery import ANNOTATION_DRAIN, ANNOTATION_TRIGGER_TIME, EndpointSlice
+from sliceplane.api.meta import Condition, IntOrString, LabelSelector, Object, ObjectMeta, ObjectReference, Projection
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Resource
+from sliceplane.kit.times import time_or_zero
 
 #: lists of one object each, which cost a server less than one of a whole namespace
 NAMED_MAX: Final = 8
@@ -330,6 +331,25 @@ class FullConfigMap(Object, frozen=True, kw_only=True):
     data: dict[str, str] | None = None
 
 
+class WriteTime(Projection, frozen=True, kw_only=True):
+    time: str | None = None
+
+
+class WrittenMeta(ObjectMeta, frozen=True, kw_only=True):
+    managed_fields: tuple[WriteTime, ...] | None = None
+
+
+class FullSlice(EndpointSlice, frozen=True, kw_only=True):
+    metadata: WrittenMeta = WrittenMeta()
+
+    @property
+    def written_at(self) -> float:
+        """Seconds since the epoch of the last write, else of the change that it was written for; 0: not known."""
+        times = [entry.time for entry in self.metadata.managed_fields or () if entry.time]
+        trigger = (self.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME, "")
+        return time_or_zero(max(times, default=trigger))
+
+
 class Readable(Generic[T_co]):
     """A resource as explanations read it: which members, and what a list of it is called in an answer."""
 
@@ -365,7 +385,7 @@ _Jobs = Resource(group="batch", kind="Job")
 
 SERVICES = Readable(scheme.Services, Service)
 PODS = Readable(scheme.Pods, FullPod)
-SLICES = Readable(scheme.EndpointSlices, EndpointSlice)
+SLICES = Readable(scheme.EndpointSlices, FullSlice)
 ENDPOINTS = Readable(scheme.EndpointsObjects, Endpoints)
 NODES = Readable(scheme.Nodes, Node)
 NAMESPACES = Readable(scheme.Namespaces, Namespace)

@@ -66,12 +66,18 @@ class Explanation(msgspec.Struct, frozen=True):
         first = self.findings[0] if self.findings else None
         return first if first is not None and first.severity != "note" else None
 
+    @property
+    def too_young(self) -> tuple[Finding, ...]:
+        """The findings that may yet turn out to be errors."""
+        return tuple(finding for finding in self.findings if finding.too_young is not None)
+
     def as_document(self) -> dict[str, Any]:
         """For ``--output json``."""
         cause = self.cause
         return {
             "question": str(self.question),
             "cause": cause.code if cause is not None else "",
+            "tooYoung": len(self.too_young),
             "story": self.story,
             "services": self.services,
             "findings": [finding.as_document() for finding in self.findings],

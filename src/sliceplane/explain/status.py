@@ -51,11 +51,13 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class PlaneStatus(msgspec.Struct, frozen=True):
-    """``parts`` are in the order of the screen.  ``findings``: the worst; ``more``: how many others there are."""
+    """``parts`` are in the order of the screen.  ``findings``: the worst; ``more``: how many others there are.
+    ``too_young``: how many of all these may yet turn out to be errors."""
 
     parts: tuple[Part, ...]
     findings: tuple[Finding, ...]
     more: int
+    too_young: int
     services: int
     is_blind: bool
     not_looked_at: tuple[str, ...]
@@ -63,10 +65,12 @@ class PlaneStatus(msgspec.Struct, frozen=True):
 
     @property
     def state(self) -> State:
-        if self.findings or any(part.state == "attention" for part in self.parts):
+        settled = [finding for finding in self.findings if finding.too_young is None]
+        if settled or any(part.state == "attention" for part in self.parts):
             return "attention"
-        # Without the server's word, or without Services, nobody can say that all is well.
-        return "unknown" if self.is_blind or self.parts[0].state == "unknown" else "well"
+        # Without the server's word or Services, or with a fault that may be one, nothing is said to be well.
+        is_unknown = self.is_blind or self.findings or self.parts[0].state == "unknown"
+        return "unknown" if is_unknown else "well"
 
     def as_document(self) -> dict[str, Any]:
         """For ``--output json``."""
@@ -79,6 +83,7 @@ class PlaneStatus(msgspec.Struct, frozen=True):
             "services": self.services,
             "findings": [finding.as_document() for finding in self.findings],
             "moreFindings": self.more,
+            "tooYoung": self.too_young,
             "notLookedAt": list(self.not_looked_at),
             "missingRights": list(self.missing_rights),
         }

@@ -8,9 +8,11 @@ from typing import Any, Final
 import msgspec
 
 from sliceplane.api.core import Lease, Node
+from sliceplane.drift.facts import told_of
 from sliceplane.explain.checks.slices import LEADERS
 from sliceplane.explain.scrape import ScrapedSample, samples, total
 from sliceplane.explain.status import Part, PlaneStatus, State, StatusFacts
+from sliceplane.findings.text import word_of
 from sliceplane.findings.wording import clipped, count, lasting, part, since, some
 from sliceplane.proxy.progress import ANNOTATION_REVISION, LEASE_PREFIX
 
@@ -53,12 +55,13 @@ def status(facts: StatusFacts) -> PlaneStatus:
         _nodes(facts),
         _consumers(facts, metrics),
     )
-    bad = [finding for finding in facts.lint.findings if finding.severity != "note"]
+    bad = [finding for finding in facts.lint.findings if word_of(finding) != "note"]
     unseen = [phrase for part in parts for phrase in part.unseen]
     return PlaneStatus(
         parts=parts,
         findings=tuple(bad[:FINDINGS_MAX]),
         more=len(bad) - len(bad[:FINDINGS_MAX]),
+        too_young=len(facts.lint.too_young),
         services=facts.lint.services,
         is_blind=facts.lint.is_blind,
         not_looked_at=tuple(dict.fromkeys((*unseen, *facts.lint.not_looked_at))),
@@ -214,7 +217,7 @@ def _nodes(facts: StatusFacts) -> Part:
     late = {name: age for name, age in kubelets.items() if age > LATE_S}
     proxies = {name: lease for name, lease in leases.items() if name.startswith(LEASE_PREFIX)}
     silent = [
-        name.removeprefix(LEASE_PREFIX) for name, lease in proxies.items() if not _is_held(lease, facts.now)
+        name.removeprefix(LEASE_PREFIX) for name, lease in proxies.items() if told_of(lease).is_late(facts.now)
     ]  # a proxy's name for itself
     if isinstance(why, str):
         unseen.append(f"how fresh nodes are ({why})")

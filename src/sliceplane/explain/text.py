@@ -11,9 +11,9 @@ from typing import Final
 from sliceplane.explain.question import Explanation
 from sliceplane.explain.status import PlaneStatus
 from sliceplane.findings.codes import SEVERITIES
-from sliceplane.findings.finding import Finding
-from sliceplane.findings.text import fact, lines_of, rows
-from sliceplane.findings.wording import count, explain_command
+from sliceplane.findings.finding import Finding, TooYoung
+from sliceplane.findings.text import age_text, fact, lines_of, rows, word_of
+from sliceplane.findings.wording import count, explain_command, lasting
 
 #: kinds that can be asked about
 _EXPLAINED: Final = ("Service", "Pod", "Node")
@@ -34,20 +34,32 @@ def _lines(explanation: Explanation, width: int | None) -> Iterator[str]:
     elif explanation.is_blind:
         yield from fact("unknown", f"{explanation.question}: too little could be read to tell", width)
     else:
-        wrong = (
-            "nothing is wrong but what is noted" if explanation.findings else "nothing is wrong as far as one can see"
-        )
-        yield from fact("verdict", f"{explanation.question}: {wrong}", width)
+        yield from fact("verdict", f"{explanation.question}: {_verdict(explanation)}", width)
     others = [finding for finding in explanation.findings if finding is not cause]
-    notes = [finding for finding in others[:ALSO_MAX] if finding.severity == "note" and cause is not None]
+    are_aside = cause is not None or explanation.is_blind
+    notes = [finding for finding in others[:ALSO_MAX] if word_of(finding) == "note" and are_aside]
     for finding in others[:ALSO_MAX]:
         if finding not in notes:
             yield ""
-            yield from lines_of(finding, "note" if finding.severity == "note" else "also", width)
+            yield from lines_of(finding, word_of(finding) if finding.severity == "note" else "also", width)
     below = list(_below(explanation, notes, len(others), width))
     if below and explanation.findings:
         yield ""
     yield from below
+
+
+def _verdict(explanation: Explanation) -> str:
+    waits = [young.judged_after_seconds - young.age_seconds for young in map(_age, explanation.too_young)]
+    if waits:
+        return f"too young to judge; ask again in {lasting(max(waits) + 1)}"
+    if explanation.findings:
+        return "nothing is wrong but what is noted"
+    return "nothing is wrong in what was looked at" if explanation.not_looked_at else "nothing is wrong"
+
+
+def _age(finding: Finding) -> TooYoung:
+    assert finding.too_young is not None, f"{finding} can be judged"
+    return finding.too_young
 
 
 def _below(explanation: Explanation, notes: list[Finding], others: int, width: int | None) -> Iterator[str]:
@@ -78,13 +90,15 @@ def as_list(explanation: Explanation, width: int | None = None, *, notes: bool =
 
 def _rows(explanation: Explanation, width: int | None, notes: bool) -> Iterator[str]:
     findings = explanation.findings
-    if shown := [entry for entry in findings if notes or entry.severity != "note"]:
+    if shown := [entry for entry in findings if notes or word_of(entry) != "note"]:
         yield from rows(shown, width)
         yield ""
-    sums = Counter(entry.severity for entry in findings)
+    sums = Counter(word_of(entry) for entry in findings)
     severities = SEVERITIES if notes else [severity for severity in SEVERITIES if severity != "note"]
-    said = f"{', '.join(count(sums[severity], severity) for severity in severities)} in "
-    said += count(explanation.services, "Service")
+    said = ", ".join(count(sums[severity], severity) for severity in severities)
+    said += f", {sums['young']:,} too young to judge" if sums["young"] else ""
+    said += f" in {count(explanation.services, 'Service')}"
+    said += ", of what was looked at" if explanation.not_looked_at else ""
     if sums["note"] and not notes:
         said += f"; {count(sums['note'], 'note')} besides, which --notes shows"
     yield from fact("", said, width, word_width=0)
@@ -114,16 +128,21 @@ def _status_lines(status: PlaneStatus, width: int | None) -> Iterator[str]:
             word = f"{_MARKS[part.state]} {part.name}" if number == 0 else ""
             yield from fact(word, line, width, word_width=_WORD_WIDTH)
     looked = f"in {count(status.services, 'Service')}"
+    young = f"{status.too_young:,} too young to judge" if status.too_young else ""
     if status.is_blind:
         yield from fact("? Services", "not looked at", width, word_width=_WORD_WIDTH)
     elif not status.findings:
-        yield from fact("  Services", f"nothing wrong {looked}", width, word_width=_WORD_WIDTH)
+        unseen = " in what was looked at" if status.missing_rights else ""
+        yield from fact("  Services", f"nothing wrong {looked}{unseen}", width, word_width=_WORD_WIDTH)
+    elif status.too_young == len(status.findings) + status.more:
+        yield from fact("? Services", f"{young} {looked}", width, word_width=_WORD_WIDTH)
     else:
-        number = len(status.findings) + status.more
-        said = f"{number:,} {'error or warning' if number == 1 else 'errors and warnings'} {looked}"
+        number = len(status.findings) + status.more - status.too_young
+        said = f"{number:,} {'error or warning' if number == 1 else 'errors and warnings'}"
+        said += f", {young} {looked}" if young else f" {looked}"
         yield from fact("! Services", said, width, word_width=_WORD_WIDTH)
     for finding in status.findings:
-        said = f"{finding.severity} {finding.code} {finding.subject}: {finding.sentence}"
+        said = f"{word_of(finding)} {finding.code} {finding.subject}: {finding.sentence}{age_text(finding)}"
         yield from fact("", said, width, word_width=_WORD_WIDTH)
     if status.more:
         yield from fact("", f"and {status.more} more: sliceplane lint", width, word_width=_WORD_WIDTH)

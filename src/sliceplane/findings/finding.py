@@ -63,12 +63,20 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     written: str = ""
 
 
+class TooYoung(msgspec.Struct, frozen=True, rename="camel"):
+    """The age of a state that is normal for a while, and the age from which on it is a fault."""
+
+    age_seconds: float
+    judged_after_seconds: float
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Its document (``as_document``) is made a finding again by ``msgspec.convert``.
 
     ``subject``: the object that is to be mended, or that suffers.  ``effect``: what follows from it.  ``remedy``: a
     command that can be pasted, or what to do where no command does it.  ``weight``: how bad it is here, where
-    that is not what its code says: of three Pods one that does not start is less than all of them."""
+    that is not what its code says: of three Pods one that does not start is less than all of them.  ``too_young``: a
+    note that may turn out to be an error, and nothing is said to be well because of it."""
 
     code: str
     subject: ObjectName
@@ -78,6 +86,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str = ""
     certainty: Certainty = "certain"
     weight: Severity | None = msgspec.field(default=None, name="severity")
+    too_young: TooYoung | None = msgspec.field(default=None, name="tooYoung")
 
     def __post_init__(self) -> None:
         """A command is copied into a shell, and values in it are those of the cluster's objects."""
@@ -86,7 +95,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def severity(self) -> Severity:
-        return self.weight or cause_of(self.code).severity
+        return "note" if self.too_young is not None else self.weight or cause_of(self.code).severity
 
     def as_document(self) -> dict[str, Any]:
         """For ``--output json``: members have the same order each time, and those that are not known are ""."""
@@ -111,6 +120,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
             ],
             "effect": self.effect,
             "remedy": self.remedy,
+            "tooYoung": None if self.too_young is None else msgspec.to_builtins(self.too_young),
         }
 
 
@@ -118,7 +128,9 @@ def _named(name: ObjectName) -> dict[str, str]:
     return {"kind": name.kind, "namespace": name.namespace, "name": name.name}
 
 
-def rank(finding: Finding) -> tuple[int, int, ObjectName, str]:
-    """Sorts by severity, then as the catalogue does, which is the order of the way from a name to an endpoint."""
+def rank(finding: Finding) -> tuple[int, bool, int, ObjectName, str]:
+    """Sorts by severity (what is too young to judge before other notes), then as the catalogue does, which is the order
+    of the way from a name to an endpoint."""
     place = list(catalogue()).index(finding.code)
-    return SEVERITIES.index(finding.severity), place, finding.subject, finding.sentence
+    is_settled = finding.too_young is None
+    return SEVERITIES.index(finding.severity), is_settled, place, finding.subject, finding.sentence

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from sliceplane.findings.finding import COMMANDS, Evidence, Finding
-from sliceplane.findings.wording import some
+from sliceplane.findings.wording import lasting, some
 from sliceplane.kit.columns import table
 from sliceplane.kit.terminal_text import printable
 
@@ -27,7 +27,7 @@ ALIKE_MAX: Final = 5
 
 def lines_of(finding: Finding, word: str, width: int | None) -> Iterator[str]:
     """*word* stands before the sentence: "cause", or what the finding is to the reader."""
-    yield from fact(word, f"{finding.code} {finding.certainty}: {finding.sentence}", width)
+    yield from fact(word, f"{finding.code} {finding.certainty}: {finding.sentence}{age_text(finding)}", width)
     for entry in finding.evidence:
         yield from fact("seen", evidence_text(entry), width)
     if finding.effect:
@@ -44,7 +44,7 @@ def listed(findings: Iterable[Finding], width: int | None) -> Iterator[str]:
     for code, alike in by_code.items():
         for finding in alike[:ALIKE_MAX]:
             yield ""
-            yield from lines_of(finding, finding.severity, width)
+            yield from lines_of(finding, word_of(finding), width)
         if len(alike) > ALIKE_MAX:
             yield from fact("", f"and {len(alike) - ALIKE_MAX:,} more of {code} (--output json has all)", width)
 
@@ -54,10 +54,23 @@ def rows(findings: Iterable[Finding], width: int | None, rows_max: int | None = 
     alike: dict[tuple[str, str, str], list[str]] = {}
     for entry in findings:
         name = str(entry.subject).removeprefix("Service ")
-        alike.setdefault((entry.severity, entry.code, entry.sentence), []).append(name)
+        alike.setdefault((word_of(entry), entry.code, f"{entry.sentence}{age_text(entry)}"), []).append(name)
     if alike:
         cells = [(severity, code, some(names, 1), sentence) for (severity, code, sentence), names in alike.items()]
         yield from table(_HEADS, cells, width=width, rows_max=rows_max)
+
+
+def word_of(finding: Finding) -> str:
+    """Its severity, or ``young``."""
+    return "young" if finding.too_young is not None else finding.severity
+
+
+def age_text(finding: Finding) -> str:
+    """`` (12 s old; judged after 60 s)``; "" for what is old enough to be judged."""
+    young = finding.too_young
+    if young is None:
+        return ""
+    return f" ({lasting(young.age_seconds)} old; judged after {lasting(young.judged_after_seconds)})"
 
 
 def fact(word: str, text: str, width: int | None, *, word_width: int = _WORD_WIDTH) -> Iterator[str]:

@@ -247,14 +247,14 @@ def _rows_of(answered: Answered | None, member: str) -> list[Any]:
 
 
 def _clipped(lint: Answered | None) -> dict[str, Any] | None:
-    """The worst findings, then notes, and how many there are of each severity."""
+    """The worst findings, then notes, and how many there are of each severity; "young": too young to judge."""
     part = part_of(lint)
     if part is None or part["answer"] is None:
         return part
     findings = part["answer"]["findings"]
-    sums = Counter(finding["severity"] for finding in findings)
-    wrong = [finding for finding in findings if finding["severity"] != "note"]
-    notes = [finding for finding in findings if finding["severity"] == "note"]
+    sums = Counter(map(_word, findings))
+    wrong = [finding for finding in findings if _word(finding) != "note"]
+    notes = [finding for finding in findings if _word(finding) == "note"]
     return {
         **part,
         "sums": dict(sorted(sums.items())),
@@ -262,12 +262,16 @@ def _clipped(lint: Answered | None) -> dict[str, Any] | None:
     }
 
 
+def _word(finding: Mapping[str, Any]) -> str:
+    return "young" if finding.get("tooYoung") else str(finding["severity"])
+
+
 def _alike(findings: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """One entry for all findings of a sentence, as ``findings.text.rows`` has them: the first, ``others`` that it also
     holds for, and how many are ``alike``."""
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for finding in findings:
-        groups.setdefault((finding["severity"], finding["code"], finding["sentence"]), []).append(finding)
+        groups.setdefault((_word(finding), finding["code"], finding["sentence"]), []).append(finding)
     return [
         {**first, "alike": 1 + len(others), "others": [other["subject"] for other in others[:ALIKE_MAX]]}
         for first, *others in list(groups.values())[:FINDINGS_MAX]

@@ -65,6 +65,10 @@ SPREAD_S: Final = 1.0
 SPREAD_MAX_S: Final = 30.0
 #: a proxy that was not heard of for so long has stopped, or its node is gone
 LEASE_DURATION_S: Final = 90
+#: a consumer reports within its period of 10 s that it holds a change, and the ways take time
+BEHIND_S: Final = 15.0
+#: a report that has not come by then is late: the proxy has stopped or stands still, though its Lease lasts on
+REPORT_LATE_S: Final = 45.0
 #: a watch that is quiet and healthy is asked about sooner; a cache that is older hears nothing of the API server
 INPUTS_OLD_S: Final = 120.0
 #: load balancers ask a health check port every few seconds

@@ -17,13 +17,22 @@ NOTICE: Final = (
     "nothing is recorded there: this is what managedFields and Events tell, to the second, without values and effects"
 )
 _FIELDS_MAX: Final = 4
+#: of a version: 64 bits
+_DIGITS_MAX: Final = 20
 
 
 def lines_of(objects: Iterable[dict[str, Any]], events: Iterable[dict[str, Any]], since: float) -> list[Line]:
-    """In the order of time."""
-    lines = [line for document in objects for line in _managed(document, since)]
-    lines += [line for event in events if (line := _event(event, since)) is not None]
-    return sorted(lines, key=lambda line: (line.at, line.what))
+    """In the order of time; within a second in that of versions, which one etcd counts for all kinds."""
+    lines = [(line, _version(document)) for document in objects for line in _managed(document, since)]
+    lines += [(line, _version(event)) for event in events if (line := _event(event, since)) is not None]
+    lines.sort(key=lambda entry: (int(entry[0].at), entry[1], entry[0].what))
+    return [line for line, _ in lines]
+
+
+def _version(document: dict[str, Any]) -> int:
+    """Of the last write; 0 if it is no number."""
+    text = str(document.get("metadata", {}).get("resourceVersion", ""))
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS_MAX else 0
 
 
 def _line(at: float, who: str, what: str) -> Line:

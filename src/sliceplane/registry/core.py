@@ -177,9 +177,7 @@ class Core:
         shaped = canonical(resource, document)
         # The addresses that a Service has, which this write may set free.
         held = self.services.addresses(key) if resource is Services else ()
-        record = self.store.stage_put(
-            key, partial(make_record, resource, shaped, created=before.created if before else None)
-        )
+        record = self.store.stage_put(key, partial(make_record, resource, shaped, before=before))
         self._tell(key, shaped)
         if held:
             self._release(key, held)

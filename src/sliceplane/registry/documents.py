@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from sliceplane.api import codec
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource, stored_form
 from sliceplane.kit.times import format_time
-from sliceplane.store.types import Key, Record
+from sliceplane.store.types import Key, Record, trimmed
 
 _METADATA_ORDER = (
     "name",
@@ -35,6 +37,8 @@ _METADATA_ORDER = (
 )
 _FIRST_AND_LAST = frozenset({"kind", "apiVersion", "metadata", "status"})
 _STRING_MAPS = ("labels", "annotations")
+#: members of a record that seldom differ from those of the version before
+_SHARED = ("key", "uid", "labels", "fields", "owners")
 #: selectable booleans: Go prints a missing one as "false", so that ``spec.unschedulable=false`` finds Nodes
 _BOOLEAN_FIELDS = frozenset({"spec.hostNetwork", "spec.unschedulable"})
 
@@ -106,22 +110,29 @@ def canonical(resource: Resource, document: Document) -> Document:
     return {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata, **rest}
 
 
-def make_record(resource: Resource, document: Document, revision: int, created: int | None = None) -> Record:
-    """The record of a canonical *document* that is committed at *revision*; *created* ``None``: by that commit."""
+def make_record(resource: Resource, document: Document, revision: int, before: Record | None = None) -> Record:
+    """The record of a canonical *document* that is committed at *revision*.
+
+    *before*: the version that it replaces.  What is equal is shared with it, as history keeps many versions.
+    """
     resource = stored_form(resource)
     metadata = {**document["metadata"], "resourceVersion": str(revision)}
     metadata = {name: metadata[name] for name in _METADATA_ORDER if name in metadata}
     stamped = {**document, "metadata": metadata}
-    return Record(
+    record = Record(
         key=Key(resource.storage_key, metadata.get("namespace", ""), metadata["name"]),
         revision=revision,
-        created=revision if created is None else created,
+        created=revision,
         uid=metadata["uid"],
-        body=codec.encode(stamped),
+        body=trimmed(codec.encode(stamped)),
         labels=metadata.get("labels", {}),
         fields=selectable(resource, stamped),
         owners=tuple(owner.get("uid", "") for owner in metadata.get("ownerReferences", ())),
     )
+    if before is None:
+        return record
+    kept = {name: old for name in _SHARED if (old := getattr(before, name)) == getattr(record, name)}
+    return replace(record, created=before.created, **kept)
 
 
 def selectable(resource: Resource, document: Document) -> Mapping[str, str]:

@@ -3,12 +3,16 @@
 Everything is instant and nothing is lost here: each commit is durable at once and reaches every controller
 before the next one is planned.  Time moves only when no controller has anything to do, and then straight to the
 earliest deadline.  So a test reads as a story: do something, ``settle``, look.
+
+``BurstPace`` makes a cluster less instant: how much of a burst a controller sees at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
+
+import msgspec
 
 from sliceplane.api.codec import decode, decode_document, encode
 from sliceplane.api.errors import StatusError
@@ -30,6 +34,17 @@ STEPS_MAX: Final = 100_000
 MAX_JOBS: Final = 16
 
 
+class BurstPace(msgspec.Struct, frozen=True, kw_only=True):
+    """How writes of controllers follow each other.
+
+    ``jobs_max``: jobs of a controller before others see what they did.  ``write_s``: seconds that a write takes; the
+    *eager* controller, of which the name is given, then works after each write of another one."""
+
+    jobs_max: int = MAX_JOBS
+    write_s: float = 0.0
+    eager: str = ""
+
+
 class Cluster(Server):
     """Made by one test or one question, which alone calls it.  The others of its arguments are what it begins with."""
 
@@ -42,8 +57,10 @@ class Cluster(Server):
         revision: int = 1,
         began: float = START,
         field_manager: str = "",
+        pace: BurstPace | None = None,
     ) -> None:
         self._agenda = Agenda(began)
+        self._pace = pace or BurstPace()
         super().__init__(self._agenda, Rng(seed), config, records, revision=revision, field_manager=field_manager)
         self.notes: list[EventNote] = []
         #: every write that a controller made, with its answer's code
@@ -156,7 +173,19 @@ class Cluster(Server):
                     error = as_told(write, failure)
                     break
                 results.append(b"")
+            self._pass_write(controller)
         controller.on_done(Done(job, tuple(results), error), self.now)
+
+    def _pass_write(self, writer: Controller) -> None:
+        """Time for a write of *writer*, in which the eager controller does what is due."""
+        pace = self._pace
+        if not pace.eager or writer.info.name == pace.eager:
+            return
+        self.now += pace.write_s
+        for controller in self.controllers:
+            if controller.info.name == pace.eager:
+                while self._turn(controller):
+                    pass
 
     def settle(self, *, limit_s: float = 600.0) -> float:
         """Run until no controller has anything to do before ``now + limit_s``.  Returns how many seconds passed."""
@@ -174,14 +203,14 @@ class Cluster(Server):
 
     def _work(self) -> bool:
         """One round of every controller; whether anything was done."""
-        busy = False
-        for controller in self.controllers:
-            work = controller.take_work(self.now, MAX_JOBS)
-            self.notes.extend(work.notes)
-            for job in work.jobs:
-                self._run(controller, job)
-            busy = busy or bool(work.jobs)
-        return busy
+        return sum(self._turn(controller) for controller in self.controllers) > 0
+
+    def _turn(self, controller: Controller) -> bool:
+        work = controller.take_work(self.now, self._pace.jobs_max)
+        self.notes.extend(work.notes)
+        for job in work.jobs:
+            self._run(controller, job)
+        return bool(work.jobs)
 
     def check(self) -> None:
         super().check()

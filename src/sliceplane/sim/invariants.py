@@ -259,6 +259,18 @@ def _quotas(world: World) -> None:
                 raise Broken("quotas-true", "limits", f"{quota.metadata.key}: {name} is {used[name]}, told is {said}")
 
 
+def _orphans(world: World) -> None:
+    if "pod-garbage-collector" not in world.controllers:
+        return
+    for pods in world.view.pods.values():
+        for pod in pods:
+            node = pod.spec.node_name
+            if node and node not in world.view.nodes and not pod.metadata.finalizers:
+                raise Broken(
+                    "no-orphaned-pod", pod.metadata.name, f"Pod {pod.metadata.key} is left, Node {node} is not"
+                )
+
+
 def _replicas(world: World) -> None:
     if not {"replicaset", "garbage-collector"} <= set(world.controllers):
         return
@@ -413,6 +425,7 @@ INVARIANTS: Final[dict[str, tuple[str, Callable[[World], None]]]] = {
     "namespaces-end": ("a deleted namespace goes, with all that was in it", _namespaces),
     "quotas-true": ("a quota's status counts what there is", _quotas),
     "one-address-one-pod": ("no two running Pods have one address", _addresses),
+    "no-orphaned-pod": ("no Pod outlives its Node", _orphans),
     "replicas": ("a ReplicaSet has the Pods that it asks for", _replicas),
     "deployments-true": ("a Deployment's sets want what it wants, and its status counts them", _deployments),
     "slices-merged": ("with defragmentation no slice is kept that others have room for", _merged),

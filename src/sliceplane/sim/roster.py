@@ -22,6 +22,7 @@ from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirrorin
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.per_namespace import RootCaPublisher, ServiceAccountController
+from sliceplane.controllers.pod_garbage_collector import PodGarbageCollector
 from sliceplane.controllers.resource_quota import ResourceQuotaController
 from sliceplane.controllers.traffic_distribution import TrafficDistributionController
 from sliceplane.heuristics.shipped import find_shipped
@@ -100,6 +101,7 @@ ROSTER: Final[Mapping[str, RosterEntry]] = {
     "traffic-distribution": RosterEntry(lambda _: TrafficDistributionController(find_shipped)),
     "endpoints": RosterEntry(lambda _: EndpointsController()),
     "endpointslice-mirroring": RosterEntry(lambda _: EndpointSliceMirroringController()),
+    "pod-garbage-collector": RosterEntry(lambda _: PodGarbageCollector()),
 }
 #: those that recorded seeds of the classic workload ran with
 CLASSIC: Final = tuple(ROSTER)[:8]

@@ -82,6 +82,12 @@ class RecordPage(msgspec.Struct, frozen=True):
     remaining: int = 0
 
 
+def trimmed(encoded: bytes) -> bytes:
+    """A copy of what msgspec encoded without the spare room of its buffer, which is half as much again on average: for
+    bytes that are kept."""
+    return bytes(memoryview(encoded))
+
+
 def restamp(record: Record, revision: int) -> Record:
     """*record* with *revision* in the column and in ``metadata.resourceVersion``."""
     return replace(record, revision=revision, body=restamp_body(record.body, revision))
@@ -93,4 +99,4 @@ def restamp_body(body: bytes, revision: int) -> bytes:
     metadata = _members.decode(document["metadata"])
     metadata["resourceVersion"] = msgspec.Raw(b'"%d"' % revision)
     document["metadata"] = msgspec.Raw(_encode(metadata))
-    return _encode(document)
+    return trimmed(_encode(document))

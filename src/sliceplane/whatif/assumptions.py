@@ -28,7 +28,9 @@ def rate(a_second: Fraction) -> str:
     return f"{number:,.0f} requests a second" if number >= 99.5 else f"{number:.3g} requests a second"
 
 
-def assumptions(question: WhatIfQuestion, world: WhatIfWorld, places: Sequence[Place], pending: int) -> tuple[str, ...]:
+def assumptions(
+    question: WhatIfQuestion, world: WhatIfWorld, places: Sequence[Place], pending: int, runs: int
+) -> tuple[str, ...]:
     changes = question.changes
     found = [_clients(question, places)]
     clients = question.clients
@@ -72,7 +74,13 @@ def assumptions(question: WhatIfQuestion, world: WhatIfWorld, places: Sequence[P
         )
     if changes.zones_added:
         found.append("Nodes of a new zone are like the first that is there; no Pod moves to them by itself.")
-    if world.events:
+    if runs > 1:
+        found.append(
+            "A range is of four runs: changes of one burst reach the EndpointSlice controller together, 16 at a time, "
+            "or one by one; they are made now, in 30 s or in 2 min, as the age of Pods decides which of them go first; "
+            "and of zones that have as many Pods another one is taken first."
+        )
+    elif world.events:
         found.append(
             "Changes of one burst reach the controller together; a busy one may write once more, or once less."
         )

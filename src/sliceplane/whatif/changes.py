@@ -30,14 +30,15 @@ NONE: Final = "none"
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
     """How controllers, kubelets and Pods run, as far as no object says so.  ``ready_delay_s`` ``None``: as long as the
-    Pods that are there took."""
+    Pods that are there took.  ``termination_s`` ``None``: as emulated kubelets do by default where Nodes are emulated,
+    else a Pod's own grace period."""
 
     max_endpoints_per_slice: int = MAX_ENDPOINTS_DEFAULT
     subsetting: Subsetting = Subsetting.OFF
     defragment: bool = False
     batch_period_s: float = 0.0
     ready_delay_s: float | None = None
-    termination_s: float = 86_400.0
+    termination_s: float | None = None
     #: a Node that is silent for so long is Unknown, and its Pods are not ready (node-monitor-grace-period)
     node_grace_s: float = KUBELET_LOST_S
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 from sliceplane.balancing.shares import OVERLOAD, TrafficShares
 from sliceplane.whatif.picture import Loads, Picture
-from sliceplane.whatif.prediction import Moment, Prediction, Written
+from sliceplane.whatif.prediction import Moment, Prediction, WhatIfRun, Written
 from sliceplane.whatif.verify import Happened, compared, is_as_foreseen
 
 
@@ -24,6 +25,7 @@ def as_document(found: Prediction, real: Happened | None = None) -> dict[str, An
         "after": _picture(found.after),
         "written": written_document(found.written),
         "writtenOfAllServices": written_document(found.everything),
+        "ranges": _ranges(found),
         "pending": written_document(found.pending),
         "ifClientsStay": None if found.stays is None else _loads(found.stays),
         "moments": [_moment(moment) for moment in found.moments],
@@ -43,15 +45,38 @@ def as_document(found: Prediction, real: Happened | None = None) -> dict[str, An
 
 
 def _happened(found: Prediction, real: Happened) -> dict[str, Any]:
-    pairs = compared(found, real)
+    figures = compared(found, real)
     return {
-        "asForeseen": is_as_foreseen(pairs),
+        "asForeseen": is_as_foreseen(figures),
         "figures": [
-            {"what": what, "foreseen": _plain(foreseen), "happened": _plain(happened)}
-            for what, foreseen, happened in pairs
+            {
+                "what": figure.what,
+                "least": _plain(figure.least),
+                "most": _plain(figure.most),
+                "happened": _plain(figure.happened),
+                "asForeseen": figure.is_as_foreseen,
+            }
+            for figure in figures
         ],
         "problem": real.problem,
     }
+
+
+def _ranges(found: Prediction) -> dict[str, Any]:
+    """Figures that are not the same in each way in which the change may come about: the least and the most."""
+    read: dict[str, Callable[[WhatIfRun], int]] = {
+        "writes": lambda run: run.written.writes,
+        "creates": lambda run: run.written.creates,
+        "updates": lambda run: run.written.updates,
+        "deletes": lambda run: run.written.deletes,
+        "events": lambda run: run.written.events,
+        "bytesJson": lambda run: run.written.json,
+        "bytesProtobuf": lambda run: run.written.protobuf,
+        "slices": lambda run: run.slices,
+        "readyEndpoints": lambda run: run.ready.total(),
+    }
+    between = {name: found.between(figure) for name, figure in read.items()}
+    return {name: [least, most] for name, (least, most) in between.items() if least != most}
 
 
 def _moment(moment: Moment) -> dict[str, Any]:

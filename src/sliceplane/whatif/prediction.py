@@ -5,17 +5,34 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
+from itertools import pairwise
+from typing import Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from sliceplane.api.core import Service
+from sliceplane.api.core import Pod, Service
+from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.scheme import Services
 from sliceplane.balancing.shares import chance
+from sliceplane.controllers.emulation.pods import deletion_rank, is_active, pod_condition
+from sliceplane.kit.times import time_or_zero
+from sliceplane.sim.cluster import BurstPace
 from sliceplane.whatif.assumptions import assumptions
 from sliceplane.whatif.changes import Changes, Running
 from sliceplane.whatif.picture import Clients, Loads, Picture, loads, picture
 from sliceplane.whatif.state import CannotTell, ClusterState
-from sliceplane.whatif.world import SliceEvent, WhatIfWorld
+from sliceplane.whatif.world import SliceEvent, Way, WhatIfWorld
+
+#: of a change after the question, and how many of them are tried
+_DELAY_MAX_S: Final = 120.0
+_DELAYS_MAX: Final = 10
+_STEPS_MAX: Final = 200
+#: 1 s to 34 minutes in nanoseconds
+_AGE_POWERS: Final = range(30, 42)
+
+T = TypeVar("T", int, Fraction)
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +69,29 @@ class Written(msgspec.Struct, frozen=True):
         return self.creates + self.updates + self.deletes
 
 
+_TOGETHER: Final = Way(pace=BurstPace(jobs_max=1_000_000), zones_turned=0)
+_ONE_BY_ONE: Final = BurstPace(write_s=0.05, eager="endpointslice-controller")
+#: the first is told in full; the others make ranges of its figures
+WAYS: Final = (
+    Way(),
+    _TOGETHER,
+    Way(pace=_ONE_BY_ONE, zones_turned=1, delay_s=30.0),
+    Way(pace=_ONE_BY_ONE, zones_turned=2, delay_s=120.0),
+)
+
+
+class WhatIfRun(msgspec.Struct, frozen=True):
+    """What came of the change in one way."""
+
+    written: Written
+    slices: int
+    ready: Counter[str]
+    leaving: Fraction
+    greatest: Fraction
+    #: of what the busiest endpoint may get
+    used: Fraction
+
+
 class Moment(msgspec.Struct, frozen=True):
     """Of a loss: *after_s* seconds.  ``failing``: the share of connections that is sent to Pods that are gone;
     ``written``: since the moment before."""
@@ -85,11 +125,19 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     #: how controllers run after the change
     running: Running
     state: ClusterState
+    #: one for each of ``WAYS``, or the first alone where others could not differ
+    runs: tuple[WhatIfRun, ...]
+
+    def between(self, read: Callable[[WhatIfRun], T]) -> tuple[T, T]:
+        """The least and the greatest of a figure over all runs."""
+        figures = [read(run) for run in self.runs]
+        return min(figures), max(figures)
 
     @property
     def bad_news(self) -> bool:
         """Connections are dropped, or an endpoint is overloaded, that were not."""
-        used = self.after.loads.used if self.stays is None else max(self.after.loads.used, self.stays.used)
+        used = max(run.used for run in self.runs)
+        used = used if self.stays is None else max(used, self.stays.used)
         overloaded = used > 1 and used > self.before.loads.used
         return overloaded or self.after.shares.dropped > self.before.shares.dropped
 
@@ -104,9 +152,9 @@ def predict(state: ClusterState, question: WhatIfQuestion, tell: Callable[[str],
     key = service.metadata.key
     if not service.spec.selector:
         raise CannotTell(f"Service {key} has no selector: its slices are written by hand, and no change makes them")
-    world = WhatIfWorld(state, service, question.now, question.watchers, tell)
+    world = WhatIfWorld(state, service, question.now, question.watchers, tell=tell)
     began = world.cluster.now
-    world.settle()
+    world.finish_pending()
     pending = sum_up(world.events, key, began)
     before = picture(world, service, question.clients, others=question.watchers)
     world.events.clear()
@@ -121,6 +169,10 @@ def predict(state: ClusterState, question: WhatIfQuestion, tell: Callable[[str],
     if lost:
         moments.append(_moment(world, question, left, world.running.node_grace_s, written))
     after = moments[-1].picture if lost else picture(world, service, question.clients, others=question.watchers)
+    runs = [_run_of(after, written)]
+    if written.writes > 1 or question.changes.replicas or question.changes.rollouts:
+        ways = [*WAYS[1:], *(replace(_TOGETHER, delay_s=delay_s) for delay_s in _delays(state, question))]
+        runs += [_run(state, question, way, tell) for way in ways]
     after_state = world.state
     events = tuple(event for event in world.events if event.service == key)
     everything = sum_up(world.events, "", began)
@@ -136,7 +188,7 @@ def predict(state: ClusterState, question: WhatIfQuestion, tell: Callable[[str],
     return Prediction(
         question=question,
         origin=state.origin,
-        assumed=assumptions(question, world, before.places, pending.writes),
+        assumed=assumptions(question, world, before.places, pending.writes, len(runs)),
         pending=pending,
         before=before,
         after=after,
@@ -149,6 +201,62 @@ def predict(state: ClusterState, question: WhatIfQuestion, tell: Callable[[str],
         notes=notes,
         running=world.running,
         state=after_state,
+        runs=tuple(runs),
+    )
+
+
+def _delays(state: ClusterState, question: WhatIfQuestion) -> list[float]:
+    """Of a scale-down: moments in the next ``_DELAY_MAX_S`` at which a ReplicaSet would delete Pods of other zones.
+
+    It deletes younger Pods first, and ages between two powers of two of a nanosecond are the same to it."""
+    surplus = sum(max(0, workload.replicas - replicas) for workload, replicas in question.changes.replicas)
+    if not surplus or not state.read_at:
+        return []
+    selector = question.service.spec.selector or {}
+    pods = [
+        pod
+        for pod in state.pods(question.service.metadata.namespace)
+        if is_active(pod) and selector.items() <= (pod.metadata.labels or {}).items()
+    ]
+    crowd = Counter(pod.spec.node_name for pod in pods)
+    zones = {node.metadata.name: (node.metadata.labels or {}).get(LABEL_ZONE, "") for node in state.nodes}
+    found: dict[frozenset[tuple[str, int]], float] = {}
+    for early, late in pairwise([0.0, *_age_steps(pods, state.read_at), _DELAY_MAX_S]):
+        delay_s = (early + late) / 2
+        ranked = sorted(pods, key=partial(deletion_rank, crowd=crowd, now=state.read_at + delay_s))
+        deleted = Counter(zones.get(pod.spec.node_name, "") for pod in ranked[:surplus])
+        found.setdefault(frozenset(deleted.items()), delay_s)
+    return list(found.values())[:_DELAYS_MAX]
+
+
+def _age_steps(pods: Sequence[Pod], now: float) -> list[float]:
+    """Seconds from *now* until an age of a Pod is a power of two of a nanosecond."""
+    steps: set[float] = set()
+    for pod in pods:
+        ready = pod_condition(pod, "Ready")
+        for text in (pod.metadata.creation_timestamp, ready.last_transition_time if ready else None):
+            delays = (2.0**power / 1e9 - now + time_or_zero(text) for power in _AGE_POWERS)
+            steps |= {delay_s for delay_s in delays if 0 < delay_s < _DELAY_MAX_S}
+    return sorted(steps)[:_STEPS_MAX]
+
+
+def _run(state: ClusterState, question: WhatIfQuestion, way: Way, tell: Callable[[str], None] | None) -> WhatIfRun:
+    service = question.service
+    world = WhatIfWorld(state, service, question.now, question.watchers, tell=tell, way=way)
+    world.finish_pending()
+    world.settle(world.cluster.now + way.delay_s)
+    world.events.clear()
+    began = world.cluster.now
+    world.apply(question.changes)
+    world.settle(world.next_eviction)
+    written = sum_up(world.events, service.metadata.key, began)
+    lost = question.changes.zones_lost
+    return _run_of(picture(world, service, question.clients, others=question.watchers, lost=lost), written)
+
+
+def _run_of(after: Picture, written: Written) -> WhatIfRun:
+    return WhatIfRun(
+        written, after.slices, after.ready, after.shares.leaving, after.shares.greatest[0], after.loads.used
     )
 
 

@@ -55,11 +55,13 @@ class ServiceWorkload(msgspec.Struct, frozen=True):
 
 
 class ClusterState(msgspec.Struct, frozen=True):
-    """``revision``: the newest version that is in it.  ``origin``: where it is from, in words."""
+    """``revision``: the newest version that is in it.  ``origin``: where it is from, in words.  ``read_at``: seconds
+    since the epoch; 0: not known."""
 
     records: tuple[Record, ...]
     revision: int
     origin: str
+    read_at: float = 0.0
 
     def objects(self, resource: Resource, projection: type[T], namespace: str = "") -> tuple[T, ...]:
         return tuple(decode(record.body, projection) for record in self.raw(resource, namespace))
@@ -111,7 +113,7 @@ def _labels_of_template(document: Document) -> dict[str, str]:
     return (template.get("metadata") or {}).get("labels") or {}
 
 
-def of_snapshot(lines: Iterable[bytes], name: str) -> ClusterState:
+def of_snapshot(lines: Iterable[bytes], name: str, read_at: float = 0.0) -> ClusterState:
     """Raises ``CannotTell`` for what is no whole snapshot of a version that we know."""
     wanted = {resource.storage_key for resource in READ}
     try:
@@ -119,10 +121,12 @@ def of_snapshot(lines: Iterable[bytes], name: str) -> ClusterState:
         records = tuple(record for record in reader.records() if record.key.resource in wanted)
     except BadSnapshot as error:
         raise CannotTell(f"{name}: {error}") from error
-    return ClusterState(records, reader.revision, f"the snapshot {name}, revision {reader.revision}")
+    return ClusterState(records, reader.revision, f"the snapshot {name}, revision {reader.revision}", read_at)
 
 
-def of_lists(lists: Mapping[Resource, Sequence[bytes]], revision: int, origin: str) -> ClusterState:
+def of_lists(
+    lists: Mapping[Resource, Sequence[bytes]], revision: int, origin: str, read_at: float = 0.0
+) -> ClusterState:
     """Of the bodies that a server listed when it was at *revision*.  Versions are those of the cluster, where each is
     one object's alone."""
     documents = [(resource, decode_document(body)) for resource in READ for body in lists.get(resource, ())]
@@ -135,5 +139,5 @@ def of_lists(lists: Mapping[Resource, Sequence[bytes]], revision: int, origin: s
             whole = canonical(resource, {**document, "kind": resource.kind, "apiVersion": resource.api_version})
         except StatusError as error:
             raise CannotTell(f"{resource.kind} {document['metadata'].get('name')} cannot be read: {error}") from error
-        records.append(make_record(resource, whole, own, own))
-    return ClusterState(tuple(records), max(own, revision), origin)
+        records.append(make_record(resource, whole, own))
+    return ClusterState(tuple(records), max(own, revision), origin, read_at)

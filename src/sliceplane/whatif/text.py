@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
+from functools import partial
 from typing import Final
 
 from sliceplane.balancing.shares import OVERLOAD, TrafficShares
@@ -14,8 +15,8 @@ from sliceplane.kit.columns import table
 from sliceplane.kit.times import format_duration
 from sliceplane.whatif.assumptions import percent, rate, zone_name
 from sliceplane.whatif.picture import Loads, Picture
-from sliceplane.whatif.prediction import Prediction, Written
-from sliceplane.whatif.verify import Happened, compared, rows
+from sliceplane.whatif.prediction import Prediction, WhatIfRun
+from sliceplane.whatif.verify import Happened, compared, ranged, rows
 
 _WIDTH: Final = 100
 _ZONE_HEADS: Final = ("clients", "endpoints", "connections")
@@ -40,12 +41,12 @@ def as_text(found: Prediction, width: int | None, real: Happened | None = None) 
 
 
 def _happened(found: Prediction, real: Happened, width: int | None) -> list[list[str]]:
-    pairs = compared(found, real)
-    differing = sum(foreseen != happened for _, foreseen, happened in pairs)
+    figures = compared(found, real)
+    differing = sum(not figure.is_as_foreseen for figure in figures)
     said = "It happened as it was foreseen." if not differing else f"{count(differing, 'figure', 'differs')}."
     if real.problem:
         said += f" The recording is not whole: {real.problem}"
-    return [list(table(("", "foreseen", "happened", ""), list(rows(pairs)), width=width)), _wrapped(said, width)]
+    return [list(table(("", "foreseen", "happened", ""), list(rows(figures)), width=width)), _wrapped(said, width)]
 
 
 def _bullet(sentence: str, width: int | None) -> list[str]:
@@ -62,13 +63,17 @@ def _rows(found: Prediction) -> Iterator[tuple[str, ...]]:
     before = found.before
     after = found.after
     written = found.written
-    yield "slices", f"{before.slices:,}", f"{after.slices:,}", _more(after.slices - before.slices)
+    slices = _between(found, lambda run: run.slices)
+    yield "slices", f"{before.slices:,}", slices, _more(after.slices - before.slices)
     ready = (before.ready.total(), after.ready.total())
     yield "ready endpoints", f"{ready[0]:,}", f"{ready[1]:,}", _more(ready[1] - ready[0])
     yield "watchers", f"{before.watchers:,}", f"{after.watchers:,}", _more(after.watchers - before.watchers)
-    yield "writes of slices", "", f"{written.writes:,}", _verbs(written)
-    yield "watch events", "", f"{written.events:,}", f"in {written.took_s:.1f} s" if written.writes else ""
-    yield "bytes sent, protobuf", "", human_bytes(written.protobuf), f"as JSON {human_bytes(written.json)}"
+    yield "writes of slices", "", _between(found, lambda run: run.written.writes), _verbs(found)
+    events = _between(found, lambda run: run.written.events)
+    yield "watch events", "", events, f"in {written.took_s:.1f} s" if written.writes else ""
+    protobuf = ranged(*map(human_bytes, found.between(lambda run: run.written.protobuf)))
+    in_json = ranged(*map(human_bytes, found.between(lambda run: run.written.json)))
+    yield "bytes sent, protobuf", "", protobuf, f"as JSON {in_json}"
     each = (before.each_protobuf, after.each_protobuf)
     yield "one endpoint changes", human_bytes(float(each[0])), human_bytes(float(each[1])), _times(each)
     leaving = (before.shares.leaving, after.shares.leaving)
@@ -76,7 +81,8 @@ def _rows(found: Prediction) -> Iterator[tuple[str, ...]]:
     if before.shares.dropped or after.shares.dropped:
         dropped = (before.shares.dropped, after.shares.dropped)
         yield "finds no endpoint", percent(dropped[0]), percent(dropped[1]), _points(dropped)
-    yield "greatest load", _load(before.shares), _load(after.shares), _in_zone(after.shares)
+    greatest = ranged(*map(_factor, found.between(lambda run: run.greatest)))
+    yield "greatest load", _load(before.shares), greatest, _in_zone(after.shares)
     if before.loads.rate is not None and after.loads.rate is not None:
         yield "requests a second", f"{float(before.loads.rate):,.0f}", f"{float(after.loads.rate):,.0f}", ""
     if found.question.clients.capacity is not None:
@@ -103,7 +109,7 @@ def _zones(found: Prediction) -> Iterator[tuple[str, ...]]:
         yield (
             zone_name(zone),
             _both(percent(clients[0]), percent(clients[1])),
-            _both(f"{before.ready[zone]:,}", f"{after.ready[zone]:,}"),
+            _both(f"{before.ready[zone]:,}", _between(found, partial(_ready, zone))),
             _both(percent(before.shares.of_zone(zone)), percent(after.shares.of_zone(zone))),
             _both(_of_one(before, zone), _of_one(after, zone)),
         )
@@ -217,9 +223,21 @@ def _cost(found: Prediction) -> str:
     )
 
 
-def _verbs(written: Written) -> str:
-    parts = [(written.creates, "new"), (written.updates, "updated"), (written.deletes, "deleted")]
-    return ", ".join(f"{number:,} {verb}" for number, verb in parts if number)
+def _ready(zone: str, run: WhatIfRun) -> int:
+    return run.ready[zone]
+
+
+def _between(found: Prediction, read: Callable[[WhatIfRun], int]) -> str:
+    return ranged(*(f"{number:,}" for number in found.between(read)))
+
+
+def _verbs(found: Prediction) -> str:
+    parts = (
+        (_between(found, lambda run: run.written.creates), "new"),
+        (_between(found, lambda run: run.written.updates), "updated"),
+        (_between(found, lambda run: run.written.deletes), "deleted"),
+    )
+    return ", ".join(f"{number} {verb}" for number, verb in parts if number != "0")
 
 
 def _more(number: int) -> str:

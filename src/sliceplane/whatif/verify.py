@@ -2,7 +2,8 @@
 
 The slices of the Service are followed from the snapshot's on.  What a recording tells twice (several controllers, a
 list after a restart) is counted once, by its version.  Where connections went no recording knows: both sides have the
-slices as they were in the end, and the clients that were assumed.
+slices as they were in the end, and the clients that were assumed.  What was foreseen as a range is as foreseen within
+it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -24,7 +26,7 @@ from sliceplane.recorder.file import Recording, RecordingError
 from sliceplane.recorder.reader import entries
 from sliceplane.whatif.assumptions import percent
 from sliceplane.whatif.picture import family_of
-from sliceplane.whatif.prediction import Prediction
+from sliceplane.whatif.prediction import Prediction, WhatIfRun
 from sliceplane.whatif.state import CannotTell, ClusterState
 
 LOAD: Final = "greatest load"
@@ -109,31 +111,51 @@ def _follow(known: dict[str, EndpointSlice], change: Change[Object], revision: i
         known[name] = change.new
 
 
-Pair = tuple[str, Any, Any]
+class Figure(NamedTuple):
+    """One figure: the least and the most that were foreseen, and what happened."""
+
+    what: str
+    least: int | Fraction
+    most: int | Fraction
+    happened: int | Fraction
+
+    @property
+    def is_as_foreseen(self) -> bool:
+        return self.least <= self.happened <= self.most
 
 
-def compared(found: Prediction, real: Happened) -> tuple[Pair, ...]:
-    """What, foreseen, happened."""
-    foreseen = found.written
-    zones = sorted({*found.after.ready, *real.ready})
+def compared(found: Prediction, real: Happened) -> tuple[Figure, ...]:
+    zones = sorted({zone for run in found.runs for zone in run.ready} | {*real.ready})
     return (
-        ("slices made", foreseen.creates, real.creates),
-        ("slices updated", foreseen.updates, real.updates),
-        ("slices deleted", foreseen.deletes, real.deletes),
-        ("slices in the end", found.after.slices, real.slices),
-        *((f"ready endpoints, {zone or '(no zone)'}", found.after.ready[zone], real.ready[zone]) for zone in zones),
-        ("leaves its zone", found.after.shares.leaving, real.shares.leaving),
-        (LOAD, found.after.shares.greatest[0], real.shares.greatest[0]),
+        Figure("slices made", *found.between(lambda run: run.written.creates), real.creates),
+        Figure("slices updated", *found.between(lambda run: run.written.updates), real.updates),
+        Figure("slices deleted", *found.between(lambda run: run.written.deletes), real.deletes),
+        Figure("slices in the end", *found.between(lambda run: run.slices), real.slices),
+        *(
+            Figure(f"ready endpoints, {zone or '(no zone)'}", *found.between(partial(_ready, zone)), real.ready[zone])
+            for zone in zones
+        ),
+        Figure("leaves its zone", *found.between(lambda run: run.leaving), real.shares.leaving),
+        Figure(LOAD, *found.between(lambda run: run.greatest), real.shares.greatest[0]),
     )
 
 
-def is_as_foreseen(pairs: tuple[Pair, ...]) -> bool:
-    return all(foreseen == real for _, foreseen, real in pairs)
+def _ready(zone: str, run: WhatIfRun) -> int:
+    return run.ready[zone]
 
 
-def rows(pairs: tuple[Pair, ...]) -> Iterator[tuple[str, str, str, str]]:
-    for what, foreseen, real in pairs:
-        yield what, _text(what, foreseen), _text(what, real), "." if foreseen == real else "differs"
+def is_as_foreseen(figures: tuple[Figure, ...]) -> bool:
+    return all(figure.is_as_foreseen for figure in figures)
+
+
+def rows(figures: tuple[Figure, ...]) -> Iterator[tuple[str, str, str, str]]:
+    for figure in figures:
+        foreseen = ranged(*(_text(figure.what, value) for value in (figure.least, figure.most)))
+        yield figure.what, foreseen, _text(figure.what, figure.happened), "." if figure.is_as_foreseen else "differs"
+
+
+def ranged(least: str, most: str) -> str:
+    return least if least == most else f"{least} to {most}"
 
 
 def _text(what: str, value: int | Fraction) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from statistics import median
 from typing import Any, Final
 
@@ -30,8 +30,9 @@ from sliceplane.controllers.base import Controller
 from sliceplane.controllers.emulation.deployment import DeploymentController
 from sliceplane.controllers.emulation.eligibility import tolerates
 from sliceplane.controllers.emulation.kubelet import KubeletController
-from sliceplane.controllers.emulation.nodes import EmulatedNode, EmulationConfig
-from sliceplane.controllers.emulation.pods import is_active, is_ready, pod_condition
+from sliceplane.controllers.emulation.nodes import LABEL_EMULATED, TERMINATION_S, EmulatedNode, EmulationConfig
+from sliceplane.controllers.emulation.placement import Placement
+from sliceplane.controllers.emulation.pods import has_ended, is_active, is_ready, pod_condition
 from sliceplane.controllers.emulation.replicaset import ReplicaSetController
 from sliceplane.controllers.emulation.statefulset import StatefulSetController
 from sliceplane.controllers.endpointslice import EndpointSliceController
@@ -39,7 +40,7 @@ from sliceplane.documents.wire import event_bytes
 from sliceplane.explain.checks.zones import is_working
 from sliceplane.kit.times import format_time, parse_time
 from sliceplane.proxy.selections import ALL, SHARED, readings_of_slice
-from sliceplane.sim.cluster import START, Cluster
+from sliceplane.sim.cluster import START, BurstPace, Cluster
 from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.store.types import EventType, Record, StoreEvent
 from sliceplane.whatif.changes import NONE, Changes, Running
@@ -60,6 +61,20 @@ _TOLERATED_S: Final = 300.0
 #: a run is at rest when nothing is written for so long; and gives up after so long
 _REST_S: Final = 900.0
 _RUN_MAX_S: Final = 7 * 86_400.0
+#: slices are looked at again a second after they changed
+_SOON_S: Final = 2.0
+#: no bound of a Pod's own grace period
+_GRACE_MAX_S: Final = 86_400.0
+
+
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """How a change may come about: the pace of controllers; ``delay_s``: how long after the question it is made;
+    ``zones_turned``: where a Pod may go to any of several zones, the first of them in their order, which begins with
+    another one each time."""
+
+    pace: BurstPace = BurstPace()
+    delay_s: float = 0.0
+    zones_turned: int | None = None
 
 
 class SliceEvent(msgspec.Struct, frozen=True):
@@ -76,9 +91,10 @@ class SliceEvent(msgspec.Struct, frozen=True):
 class PlayedKubelet(KubeletController):
     """The emulated kubelet and scheduler on the state's Nodes.  *known*: uids of the Pods that were there."""
 
-    def __init__(self, config: EmulationConfig, known: frozenset[str]) -> None:
+    def __init__(self, config: EmulationConfig, known: frozenset[str], zones_first: Sequence[str]) -> None:
         super().__init__(config)
         self._known = known
+        self._placement = Placement(zones_first)
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         if key.startswith("node/"):
@@ -94,10 +110,11 @@ class WhatIfWorld:
 
     def __init__(
         self, state: ClusterState, service: Service, running: Running, others: int = 0,
-        tell: Callable[[str], None] | None = None,
+        *, tell: Callable[[str], None] | None = None, way: Way | None = None,
     ) -> None:  # fmt: skip
         self.events: list[SliceEvent] = []
         self._tell = tell
+        self._way = way or Way()
         #: (when, namespace, name) of Pods that are deleted because their Node is lost
         self._evictions: list[tuple[float, str, str]] = []
         self._known = frozenset(pod.metadata.uid for pod in state.pods())
@@ -108,8 +125,8 @@ class WhatIfWorld:
         pods = [pod for pod in state.pods(service.metadata.namespace) if _is_selected(pod, service)]
         self.ready_delay_s = _usual_delay(pods) if running.ready_delay_s is None else running.ready_delay_s
         self.cluster = Cluster(
-            seed=_seed(state), records=state.records, revision=state.revision, began=max(_newest(state)),
-            field_manager=FIELD_MANAGER,
+            seed=_seed(state), records=state.records, revision=state.revision, began=max(_times(state), default=START),
+            field_manager=FIELD_MANAGER, pace=self._way.pace,
         )  # fmt: skip
         for resource, namespace, document in objects_named(state):
             self.cluster.create(resource, document, namespace)
@@ -122,7 +139,7 @@ class WhatIfWorld:
         records = tuple(
             record for resource in store.resources() for record in store.list(resource, namespace="").records
         )
-        return ClusterState(records, store.revision, "")
+        return ClusterState(records, store.revision, "", self.cluster.now)
 
     # -- time -------------------------------------------------------------------------------------------
 
@@ -130,7 +147,7 @@ class WhatIfWorld:
         """Until everything is at rest, or it is *until*."""
         began = self.cluster.now
         end = began + _RUN_MAX_S if until is None else until
-        while self.cluster.now < end:
+        while self.cluster.now <= end:
             writes = len(self.cluster.writes)
             try:
                 self.cluster.settle(limit_s=min(_REST_S, end - self.cluster.now))
@@ -138,9 +155,21 @@ class WhatIfWorld:
                 raise CannotTell(f"the controllers come to no rest: {error}") from error
             if until is None and len(self.cluster.writes) == writes:
                 return
+            if self.cluster.now == end:
+                return
             self.cluster.now = min(self.cluster.now + _REST_S, end)
         if until is None:
             raise CannotTell(f"after {_RUN_MAX_S / 86_400:.0f} days of virtual time the controllers still write")
+
+    def finish_pending(self) -> None:
+        """Until what is due before any change is done.  Where Pods neither come nor go that takes no time, so that
+        their ages stay what they are."""
+        namespace = self._service.metadata.namespace
+        pods = [pod for pod in self.state.pods(namespace) if _is_selected(pod, self._service) and not has_ended(pod)]
+        if all(is_ready(pod) and is_active(pod) for pod in pods):
+            self.settle(self.cluster.now + max(_SOON_S, self.running.batch_period_s))
+        else:
+            self.settle()
 
     @property
     def next_eviction(self) -> float | None:
@@ -163,15 +192,28 @@ class WhatIfWorld:
         }
         delay = self.ready_delay_s
         nodes = tuple(_emulated(number, node) for number, node in enumerate(self.state.nodes) if is_working(node))
-        config = EmulationConfig(nodes=nodes, ready_s=delay, termination_s=self.running.termination_s)
+        config = EmulationConfig(nodes=nodes, ready_s=delay, termination_s=self._termination_s())
         controllers: tuple[Controller, ...] = (
             EndpointSliceController(self.running.config),
             DeploymentController(),
             ReplicaSetController(),
             StatefulSetController(),
-            PlayedKubelet(config, self._known),
+            PlayedKubelet(config, self._known, self._zones_first(nodes)),
         )
         self.cluster.replace(*controllers)
+
+    def _termination_s(self) -> float:
+        if self.running.termination_s is not None:
+            return self.running.termination_s
+        emulated = [LABEL_EMULATED in (node.metadata.labels or {}) for node in self.state.nodes]
+        return TERMINATION_S if emulated and all(emulated) else _GRACE_MAX_S
+
+    def _zones_first(self, nodes: Sequence[EmulatedNode]) -> tuple[str, ...]:
+        turn = self._way.zones_turned
+        if turn is None:
+            return ()
+        zones = sorted({node.zone for node in nodes})
+        return tuple(zones[(at + turn) % len(zones)] for at in range(len(zones)))
 
     # -- what watchers get --------------------------------------------------------------------------------
 
@@ -351,9 +393,11 @@ def _usual_delay(pods: list[Pod]) -> float:
     return median(found) if found else 0.0
 
 
-def _newest(state: ClusterState) -> Iterator[float]:
-    """Times that objects tell: the run begins after all of them."""
-    yield START
+def _times(state: ClusterState) -> Iterator[float]:
+    """When the state was read, and times of its objects: the run begins after all of them.  The age of a Pod decides
+    whether it goes before others."""
+    if state.read_at:
+        yield state.read_at
     for pod in state.pods():
         for text in (pod.metadata.creation_timestamp, pod.metadata.deletion_timestamp, pod.status.start_time):
             if text:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from tests.explain.world import World, add_service, near_miss, planted, write_slice
+from tests.explain.world import World, add_service, ago, near_miss, planted, too_young, write_slice
 
+from sliceplane.api.discovery import LABEL_FOR_ZONE
 from sliceplane.explain.kernel import BridgePort, KernelFacts, RuleSet, parse_ipvs
 from sliceplane.explain.question import ExplainQuestion
 from sliceplane.proxy.conntrack import UdpFlow
+from sliceplane.proxy.served import ClusterDestination, ServedTarget
 
 OURS = RuleSet("Sliceplane's nftables", True, "sliceplane proxy --cleanup")
 LEGACY = RuleSet("KUBE-* of iptables-legacy", False, "iptables-legacy-save | grep -v KUBE | iptables-legacy-restore")
+#: where the kernel leads cart, as its three Pods are
+CART = ClusterDestination("10.96.0.2", "tcp", 80)
+TO_CART = frozenset(ServedTarget(f"10.244.0.{number}", 8080) for number in (3, 4, 5))
 #: a node of two Pods on a bridge, as it should be
 WELL = KernelFacts(
     flows_count=120,
@@ -18,8 +23,57 @@ WELL = KernelFacts(
     bridge_ports=(BridgePort("veth1", "cni0", True), BridgePort("veth2", "cni0", True)),
     bridge_calls=True,
     rule_sets=(OURS,),
+    rules=((CART, TO_CART),),
     flows=(),
 )
+
+
+@planted("N5")
+def maps_of_the_table_were_flushed(world: World) -> None:
+    world.kernel = replace(WELL, rules=())
+
+
+@planted("N5")
+def the_kernel_refuses_what_has_endpoints(world: World) -> None:
+    world.kernel = replace(WELL, rules=((CART, frozenset()),))
+
+
+@planted("N5")
+def the_kernel_leads_to_a_pod_of_before(world: World) -> None:
+    world.kernel = replace(WELL, rules=((CART, TO_CART | {ServedTarget("10.244.9.9", 8080)}),))
+
+
+@planted("N5")
+def the_kernel_has_lost_one_endpoint(world: World) -> None:
+    world.kernel = replace(WELL, rules=((CART, TO_CART - {ServedTarget("10.244.0.3", 8080)}),))
+
+
+@too_young("N5")
+def a_slice_was_written_a_moment_ago(world: World) -> None:
+    metadata = world.get("EndpointSlice", "shop", "cart-x7k2p")["metadata"]
+    metadata["annotations"] = {"endpoints.kubernetes.io/last-change-trigger-time": ago(3)}
+    world.kernel = replace(WELL, rules=((CART, TO_CART - {ServedTarget("10.244.0.3", 8080)}),))
+
+
+@near_miss("N5")
+def each_node_reads_the_slices_of_its_zone(world: World) -> None:
+    metadata = world.get("EndpointSlice", "shop", "cart-x7k2p")["metadata"]
+    metadata["labels"][LABEL_FOR_ZONE] = "zone-a"
+    world.kernel = replace(WELL, rules=((CART, frozenset()),))
+
+
+@near_miss("N5")
+def the_kernel_leads_where_the_slices_say(world: World) -> None:
+    addresses = [pod["status"]["podIP"] for pod in world.all("Pod")]
+    assert {ServedTarget(address, 8080) for address in addresses} == TO_CART
+    world.kernel = replace(WELL, rules=((CART, TO_CART),))
+
+
+@near_miss("N5")
+def the_kernel_follows_hints(world: World) -> None:
+    for endpoint in world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"]:
+        endpoint["hints"] = {"forZones": [{"name": "zone-a"}]}
+    world.kernel = replace(WELL, rules=((CART, TO_CART - {ServedTarget("10.244.0.3", 8080)}),))
 
 
 @planted("N6")
@@ -58,8 +112,10 @@ def _dns(world: World, answered_by: str) -> ExplainQuestion:
     port = {"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 8080}
     service = add_service(world, "dns", selector={"app": "cart"}, ports=[port])
     write_slice(world, "dns")
-    flow = UdpFlow((service["spec"]["clusterIP"], 53), (answered_by, 8080))
-    world.kernel = replace(WELL, flows=((flow, 17),))
+    address = service["spec"]["clusterIP"]
+    flow = UdpFlow((address, 53), (answered_by, 8080))
+    rules = ((CART, TO_CART), (ClusterDestination(address, "udp", 53), TO_CART))
+    world.kernel = replace(WELL, flows=((flow, 17),), rules=rules)
     return ExplainQuestion("service", "dns", "shop")
 
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.explain.world import NOW, World, add_pod, add_workload, ago, near_miss, planted, write_slice
+from tests.explain.world import (
+    NOW,
+    World,
+    add_pod,
+    add_workload,
+    ago,
+    near_miss,
+    owner,
+    planted,
+    too_young,
+    write_slice,
+)
 
 from sliceplane.explain.question import ExplainQuestion
 from sliceplane.kit.times import format_micro_time
@@ -74,6 +85,23 @@ def no_scheduler_runs(world: World) -> None:
     for number in range(3):
         _without_node(_pod(world, number), "")
         _pod(world, number)["status"]["conditions"] = []
+    _settled(world)
+
+
+@planted("R1")
+def the_zone_that_they_ask_for_has_no_node(world: World) -> None:
+    """What no Node has is as sure in the first second as later."""
+    for number in range(3):
+        _without_node(_pod(world, number), "", since_s=5)
+        _pod(world, number)["status"]["conditions"] = []
+        _pod(world, number)["spec"]["nodeSelector"] = {"topology.kubernetes.io/zone": "zone-d"}
+    _settled(world)
+
+
+@too_young("R1")
+def the_scheduler_has_just_refused_them(world: World) -> None:
+    for number in range(3):
+        _without_node(_pod(world, number), NO_NODE, since_s=8)
     _settled(world)
 
 
@@ -259,6 +287,13 @@ def no_controller_opens_the_gate(world: World) -> None:
     _settled(world)
 
 
+@too_young("R7")
+def every_gate_is_about_to_open(world: World) -> None:
+    for number in range(3):
+        _gated(_pod(world, number), "", 12)
+    _settled(world)
+
+
 @near_miss("R7")
 def the_gate_is_open(world: World) -> None:
     for number in range(3):
@@ -379,6 +414,16 @@ def they_were_evicted(world: World) -> None:
     _settled(world)
 
 
+@planted("R10")
+def the_job_behind_the_service_is_done(world: World) -> None:
+    job = world.add("Job", "shop", "train", spec={"template": {"metadata": {"labels": {"app": "cart"}}}})
+    world.drop("Deployment", "shop", "cart")
+    for pod in world.all("Pod"):
+        pod["metadata"]["ownerReferences"] = [owner(job)]
+        pod["status"]["phase"] = "Succeeded"
+    _settled(world)
+
+
 @near_miss("R10")
 def one_was_evicted_and_made_anew(world: World) -> None:
     pod = add_pod(world, "cart-old", "shop", "node-1", {"app": "cart"})
@@ -451,28 +496,3 @@ def a_job_that_is_done_had_the_address(world: World) -> None:
     done = add_pod(world, "migrate-x", "shop", "node-1", {"job": "migrate"})
     address = _pod(world)["status"]["podIP"]
     done["status"].update(phase="Succeeded", podIP=address, podIPs=[{"ip": address}])
-
-
-def _published(world: World, since_s: float) -> None:
-    world.get("Service", "shop", "cart")["spec"]["publishNotReadyAddresses"] = True
-    pod = _pod(world)
-    _unready(pod, since_s=since_s)
-    pod["status"]["startTime"] = ago(since_s)
-    _status(pod).update(ready=False, state={"running": {"startedAt": ago(since_s)}})
-
-
-@planted("R14")
-def one_that_is_not_ready_is_published(world: World) -> None:
-    _published(world, 200)
-
-
-@near_miss("R14")
-def one_that_starts_is_published(world: World) -> None:
-    _published(world, 20)
-
-
-@near_miss("R14")
-def peers_of_a_headless_service_look_for_one_another(world: World) -> ExplainQuestion:
-    _published(world, 200)
-    world.get("Service", "shop", "cart")["spec"].update(clusterIP="None", clusterIPs=["None"])
-    return ExplainQuestion("everything")

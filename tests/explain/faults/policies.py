@@ -125,6 +125,19 @@ def an_ingress_names_a_port_that_is_not_there(world: World) -> None:
     _ingress(world, {"name": "web"})
 
 
+@planted("X5")
+def an_ingress_leads_to_a_service_that_was_deleted(world: World) -> ExplainQuestion:
+    _ingress(world, {"name": "http"})
+    world.drop("Service", "shop", "cart")
+    world.drop("EndpointSlice", "shop", "cart-x7k2p")
+    return ExplainQuestion("everything")
+
+
+@near_miss("S1")
+def only_an_ingress_names_the_service_that_was_deleted(world: World) -> ExplainQuestion:
+    return an_ingress_leads_to_a_service_that_was_deleted(world)
+
+
 @near_miss("X5")
 def an_ingress_names_the_port(world: World) -> None:
     _ingress(world, {"name": "http"})

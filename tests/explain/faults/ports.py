@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.explain.faults.proxies import a_proxy_uses_the_long_name_of_its_host
 from tests.explain.world import World, near_miss, planted, write_slice
 
 
@@ -82,6 +83,34 @@ def an_own_slice_has_an_unnamed_port(world: World) -> None:
     _without_selector(world)["ports"][0]["name"] = ""
 
 
+@planted("T5")
+def an_own_slice_beside_a_selector_has_another_port_name(world: World) -> None:
+    """Named before the selector that matches nothing (B1) and a proxy with a strange name (N7)."""
+    a_proxy_uses_the_long_name_of_its_host(world)
+    endpoint_slice = _by_hand(world)
+    endpoint_slice["ports"][0]["name"] = "pg"
+    world.get("Service", "shop", "cart")["spec"]["selector"] = {"app": "postgres"}
+
+
+@near_miss("T5")
+def an_own_slice_beside_a_selector_has_the_same_name(world: World) -> None:
+    _by_hand(world)
+    world.get("Service", "shop", "cart")["spec"]["selector"] = {"app": "postgres"}
+
+
+@near_miss("T5")
+def the_slice_is_made_of_pods(world: World) -> None:
+    """A change of the port's name that the controller has not written yet."""
+    world.get("EndpointSlice", "shop", "cart-x7k2p")["ports"][0]["name"] = "web"
+
+
+def _by_hand(world: World) -> dict[str, Any]:
+    endpoint_slice = world.get("EndpointSlice", "shop", "cart-x7k2p")
+    del endpoint_slice["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"]
+    endpoint_slice["metadata"].pop("ownerReferences")
+    return endpoint_slice
+
+
 @near_miss("T5")
 def an_own_slice_has_the_same_name(world: World) -> None:
     _without_selector(world)
@@ -89,9 +118,7 @@ def an_own_slice_has_the_same_name(world: World) -> None:
 
 def _without_selector(world: World) -> dict[str, Any]:
     del world.get("Service", "shop", "cart")["spec"]["selector"]
-    endpoint_slice = world.get("EndpointSlice", "shop", "cart-x7k2p")
-    endpoint_slice["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] = "by-hand"
-    return endpoint_slice
+    return _by_hand(world)
 
 
 @planted("T7")

@@ -86,7 +86,14 @@ def a_node_is_gone_and_its_lease_still_there(world: World) -> None:
 @near_miss("N1")
 def a_report_is_a_little_late(world: World) -> None:
     add_proxies(world)
-    lease_of(world, "node-1")["spec"]["renewTime"] = ago(60)
+    lease_of(world, "node-1")["spec"]["renewTime"] = ago(40)
+
+
+@planted("N1")
+def a_proxy_stands_still_though_its_lease_lasts(world: World) -> None:
+    """As after SIGSTOP: it reports every 30 s at the least."""
+    add_proxies(world)
+    lease_of(world, "node-1")["spec"]["renewTime"] = ago(50)
 
 
 @planted("N2")

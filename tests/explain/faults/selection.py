@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.explain.world import World, add_pod, add_service, add_workload, ago, near_miss, owner, planted, write_slice
+from tests.explain.world import (
+    World,
+    add_pod,
+    add_service,
+    add_workload,
+    ago,
+    near_miss,
+    owner,
+    planted,
+    too_young,
+    write_slice,
+)
 
 from sliceplane.explain.question import ExplainQuestion
 
@@ -75,6 +86,27 @@ def pods_may_not_be_read(world: World) -> None:
     world.refuse.add("pods")
 
 
+@too_young("B1")
+def its_pods_may_yet_come(world: World) -> None:
+    world.drop("Deployment", "shop", "cart")
+    _without_pods(world)
+    _young(world)
+
+
+@planted("B1")
+def the_selector_has_the_hash_of_one_rollout(world: World) -> None:
+    _service(world)["spec"]["selector"] = {"app": "cart", "pod-template-hash": "5c6b"}
+    _without_endpoints(world)
+
+
+@near_miss("B6", "B8")
+def that_hash_stands_in_the_template_too(world: World) -> None:
+    """As after a patch of the template, whose value the controller overrules."""
+    the_selector_has_the_hash_of_one_rollout(world)
+    labels = {"app": "cart", "pod-template-hash": "5c6b"}
+    world.get("Deployment", "shop", "cart")["spec"]["template"]["metadata"]["labels"] = labels
+
+
 # B2
 
 
@@ -100,7 +132,7 @@ def its_endpoints_are_of_an_election(world: World) -> ExplainQuestion:
     return ExplainQuestion("service", "cart-config", "shop")
 
 
-@planted("B2")
+@too_young("B2")
 def it_has_just_been_created(world: World) -> None:
     del _service(world)["spec"]["selector"]
     world.drop("EndpointSlice", "shop", "cart-x7k2p")
@@ -183,6 +215,17 @@ def another_template_lacks_it(world: World) -> None:
     write_slice(world, "cart")
 
 
+@planted("B6")
+def the_template_has_the_label_and_its_pods_are_older(world: World) -> None:
+    the_template_lacks_a_label(world)
+    world.get("Deployment", "shop", "cart")["spec"]["template"]["metadata"]["labels"] = {"app": "cart", "tier": "front"}
+
+
+@near_miss("B8")
+def three_of_three_pods_run_that_the_service_does_not_select(world: World) -> None:
+    the_template_has_the_label_and_its_pods_are_older(world)
+
+
 # B7, B8
 
 
@@ -207,6 +250,12 @@ def the_quota_is_used_up(world: World) -> None:
     message = 'pods "cart-7d9f-x" is forbidden: exceeded quota: team, requested: memory=1Gi, used: 8Gi, limited: 8Gi'
     condition = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
     world.get("Deployment", "shop", "cart")["status"] = {"replicas": 0, "conditions": [condition]}
+    _without_pods(world)
+
+
+@too_young("B8")
+def its_deployment_was_made_a_moment_ago(world: World) -> None:
+    world.get("Deployment", "shop", "cart")["metadata"]["creationTimestamp"] = ago(9)
     _without_pods(world)
 
 

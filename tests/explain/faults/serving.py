@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.explain.world import World, add_node, add_pod, add_service, ago, near_miss, planted
+from tests.explain.world import World, add_node, add_pod, add_service, ago, near_miss, planted, too_young
 
 from sliceplane.explain.question import ClientPlace, ExplainQuestion
 
@@ -66,10 +66,16 @@ def the_cloud_has_no_balancer_left(world: World) -> None:
         message="Error syncing load balancer: quota of forwarding rules exceeded")  # fmt: skip
 
 
-@near_miss("S6")
+@too_young("S6")
 def its_balancer_is_being_made(world: World) -> None:
     _balancer(world)
     world.get("Service", "shop", "cart")["metadata"]["creationTimestamp"] = ago(90)
+
+
+@near_miss("S6")
+def its_balancer_was_made(world: World) -> None:
+    _balancer(world)
+    world.get("Service", "shop", "cart")["status"] = {"loadBalancer": {"ingress": [{"ip": "203.0.113.80"}]}}
 
 
 @near_miss("S6")
@@ -145,9 +151,15 @@ def all_clients_come_through_an_ingress(world: World) -> None:
     world.add("Ingress", "shop", "web", spec={"rules": [{"http": {"paths": [{"path": "/", "backend": backend}]}}]})
 
 
-@near_miss("S10")
+@planted("S10")
 def clients_inside_stick_to_their_pod(world: World) -> None:
     _cart(world)["sessionAffinity"] = "ClientIP"
+
+
+@near_miss("S10")
+def in_a_list_of_all_services_that_is_no_fault(world: World) -> ExplainQuestion:
+    _cart(world)["sessionAffinity"] = "ClientIP"
+    return ExplainQuestion("everything")
 
 
 # The end
@@ -204,3 +216,39 @@ def pods_may_not_be_listed(world: World) -> ExplainQuestion:
 def the_node_is_there(world: World) -> ExplainQuestion:
     add_node(world, "node-9", "zone-d")
     return ExplainQuestion("node", "node-9")
+
+
+# The client
+
+
+@planted("S12")
+def the_client_is_of_another_namespace(world: World) -> ExplainQuestion:
+    add_pod(world, "web-1", "front", "node-0", {"app": "web"})
+    return ExplainQuestion("service", "cart", "shop", client=ClientPlace("pod", "web-1", "shop"))
+
+
+@near_miss("S12")
+def the_client_is_named_with_its_namespace(world: World) -> ExplainQuestion:
+    add_pod(world, "web-1", "front", "node-0", {"app": "web"})
+    return ExplainQuestion("service", "cart", "shop", client=ClientPlace("pod", "web-1", "front"))
+
+
+@planted("S12")
+def the_node_of_the_client_is_none(_: World) -> ExplainQuestion:
+    return ExplainQuestion("service", "cart", "shop", client=ClientPlace("node", "node-9"))
+
+
+@planted("S12")
+def the_zone_of_the_client_has_no_node(_: World) -> ExplainQuestion:
+    return ExplainQuestion("service", "cart", "shop", client=ClientPlace("zone", "zone-d"))
+
+
+@near_miss("S12")
+def the_client_is_outside(_: World) -> ExplainQuestion:
+    return ExplainQuestion("service", "cart", "shop", client=ClientPlace("address", "203.0.113.9"))
+
+
+@near_miss("S12")
+def pods_of_the_client_may_not_be_read(world: World) -> ExplainQuestion:
+    world.refuse.add("pods")
+    return ExplainQuestion("service", "cart", "shop", client=ClientPlace("pod", "web-1", "shop"))

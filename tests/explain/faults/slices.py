@@ -14,6 +14,7 @@ from tests.explain.world import (
     healthy,
     near_miss,
     planted,
+    too_young,
 )
 
 from sliceplane.explain.question import ExplainQuestion
@@ -347,3 +348,60 @@ def an_agent_brings_an_endpoint_beside_pods(world: World) -> None:
 @near_miss("E17", "E3")
 def an_agent_is_being_drained(world: World) -> None:
     _of_agent(world, "draining")
+
+
+# E18
+
+
+@planted("E18")
+def an_own_slice_says_that_nothing_is_ready(world: World) -> ExplainQuestion:
+    add_service(world, "legacy", selector=None)
+    document = _slice(world, "legacy-1", "", "192.0.2.10")
+    document["metadata"]["labels"] = {SERVICE_NAME: "legacy"}
+    document["endpoints"][0]["conditions"]["ready"] = False
+    return ExplainQuestion("service", "legacy", "shop")
+
+
+@planted("E18")
+def pods_are_ready_and_no_slice_may_be_blamed(world: World) -> None:
+    """Nothing says why: Pods may not be read, and the slices are empty."""
+    world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"] = []
+    world.refuse.add("pods")
+
+
+@too_young("E18")
+def pods_were_ready_a_moment_ago(world: World) -> None:
+    world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"] = []
+    for pod in world.all("Pod"):
+        for condition in pod["status"]["conditions"]:
+            condition["lastTransitionTime"] = ago(4)
+
+
+@near_miss("E18")
+def slices_may_not_be_read(world: World) -> None:
+    world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"] = []
+    world.refuse.add("endpointslices")
+
+
+@near_miss("E18")
+def another_finding_says_why(world: World) -> None:
+    """Pods that are not ready (R6) say enough."""
+    for pod in world.all("Pod"):
+        for condition in pod["status"]["conditions"]:
+            if condition["type"] in ("ContainersReady", "Ready"):
+                condition.update(status="False", lastTransitionTime=ago(700))
+        pod["status"]["containerStatuses"][0].update(ready=False)
+    for endpoint in world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"]:
+        endpoint["conditions"]["ready"] = False
+
+
+@planted("E18")
+def the_api_server_is_asked_about_on_loopback(world: World) -> ExplainQuestion:
+    del add_service(world, "kubernetes", "default")["spec"]["selector"]
+    return ExplainQuestion("service", "kubernetes", "default")
+
+
+@near_miss("E18")
+def in_a_list_of_all_services_a_plane_on_loopback_is_no_fault(world: World) -> ExplainQuestion:
+    the_api_server_is_asked_about_on_loopback(world)
+    return ExplainQuestion("everything")

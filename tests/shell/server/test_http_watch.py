@@ -434,9 +434,11 @@ def test_connections_are_shared_by_users(tmp_path: Path) -> None:
 
     with ExitStack() as stack:
         stack.callback(end)
-        kept = [stack.enter_context(closing(server.connect(certificate=False))) for _ in range(6)]
-        assert [ask("hog", connection) for connection in kept] == [200] * 5 + [429], "and the last tenth is for nodes"
-        assert kept[5].sock is None, "it is closed with its answer"
+        kept = [stack.enter_context(closing(server.connect(certificate=False))) for _ in range(7)]
+        codes = [ask("hog", connection) for connection in kept]
+        # Half of what is left of the 12, without the tenth for nodes; a connection of the plane's own may be open.
+        assert codes in ([200] * 6 + [429], [200] * 5 + [429] * 2)
+        assert kept[6].sock is None, "it is closed with its answer"
         assert ask("hog", kept[0]) == 200, "those that it has go on"
         assert ask("jane") == 200
         assert server.get("/version").code == 200

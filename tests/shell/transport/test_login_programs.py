@@ -21,9 +21,10 @@ from sliceplane.shell.transport.credentials import API_VERSIONS, CredentialsErro
 #: asks a program that waits for a person, and writes a file as soon as that would not outlive it
 CLIENT = """
 import asyncio, contextlib, pathlib, sys
+from sliceplane.shell.process import orphans
 from sliceplane.shell.transport import credentials
 
-real = credentials.ended_with_us
+real = orphans.ended_with_us
 
 @contextlib.contextmanager
 def ended_with_us(pid):
@@ -31,7 +32,7 @@ def ended_with_us(pid):
         pathlib.Path(sys.argv[1]).touch()
         yield
 
-credentials.ended_with_us = ended_with_us
+orphans.ended_with_us = ended_with_us
 login = credentials.Exec(sys.argv[2], sys.argv[3:], {}, credentials.API_VERSIONS[0], "")
 asyncio.run(login.authorization())
 """
@@ -78,7 +79,7 @@ async def test_it_ends_when_the_client_does_not_wait_any_more(tmp_path: Path, mo
             guarded.set()
             yield
 
-    monkeypatch.setattr("sliceplane.shell.transport.credentials.ended_with_us", ended)
+    monkeypatch.setattr("sliceplane.shell.process.orphans.ended_with_us", ended)
     asking = asyncio.create_task(login(tmp_path).authorization())
     processes = await started(tmp_path)
     assert len(processes) == 2

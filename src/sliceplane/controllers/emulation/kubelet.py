@@ -12,8 +12,11 @@ itself is ready when its readiness gates are met, too (``pod_status``).
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Node, Pod
+from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.requests import PatchType, Verb
 from sliceplane.api.scheme import Nodes, Pods
@@ -73,6 +76,7 @@ class KubeletController(KeyedController):
             if isinstance(change.new, Node):
                 self._nodes[name] = change.new
                 if name in self._emulated:
+                    self._follow_zone(name, (change.new.metadata.labels or {}).get(LABEL_ZONE, ""))
                     self.enqueue(f"node/{name}", now)
                 self._try_waiting(now)
             else:
@@ -95,6 +99,12 @@ class KubeletController(KeyedController):
             self._waiting.discard(key)
             self._without_address.discard(key)
             self._expectations.forget(key)
+
+    def _follow_zone(self, name: str, zone: str) -> None:
+        """Pods spread over the zones that Nodes are labelled with, as those of a scheduler do."""
+        if zone != self._emulated[name].zone:
+            self._emulated[name] = replace(self._emulated[name], zone=zone)
+            self._placement.rezone(self._emulated[name])
 
     def _try_waiting(self, now: float) -> None:
         for key in sorted(self._waiting | self._without_address):

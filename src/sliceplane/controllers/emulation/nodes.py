@@ -17,6 +17,8 @@ from sliceplane.kit.times import format_time
 LABEL_EMULATED = "emulation.sliceplane.dev/node"
 #: "true" or "false" on a Pod overrules the emulation's own idea of its readiness
 ANNOTATION_READY = "emulation.sliceplane.dev/ready"
+#: how long a deleted Pod lives on at most, by default
+TERMINATION_S = 2.0
 LABEL_REGION = "topology.kubernetes.io/region"
 NODES_MAX = 250  # one /24 of the pod range each
 #: three are left for the network, its gateway and broadcast
@@ -48,7 +50,7 @@ class EmulationConfig(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[EmulatedNode, ...]
     start_s: float = 0.0
     ready_s: float = 0.0
-    termination_s: float = 2.0
+    termination_s: float = TERMINATION_S
     ready_by_default: bool = True
 
 

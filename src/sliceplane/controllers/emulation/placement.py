@@ -8,7 +8,7 @@ does not meet a new one there at once.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sliceplane.controllers.emulation.nodes import EmulatedNode
 
@@ -17,7 +17,10 @@ class Placement:
     """Owned by the emulated kubelet.  A placement counts from the decision on, not from when the cache shows
     it, so that Pods planned together spread."""
 
-    def __init__(self) -> None:
+    def __init__(self, zones_first: Sequence[str] = ()) -> None:
+        """*zones_first*: which of two zones is taken where they have as many Pods of the owner; else their Nodes'
+        loads decide."""
+        self._rank = {zone: rank for rank, zone in enumerate(zones_first)}
         self._placed: dict[str, tuple[str, str, str]] = {}  # pod uid -> (node, zone, owner uid)
         self._load: dict[str, int] = {}
         self._owner_load: dict[tuple[str, str], int] = {}  # (owner uid, zone) -> Pods
@@ -44,12 +47,19 @@ class Placement:
         if not self._owner_load[owner, zone]:
             del self._owner_load[owner, zone]
 
+    def rezone(self, node: EmulatedNode) -> None:
+        """Its zone may be another one than it was."""
+        for uid, (name, zone, owner) in list(self._placed.items()):
+            if name == node.name and zone != node.zone:
+                self.put(uid, node, owner)
+
     def choose(self, fitting: Iterable[EmulatedNode], owner: str) -> EmulatedNode:
         """Fewest Pods of the owner in the zone, then fewest on the node, then by name."""
         return min(
             fitting,
             key=lambda node: (
                 self._owner_load.get((owner, node.zone), 0),
+                self._rank.get(node.zone, 0),
                 self._load.get(node.name, 0),
                 len(node.name),
                 node.name,

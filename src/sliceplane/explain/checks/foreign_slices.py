@@ -65,11 +65,21 @@ def foreign_addresses(case: ServiceCase) -> Iterable[Finding]:
         yield Finding(
             code="E3",
             subject=case.subject,
+            # An address outside of the cluster is no Pod's either.
+            certainty="likely",
             sentence=f"slice {name} ({told}) lists {some(addresses)}, which no Pod has",
             evidence=(seen(SLICES, endpoint_slice, "endpoints", some(addresses)),),
-            effect=f"{part(len(addresses), len(case.ready), 'ready endpoint', 'leads')} nowhere",
-            remedy=f"kubectl -n {case.namespace} delete endpointslice {name}",
+            effect=f"{part(len(addresses), len(case.ready), 'ready endpoint', 'leads')} nowhere, unless something "
+            "outside of the cluster answers there",
+            remedy=_delete(case, endpoint_slice),
         )
+
+
+def _delete(case: ServiceCase, endpoint_slice: EndpointSlice) -> str:
+    """A program that keeps a slice writes it again."""
+    manager = (endpoint_slice.metadata.labels or {}).get(LABEL_MANAGED_BY, "")
+    delete = f"kubectl -n {case.namespace} delete endpointslice {endpoint_slice.metadata.name}"
+    return f"see that {manager} does not write it any more, then {delete}" if manager else delete
 
 
 def _foreign(case: ServiceCase) -> Iterator[tuple[str, EndpointSlice]]:
@@ -97,7 +107,7 @@ def _of_another_namespace(case: ServiceCase, endpoint_slice: EndpointSlice, addr
         sentence=f"slice {endpoint_slice.metadata.name} lists {address}, which is Pod {pod.metadata.key}'s",
         evidence=(seen(SLICES, endpoint_slice, "endpoints", address),),
         effect=f"clients of {case.name} reach a Pod of namespace {pod.metadata.namespace}",
-        remedy=f"kubectl -n {case.namespace} delete endpointslice {endpoint_slice.metadata.name}",
+        remedy=_delete(case, endpoint_slice),
     )
 
 
@@ -184,7 +194,12 @@ def one_pod_twice(case: ServiceCase) -> Iterable[Finding]:
     for (who, _), slices in places.items():
         managers = {(item.metadata.labels or {}).get(LABEL_MANAGED_BY, "") for item in slices}
         if len(managers) > 1 and MANAGED_BY_MIRRORING not in managers:
-            later = max(slices, key=lambda item: item.metadata.creation_timestamp or "")
+            # The controller would write its own again.
+            others = [
+                item for item in slices
+                if (item.metadata.labels or {}).get(LABEL_MANAGED_BY, "") != MANAGED_BY_CONTROLLER
+            ]  # fmt: skip
+            later = max(others, key=lambda item: item.metadata.creation_timestamp or "")
             yield Finding(
                 code="E12",
                 subject=case.subject,

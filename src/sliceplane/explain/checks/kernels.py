@@ -7,10 +7,15 @@ from collections.abc import Iterable
 from typing import Final
 
 from sliceplane.api.core import Service
+from sliceplane.drift.reports import WRITE_ANEW
 from sliceplane.explain.case import NodeCase, PodCase, ServiceCase
-from sliceplane.findings.finding import Evidence, Finding, ObjectName
-from sliceplane.findings.wording import count, some, verb
+from sliceplane.explain.checks.serving import own_proxy_name
+from sliceplane.explain.objects import SLICES
+from sliceplane.findings.finding import Evidence, Finding, ObjectName, TooYoung
+from sliceplane.findings.wording import count, since, some, verb
 from sliceplane.proxy.conntrack import UdpFlow
+from sliceplane.proxy.progress import BEHIND_S
+from sliceplane.proxy.served import rule_differences
 
 #: of 1: how full the table of flows may be
 FLOWS_FULL: Final = 0.9
@@ -39,6 +44,30 @@ def several_rule_sets(case: AnyCase) -> Iterable[Finding]:
         effect="which of them a connection meets first is chance, and those that nobody keeps lead to Pods of then",
         remedy=others[0].removal,
     )
+
+
+def rules_differ(case: ServiceCase) -> Iterable[Finding]:
+    """N5, as the kernel itself shows it; a proxy reports it by itself within half a minute, if it runs."""
+    kernel, service = case.facts.kernel, case.service
+    if kernel is None or kernel.rules is None or service is None or case.is_headless or own_proxy_name(service):
+        return
+    if not case.sees_slices:
+        return
+    found = list(rule_differences(service, case.slices, dict(kernel.rules)))
+    if found:
+        changes = [case.now - item.written_at for item in case.facts.of(SLICES, case.namespace) if item in case.slices]
+        changes.append(since(service.metadata.creation_timestamp, case.now) or BEHIND_S)
+        age = max(0.0, min(changes))
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        yield Finding(
+            code="N5",
+            subject=case.subject,
+            too_young=TooYoung(age, BEHIND_S) if age < BEHIND_S else None,
+            sentence=f"the kernel of this machine {found[0]}{more}",
+            evidence=_seen("rules of Services", found[0]),
+            effect=f"connections to {case.name} from here fail, or reach what is no endpoint",
+            remedy=WRITE_ANEW,
+        )
 
 
 def flows_are_full(case: AnyCase) -> Iterable[Finding]:
@@ -94,7 +123,7 @@ def connections_to_the_gone(case: ServiceCase) -> Iterable[Finding]:
 def ipvs_keeps(case: ServiceCase) -> Iterable[Finding]:
     """N10"""
     kernel, service = case.facts.kernel, case.service
-    if kernel is None or service is None or case.is_headless:
+    if kernel is None or service is None or case.is_headless or not case.sees_slices:
         return
     serving = _serving(case)
     for server in kernel.ipvs:
@@ -127,7 +156,7 @@ def _serving(case: ServiceCase) -> set[str]:
 def _gone(case: ServiceCase, flows: Iterable[tuple[UdpFlow, int]], protocol: str) -> dict[str, int]:
     """How many of *flows* to the Service are answered by what is no endpoint of it, by address."""
     service = case.service
-    if not flows or service is None or case.is_headless:
+    if not flows or service is None or case.is_headless or not case.sees_slices:
         return {}
     ports = {port.port for port in service.spec.ports or () if (port.protocol or "TCP") == protocol}
     serving, gone = _serving(case), dict[str, int]()
@@ -218,4 +247,4 @@ def node_ports_here(case: ServiceCase) -> Iterable[Finding]:
 
 
 NODE_CHECKS = (several_rule_sets, flows_are_full, bridge_goes_around, no_hairpin, checksums_of_tunnels)
-CHECKS = (*NODE_CHECKS, flows_to_the_gone, ipvs_keeps, connections_to_the_gone, node_ports_here)
+CHECKS = (*NODE_CHECKS, rules_differ, flows_to_the_gone, ipvs_keeps, connections_to_the_gone, node_ports_here)

@@ -9,61 +9,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
-from sliceplane.api.core import Lease
-from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.requests import Selection
-from sliceplane.explain.case import NodeCase, ServiceCase, name_of
+from sliceplane.drift import reports
+from sliceplane.drift.facts import Listed, ToldNode, listed, told_of
+from sliceplane.explain.case import NodeCase, ServiceCase
 from sliceplane.explain.facts import Facts
 from sliceplane.explain.objects import LEASES, NODES, SLICES
-from sliceplane.findings.finding import Evidence, Finding, ObjectName
-from sliceplane.findings.wording import clipped, count, lasting, nearest, since, some
+from sliceplane.findings.finding import Evidence, Finding
+from sliceplane.findings.wording import count, lasting, nearest, some
 from sliceplane.proxy.progress import (
     ANNOTATION_PROGRESS,
-    ANNOTATION_REVISION,
     COMPONENT,
     LABEL_COMPONENT,
-    LEASE_DURATION_S,
     LEASE_NAMESPACE,
     UNASKED_S,
     Held,
     Place,
-    ProgressReport,
-    read_report,
 )
-from sliceplane.proxy.selections import readings_of_slice
 
 PROXIES: Final = LEASES.in_namespace(LEASE_NAMESPACE, f"{LABEL_COMPONENT}={COMPONENT}")
-#: from the change of a Pod to a report of a node that holds it: the controller batches, the proxy tells every 10 s
-BEHIND_S: Final = 30.0
 #: so many nodes must agree on what a version holds before another is said to have lost an event
 OTHERS_MIN: Final = 2
-#: what a proxy says where rules of its own were gone (``shell.node``)
-_GONE: Final = "rules were gone"
-
-
-class _Proxy(NamedTuple):
-    """``node``: as it calls itself.  ``report`` ``None``: of an older release, which tells ``revision`` alone."""
-
-    node: str
-    lease: Lease
-    report: ProgressReport | None
-    revision: int
-    owned: bool
-
-    def evidence(self, field: str, value: str) -> tuple[Evidence, ...]:
-        return (Evidence(subject=name_of(LEASES, self.lease), field=field, value=value),)
-
-    def held(self, item: EndpointSlice) -> int | None:
-        """Up to which version it holds what shows *item*; ``None``: it reads nothing that does, or says nothing."""
-        readings = readings_of_slice(item)
-        if self.report is None:
-            return self.revision if readings and self.revision else None
-        held = self.report.endpointslices
-        return min((held[reading].revision for reading in readings if reading in held), default=None)
 
 
 def wants(case: ServiceCase) -> Iterator[Selection]:
@@ -82,9 +52,9 @@ def node_wants(case: NodeCase) -> Iterator[Selection]:
         yield SLICES.everywhere()  # what it is that others hold
 
 
-def _nodes_of_doubt(facts: Facts, mine: Iterable[_Proxy]) -> Iterator[Selection]:
+def _nodes_of_doubt(facts: Facts, mine: Iterable[ToldNode]) -> Iterator[Selection]:
     """Nodes that must be known before something is said of a proxy."""
-    doubtful = [proxy.node for proxy in facts.derived(_proxies) if not proxy.owned or _is_silent(facts, proxy)]
+    doubtful = [proxy.node for proxy in facts.derived(_proxies) if not proxy.owner or proxy.is_late(facts.now)]
     names = {*doubtful, *(proxy.node for proxy in mine)} - {""}
     yield from NODES.each_of("", names)
     if any(facts.was_read(NODES.named("", name)) and facts.get(NODES, "", name) is None for name in names):
@@ -112,7 +82,7 @@ def balancer_that_never_asks(case: ServiceCase) -> Iterable[Finding]:
     port = service.spec.health_check_node_port if service is not None else 0
     if service is None or not port or service.spec.type != "LoadBalancer":
         return
-    alive = [proxy for proxy in case.facts.derived(_proxies) if not _is_silent(case.facts, proxy)]
+    alive = [proxy for proxy in case.facts.derived(_proxies) if not proxy.is_late(case.facts.now)]
     told = [proxy.report for proxy in alive if proxy.report is not None]
     if told and all(port in report.unasked for report in told):
         yield Finding(
@@ -146,61 +116,51 @@ def of_node(case: NodeCase) -> Iterable[Finding]:
         )
 
 
-def _called(facts: Facts, name: str) -> tuple[_Proxy, ...]:
+def _called(facts: Facts, name: str) -> tuple[ToldNode, ...]:
     """The proxies that can be that of the Node *name*: those that call themselves so, or almost."""
     proxies = facts.derived(_proxies)
-    return tuple(proxy for proxy in proxies if proxy.node == name or _owner(proxy.lease) == name
-                 or (not proxy.owned and proxy.node.startswith(f"{name}.")))  # fmt: skip
+    return tuple(
+        proxy
+        for proxy in proxies
+        if name in (proxy.node, proxy.owner) or (not proxy.owner and proxy.node.startswith(f"{name}."))
+    )
 
 
-def _proxies(facts: Facts) -> tuple[_Proxy, ...]:
+def _proxies(facts: Facts) -> tuple[ToldNode, ...]:
     """By name."""
-    found = []
-    for lease in facts.of(LEASES, LEASE_NAMESPACE):
-        if (lease.metadata.labels or {}).get(LABEL_COMPONENT) != COMPONENT:
-            continue
-        annotations = lease.metadata.annotations or {}
-        told = annotations.get(ANNOTATION_REVISION, "")
-        revision = int(told) if told.isascii() and told.isdecimal() else 0
-        report = read_report(annotations.get(ANNOTATION_PROGRESS, ""))
-        found.append(_Proxy(lease.spec.holder_identity or "", lease, report, revision, bool(_owner(lease))))
-    return tuple(found)
+    leases = facts.of(LEASES, LEASE_NAMESPACE)
+    return tuple(told_of(lease) for lease in leases if (lease.metadata.labels or {}).get(LABEL_COMPONENT) == COMPONENT)
 
 
-def _owner(lease: Lease) -> str:
-    owners = lease.metadata.owner_references or ()
-    return next((owner.name for owner in owners if owner.kind == "Node"), "")
+def _slices(facts: Facts) -> tuple[Listed, ...]:
+    return tuple(listed(item, item.written_at) for item in facts.of(SLICES))
 
 
 def _findings(facts: Facts) -> tuple[Finding, ...]:
     """Of all proxies, the worst of each code first."""
     proxies = facts.derived(_proxies)
-    silent = [proxy for proxy in proxies if _is_silent(facts, proxy) and _is_well_otherwise(facts, proxy)]
-    silent.sort(key=lambda proxy: (proxy.lease.spec.renew_time or "", proxy.node))
-    alive = [proxy for proxy in proxies if not _is_silent(facts, proxy)]
-    behind = sorted(
-        (finding for proxy in alive if not _inputs_since(proxy) for finding in _behind(facts, proxy)),
-        key=lambda pair: (-pair[0], pair[1].subject),
-    )
+    silent = [proxy for proxy in proxies if proxy.is_late(facts.now) and _is_well_otherwise(facts, proxy)]
+    alive = [proxy for proxy in proxies if not proxy.is_late(facts.now)]
+    deaf = [proxy for proxy in alive if reports.inputs_since(proxy)]
+    slices = facts.derived(_slices)
+    missing = [
+        (proxy, lacks)
+        for proxy in alive
+        if proxy not in deaf and (lacks := tuple(reports.missing_of(proxy, slices)))
+        and reports.is_behind(lacks, facts.now)
+    ]  # fmt: skip
+    missing.sort(key=lambda pair: (-reports.behind_s(pair[1], facts.now), pair[0].node))
     return (
-        *(_stopped(facts, proxy) for proxy in silent),
-        *(finding for _, finding in behind),
-        *(finding for proxy in alive for finding in _refused(proxy)),
-        *(_lost_event(*pair) for pair in _unlike_others(alive)),
-        *(_frozen(facts, proxy) for proxy in alive if _inputs_since(proxy)),
+        *(reports.stopped(proxy, facts.now) for proxy in sorted(silent, key=lambda proxy: (proxy.renewed, proxy.node))),
+        *(reports.behind(proxy, lacks, facts.now) for proxy, lacks in missing),
+        *(finding for proxy in alive if (finding := reports.of_kernel(proxy)) is not None),
+        *(_lost_event(*found) for found in _unlike_others(alive)),
+        *(reports.hears_nothing(proxy, facts.now) for proxy in deaf),
         *(finding for proxy in alive for finding in _misnamed(facts, proxy)),
     )
 
 
-def _age(facts: Facts, proxy: _Proxy) -> float:
-    return since(proxy.lease.spec.renew_time, facts.now) or 0.0
-
-
-def _is_silent(facts: Facts, proxy: _Proxy) -> bool:
-    return _age(facts, proxy) > (proxy.lease.spec.lease_duration_seconds or LEASE_DURATION_S)
-
-
-def _is_well_otherwise(facts: Facts, proxy: _Proxy) -> bool:
+def _is_well_otherwise(facts: Facts, proxy: ToldNode) -> bool:
     """Of a node that is gone or silent itself, the node is what there is to tell."""
     node = facts.get(NODES, "", proxy.node)
     if node is None:
@@ -209,94 +169,10 @@ def _is_well_otherwise(facts: Facts, proxy: _Proxy) -> bool:
     return ready is None or ready.status == "True"
 
 
-def _finding(
-    code: str, proxy: _Proxy, sentence: str, evidence: tuple[Evidence, ...], *, effect: str, remedy: str
-) -> Finding:
-    return Finding(
-        code=code,
-        subject=ObjectName(NODES.resource.key, "Node", "", proxy.node),
-        sentence=sentence,
-        evidence=evidence,
-        effect=effect,
-        remedy=remedy,
-    )  # fmt: skip
-
-
-def _stopped(facts: Facts, proxy: _Proxy) -> Finding:
-    """N1"""
-    return _finding(
-        "N1",
-        proxy,
-        f"{proxy.node}: its proxy tells nothing for {lasting(_age(facts, proxy))}",
-        proxy.evidence("spec.renewTime", proxy.lease.spec.renew_time or ""),
-        effect="its kernel goes on with the rules of then: what changed since does not reach clients there",
-        remedy=f"start the proxy of {proxy.node}, or see why it stopped: its log; if it was taken away on purpose, "
-        f"kubectl -n {LEASE_NAMESPACE} delete lease {proxy.lease.metadata.name}",
-    )
-
-
-def _behind(facts: Facts, proxy: _Proxy) -> Iterator[tuple[float, Finding]]:
-    """N2, with for how long.  A slice that does not say when its change began tells nothing."""
-    missing: dict[str, float] = {}
-    for item in facts.of(SLICES):
-        held = proxy.held(item)
-        age = since((item.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME), facts.now)
-        if held is not None and age is not None and age > BEHIND_S and item.metadata.revision > held:
-            service = f"{item.metadata.namespace}/{(item.metadata.labels or {}).get(LABEL_SERVICE_NAME, '')}"
-            missing[service] = max(age, missing.get(service, 0.0))
-    if missing:
-        worst_s = max(missing.values())
-        finding = _finding(
-            "N2",
-            proxy,
-            f"{proxy.node} is {lasting(worst_s)} behind: it does not hold the slices of {some(sorted(missing))}",
-            proxy.evidence(f"metadata.annotations[{ANNOTATION_REVISION}]", str(proxy.revision)),
-            effect="its kernel sends to the endpoints of then",
-            remedy=f"look at the log of the proxy of {proxy.node}: its watch, its writes",
-        )
-        # A controller that comes late writes now for a change of long ago: the report is on its way then.
-        yield worst_s, msgspec.structs.replace(finding, certainty="likely")
-
-
-def _refused(proxy: _Proxy) -> Iterator[Finding]:
-    """N3; N5 where somebody took rules away."""
-    for problem in proxy.report.problems[:1] if proxy.report is not None else ():
-        sentence = f"{proxy.node}: {clipped(problem)}"
-        evidence = proxy.evidence(f"metadata.annotations[{ANNOTATION_PROGRESS}]", f"problems: {clipped(problem)}")
-        if _GONE in problem:
-            yield _finding(
-                "N5", proxy, sentence, evidence,
-                effect="while they were gone, Services were not reached from there", remedy="nft monitor",
-            )  # fmt: skip
-        else:
-            yield _finding(
-                "N3", proxy, sentence, evidence,
-                effect="its kernel goes on with the rules of before",
-                remedy=f"give the kernel of {proxy.node} what it lacks; its proxy tries again by itself",
-            )  # fmt: skip
-
-
-def _inputs_since(proxy: _Proxy) -> int:
-    return proxy.report.inputs_since if proxy.report is not None else 0
-
-
-def _frozen(facts: Facts, proxy: _Proxy) -> Finding:
-    """N15"""
-    since_s = facts.now - _inputs_since(proxy)
-    return _finding(
-        "N15",
-        proxy,
-        f"{proxy.node}: its inputs are {lasting(since_s)} old: its proxy lives, and hears nothing of the API server",
-        proxy.evidence(f"metadata.annotations[{ANNOTATION_PROGRESS}]", f"inputs_since: {_inputs_since(proxy)}"),
-        effect="its rules stay as they were then; what changed since does not reach clients there",
-        remedy=f"see why its watches fail: the API server that it asks, and the log of the proxy of {proxy.node}",
-    )
-
-
-def _unlike_others(proxies: Iterable[_Proxy]) -> Iterator[tuple[_Proxy, Place, Held]]:
+def _unlike_others(proxies: Iterable[ToldNode]) -> Iterator[tuple[ToldNode, Place, Held]]:
     """Those alone with their digest where at least two others have the same version of the same reading, and agree:
     caches of one version are equal, but where an event was lost."""
-    alike: dict[tuple[Place, int], list[tuple[_Proxy, Held]]] = {}
+    alike: dict[tuple[Place, int], list[tuple[ToldNode, Held]]] = {}
     for proxy in proxies:
         for place, held in (proxy.report.places() if proxy.report is not None else {}).items():
             if held.revision:
@@ -311,32 +187,34 @@ def _unlike_others(proxies: Iterable[_Proxy]) -> Iterator[tuple[_Proxy, Place, H
                 yield proxy, place, held
 
 
-def _lost_event(proxy: _Proxy, place: Place, held: Held) -> Finding:
+def _lost_event(proxy: ToldNode, place: Place, held: Held) -> Finding:
     """N4.  Which object it is only the two contents can tell, which ``sliceplane drift`` compares."""
     resource, reading = place
-    return _finding(
+    return reports.finding(
         "N4",
         proxy,
-        f"{proxy.node} holds {resource} ({reading}) of version {held.revision} with another content than other nodes",
-        proxy.evidence(f"metadata.annotations[{ANNOTATION_PROGRESS}]", f"{held.revision} {held.digest}"),
+        f"it holds {resource} ({reading}) of version {held.revision} with another content than other nodes",
+        evidence=reports.in_lease(
+            proxy, f"metadata.annotations[{ANNOTATION_PROGRESS}]", f"{held.revision} {held.digest}"
+        ),
         effect="it goes on with endpoints that are no more, or without new ones, until that object changes again",
         remedy=f"sliceplane drift --node {proxy.node}",
     )
 
 
-def _misnamed(facts: Facts, proxy: _Proxy) -> Iterator[Finding]:
+def _misnamed(facts: Facts, proxy: ToldNode) -> Iterator[Finding]:
     """N7"""
-    if proxy.owned or facts.get(NODES, "", proxy.node) is not None or not facts.was_read(NODES.named("", proxy.node)):
+    if proxy.owner or facts.get(NODES, "", proxy.node) is not None or not facts.was_read(NODES.named("", proxy.node)):
         return
     names = [node.metadata.name for node in facts.of(NODES)]
     meant = [name for name in names if proxy.node.startswith(f"{name}.") or name.startswith(f"{proxy.node}.")]
     meant = meant or list(nearest(proxy.node, names))
     said = f"the Node is {meant[0]}" if meant else "there is no such Node"
-    yield _finding(
+    yield reports.finding(
         "N7",
         proxy,
-        f"a proxy says that it is {proxy.node}; {said}",
-        proxy.evidence("spec.holderIdentity", proxy.node),
+        f"its proxy says that it is {proxy.node}; {said}",
+        evidence=reports.in_lease(proxy, "spec.holderIdentity", proxy.node),
         effect="hints and local endpoints do not count there: with a policy of Local all is dropped",
         remedy=f"start that proxy with --hostname-override={meant[0] if meant else 'NODE'}",
     )

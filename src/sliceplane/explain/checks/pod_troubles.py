@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from sliceplane.explain.case import PodsCase, pod_name
 from sliceplane.explain.objects import FullContainerStatus, FullEvent, FullPod
 from sliceplane.findings.codes import Severity
-from sliceplane.findings.finding import Certainty, Evidence
+from sliceplane.findings.finding import Certainty, Evidence, TooYoung
 from sliceplane.findings.wording import count, part, since, some
 
 #: a Pod that is younger may just be starting
@@ -34,14 +34,23 @@ class Trouble(NamedTuple):
     certainty: Certainty = "certain"
 
 
-def weigh(case: PodsCase, trouble: Trouble) -> Severity | None:
-    """``None``: there is nothing to tell yet."""
+class Weight(NamedTuple):
+    """How bad a trouble is; ``too_young``: that is not known yet."""
+
+    severity: Severity
+    too_young: TooYoung | None = None
+
+
+def weigh(case: PodsCase, trouble: Trouble) -> Weight | None:
+    """``None``: there is nothing to report yet, since other Pods serve."""
     if case.is_served:
         patience = STARTING_S if trouble.is_sure else max(SLOW_S, 2 * trouble.allowed_s)
-        return "warning" if trouble.age_s >= patience else None
+        return Weight("warning") if trouble.age_s >= patience else None
     if trouble.is_sure or trouble.age_s >= trouble.allowed_s:
-        return "error"
-    return "warning" if trouble.age_s >= 2 * STARTING_S else "note"
+        return Weight("error")
+    if trouble.age_s >= 2 * STARTING_S:
+        return Weight("warning")
+    return Weight("note", TooYoung(trouble.age_s, min(trouble.allowed_s, 2 * STARTING_S)))
 
 
 def names_of(case: PodsCase, pods: list[FullPod]) -> str:
@@ -63,6 +72,8 @@ def effect_on(case: PodsCase, pods: list[FullPod]) -> str:
         return f"{count(len(pods), 'endpoint')} fewer; the others serve"
     if case.subject.kind == "Pod":
         return "it is no ready endpoint"
+    if case.publishes_unready:
+        return "no Pod is ready, and connections reach them all the same: publishNotReadyAddresses is true"
     return "no endpoint is ready: every node refuses connections"
 
 

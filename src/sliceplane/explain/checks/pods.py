@@ -75,7 +75,8 @@ def troubles(case: PodsCase) -> Iterable[Finding]:
             yield Finding(
                 code=code,
                 subject=case.subject,
-                weight=weight,
+                weight=weight.severity,
+                too_young=weight.too_young,
                 certainty=worst.certainty,
                 sentence=f"{names_of(case, pods)}: {worst.words}",
                 evidence=worst.evidence,
@@ -111,7 +112,7 @@ def unscheduled(case: PodsCase, pod: FullPod) -> Trouble:
             evidence = (Evidence(subject=pod_name(pod), field="spec.nodeSelector", value=pairs),)
             label = f"kubectl label node NODE {pairs.replace(',', ' ')}"
             words = f"no node for {lasting(age)}: no Node of {len(case.facts.of(NODES))} has {pairs}"
-            return Trouble("R1", words, age, evidence, label, key=pairs)
+            return Trouble("R1", words, age, evidence, label, key=pairs, is_sure=True)
         words = f"no node for {lasting(age)}, and no scheduler has said why"
         return Trouble("R1", words, age, evidence, "see whether the scheduler runs, and its log", certainty="likely")
     evidence = (seen_condition(pod, "PodScheduled", f"{condition.status} ({condition.reason})"),)
@@ -162,6 +163,8 @@ def never_starts(case: PodsCase, pod: FullPod) -> Trouble | None:
 def _mend_start(pod: FullPod, container: str, reason: str, message: str) -> str:
     namespace, root = pod.metadata.namespace, root_of(pod)
     target = f"{root.kind.lower()}/{root.name}"
+    if reason in _IMAGE_REASONS and root.kind == "Job":
+        return f"make {root} anew with another image: the template of a Job never changes"
     if reason in _IMAGE_REASONS:
         return f"kubectl -n {namespace} set image {target} {container}=IMAGE"
     for kind in ("configmap", "secret"):

@@ -24,6 +24,7 @@ from sliceplane.explain.checks.rollouts import fallback
 from sliceplane.explain.checks.workloads import cannot_make_pods, root_of, scaled_down
 from sliceplane.explain.facts import Facts
 from sliceplane.explain.objects import PODS, SLICES, FullPod
+from sliceplane.findings.codes import Severity
 from sliceplane.findings.finding import Evidence, Finding
 from sliceplane.findings.wording import clipped, count, lasting, part, patch, since, some
 
@@ -60,11 +61,13 @@ def ended(case: PodsCase) -> Iterable[Finding]:
     root, name = root_of(pod), pod.metadata.name
     several = f"{count(len(over), 'matching Pod', 'has')} ended; {name}" if len(over) > 1 else f"{name}"
     is_done = pod.status.phase == "Succeeded" and (root.kind == "Job" or case.subject.kind == "Pod")
+    # A Service without an endpoint is never well, also where that is as intended.
+    done_weight: Severity = "note" if case.subject.kind == "Pod" else "warning"
     again = f"kubectl -n {pod.metadata.namespace} get {root.kind.lower()} {root.name} -o wide"
     yield Finding(
         code="R10",
         subject=case.subject,
-        weight="note" if is_done else None,
+        weight=done_weight if is_done else None,
         sentence=f"{several}: {pod.status.phase}{reason}"
         + (f", {clipped(pod.status.message)}" if pod.status.message else ""),
         evidence=(Evidence(subject=pod_name(pod), field="status.phase", value=f"{pod.status.phase}{reason}"),),
@@ -103,12 +106,13 @@ def leaving(case: PodsCase) -> Iterable[Finding]:
         allowed_s=grace + ENDING_S,
     )
     weight = weigh(case, trouble)
-    if weight == "note" and isinstance(case, ServiceCase) and list(fallback(case)):
+    severity = weight.severity if weight is not None else None
+    if severity == "note" and isinstance(case, ServiceCase) and list(fallback(case)):
         return
     yield Finding(
         code="R11",
         subject=case.subject,
-        weight="warning" if weight == "note" else weight,
+        weight="warning" if severity == "note" else severity,
         sentence=f"{names_of(case, going)}: {trouble.words}",
         evidence=trouble.evidence,
         effect="connections that it has go on until it ends" if pod.is_ready else effect_on(case, going),

@@ -6,15 +6,24 @@ a number is taken as it is, a name is looked for in containers and in sidecars, 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 
 from sliceplane.api.core import ContainerPort, ServicePort
-from sliceplane.api.discovery import LABEL_MANAGED_BY, MANAGED_BY_CONTROLLER, EndpointPort
+from sliceplane.api.discovery import (
+    LABEL_MANAGED_BY,
+    MANAGED_BY_CONTROLLER,
+    MANAGED_BY_MIRRORING,
+    EndpointPort,
+    EndpointSlice,
+)
 from sliceplane.explain.case import ServiceCase, pod_name, seen
 from sliceplane.explain.checks.services import ports_text
+from sliceplane.explain.checks.workloads import root_of
 from sliceplane.explain.objects import SLICES, FullContainer, FullPod
+from sliceplane.external.registration import MANAGED_BY as MANAGED_BY_AGENTS
 from sliceplane.findings.finding import Evidence, Finding
-from sliceplane.findings.wording import count, part, patch, some
+from sliceplane.findings.wording import count, nearest, part, patch, some
 from sliceplane.kit.ip import family, parse_lenient
 
 
@@ -107,7 +116,7 @@ def named_port_missing(case: ServiceCase) -> Iterable[Finding]:
             )
         elif lacking:
             yield _lacking(case, port, name, lacking)
-        elif all(_is_sidecars(name, pod) for pod in case.live):
+        elif case.live and all(_is_sidecars(name, pod) for pod in case.live):
             yield from _unread_sidecar(case, port, name)
 
 
@@ -126,8 +135,17 @@ def _lacking(case: ServiceCase, port: ServicePort, name: str, lacking: list[Full
             Evidence(subject=pod_name(pod), field="spec.containers", value=f"ports {names or '(none)'}"),
         ),
         effect=f"{port.port}/{port.protocol} never reaches {some([pod.metadata.name for pod in lacking])}",
-        remedy=f"name a container port {name} in the template, or set targetPort to a number",
+        remedy=_mend_name(case, port, name, lacking, [there for there, protocol in named if protocol == port.protocol]),
     )
+
+
+def _mend_name(case: ServiceCase, port: ServicePort, name: str, lacking: list[FullPod], there: list[str]) -> str:
+    """The Service's name is changed where all Pods have one like it, or one alone."""
+    meant = [*nearest(name, there), *(there if len(there) == 1 else ())]
+    if len(lacking) == len(case.live) and meant:
+        return _target(case, port, meant[0])
+    root = root_of(lacking[0])
+    return f"name a container port {name} in the template of {root}, or set targetPort to a number"
 
 
 def _unread_sidecar(case: ServiceCase, port: ServicePort, name: str) -> Iterator[Finding]:
@@ -151,10 +169,13 @@ def _unread_sidecar(case: ServiceCase, port: ServicePort, name: str) -> Iterator
 
 def port_of_own_slice(case: ServiceCase) -> Iterable[Finding]:
     """T5"""
-    if case.service is None or case.selector:
+    if case.service is None:
         return
     wanted = {(port.name, port.protocol) for port in _ports(case)}
     for endpoint_slice in case.slices:
+        manager = (endpoint_slice.metadata.labels or {}).get(LABEL_MANAGED_BY, "")
+        if case.selector and manager in (MANAGED_BY_CONTROLLER, MANAGED_BY_MIRRORING):
+            continue  # those are made of Pods, and what mirrors Endpoints beside a selector is told by E4
         names = {(entry.name or "", entry.protocol or "TCP") for entry in endpoint_slice.ports or ()}
         if endpoint_slice.endpoints and wanted and not names & wanted:
             theirs = ", ".join(f"'{name}'" for name, _ in sorted(names)) or "none"
@@ -168,9 +189,26 @@ def port_of_own_slice(case: ServiceCase) -> Iterable[Finding]:
                     case.field("spec.ports", ports_text(tuple(_ports(case)))),
                 ),
                 effect=f"none of its {count(len(endpoint_slice.endpoints), 'endpoint')} is used",
-                remedy="give the port the same name in both, "
-                f"e.g. kubectl -n {case.namespace} edit endpointslice {endpoint_slice.metadata.name}",
+                remedy=_same_port_name(case, endpoint_slice, manager),
             )
+
+
+def _same_port_name(case: ServiceCase, endpoint_slice: EndpointSlice, manager: str) -> str:
+    """A change of the slice itself lasts only where no controller writes it."""
+    ports = _ports(case)
+    if manager == MANAGED_BY_MIRRORING:
+        return f"kubectl -n {case.namespace} edit endpoints {case.name}"
+    if manager == MANAGED_BY_AGENTS:
+        words = " ".join(f"--port {port.name}=PORT" if port.name else "--port PORT" for port in ports)
+        return f"start its agent with {words}"
+    if manager:
+        names = some([f"'{port.name}'" for port in ports])
+        return f"let {manager} name the port {names} in slice {endpoint_slice.metadata.name}, as the Service does"
+    if len(ports) == len(endpoint_slice.ports or ()) == 1:
+        operation = json.dumps([{"op": "add", "path": "/ports/0/name", "value": ports[0].name}], separators=(",", ":"))
+        name = endpoint_slice.metadata.name
+        return f"kubectl -n {case.namespace} patch endpointslice {name} --type json -p '{operation}'"
+    return f"kubectl -n {case.namespace} edit endpointslice {endpoint_slice.metadata.name}"
 
 
 def families(case: ServiceCase) -> Iterable[Finding]:
@@ -245,9 +283,9 @@ def _slice_ports(ports: Iterable[EndpointPort]) -> str:
     return ", ".join(f"{port.name or '(no name)'}:{port.port or 'all'}" for port in ports) or "(none)"
 
 
-def _target(case: ServiceCase, port: ServicePort, number: int) -> str:
-    index = _ports(case).index(port)
-    operation = f'[{{"op":"replace","path":"/spec/ports/{index}/targetPort","value":{number}}}]'
+def _target(case: ServiceCase, port: ServicePort, target: int | str) -> str:
+    path = f"/spec/ports/{_ports(case).index(port)}/targetPort"
+    operation = json.dumps([{"op": "replace", "path": path, "value": target}], separators=(",", ":"))
     return f"kubectl -n {case.namespace} patch service {case.name} --type json -p '{operation}'"
 
 

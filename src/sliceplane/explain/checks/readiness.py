@@ -46,10 +46,16 @@ def not_ready(case: PodsCase, pod: FullPod) -> Trouble | None:
         else f"running for {lasting(age)}, not ready: {why}",
         age,
         (Evidence(subject=pod_name(pod), field=field, value=value),),
-        f"kubectl -n {namespace} edit {target}" if "declared" in why
+        _mend_probe(pod, namespace, target) if "declared" in why
         else f"kubectl -n {namespace} logs {pod.metadata.name} -c {container.name}",
         allowed_s=LOST_S if was_ready else starts_in,
     )  # fmt: skip
+
+
+def _mend_probe(pod: FullPod, namespace: str, target: str) -> str:
+    if root_of(pod).kind in ("Pod", "Job"):
+        return f"make {target} anew with another port for the probe: it never changes"
+    return f"kubectl -n {namespace} edit {target}"
 
 
 def _probe_words(container: FullContainer, probe: Probe | None, kind: str) -> tuple[str, str, str]:

@@ -11,29 +11,32 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+import msgspec
+
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import PodCase, ServiceCase, pod_name, seen, selector_of
 from sliceplane.explain.checks.foreign_slices import unlabelled
+from sliceplane.explain.checks.slices import API_SERVER
 from sliceplane.explain.checks.workloads import (
     BY_KIND,
+    GENERATED_LABELS,
     MAKERS,
     NO_ENDPOINTS,
     STARTING_S,
+    by_template,
     matching,
     name_of_workload,
+    pods_of,
     readable_of,
     root_of,
     short,
     workloads,
 )
 from sliceplane.explain.objects import ENDPOINTS, PODS, SERVICES, SLICES, FullPod, Workload, events_about
-from sliceplane.findings.finding import Evidence, Finding
+from sliceplane.findings.finding import Evidence, Finding, TooYoung
 from sliceplane.findings.wording import count, nearest, pairs_text, part, patch, since, some, verb
-
-#: the Service by which Pods reach the API server
-API_SERVER: Final = ("default", "kubernetes")
 
 
 def wants(case: ServiceCase) -> Iterator[Selection]:
@@ -60,12 +63,26 @@ def wants(case: ServiceCase) -> Iterator[Selection]:
 
 
 def nothing_selected(case: ServiceCase) -> Iterable[Finding]:
-    """B1, B5, B6: one of them."""
+    """B1, B5, B6: one of them.  A warning where slices of another manager have endpoints."""
+    for finding in _why_none(case):
+        if case.ready:
+            others = some(sorted({item.metadata.name for item, _ in case.ready}))
+            effect = f"its endpoints are those of {others} alone"
+            finding = msgspec.structs.replace(finding, weight="warning", effect=effect)
+        yield finding
+
+
+def _why_none(case: ServiceCase) -> Iterator[Finding]:
     if not case.selector or case.selected or matching(case) or not case.was_read(PODS.in_namespace(case.namespace)):
         return
     near = _near(case)
     lacking = _lacking_template(case)
-    if near is not None and (near.is_alike or lacking is None):
+    outdated = next((workload for workload in by_template(case) if pods_of(case, workload)), None)
+    if any(key in GENERATED_LABELS for key in case.selector):
+        yield _selects_one_rollout(case)
+    elif outdated is not None:
+        yield _made_before(case, outdated)
+    elif near is not None and (near.is_alike or lacking is None):
         yield _other_value(case, near)
     elif lacking is not None:
         yield _template_lacks(case, *lacking)
@@ -96,6 +113,46 @@ def _near(case: ServiceCase) -> _Near | None:
     if len(case.selector) == 1:
         candidates = [candidate for candidate in candidates if candidate.is_alike]
     return max(candidates, key=lambda near: (near.is_alike, len(near.pods)), default=None)
+
+
+def _selects_one_rollout(case: ServiceCase) -> Finding:
+    """B1: no template can give its Pods such a label."""
+    generated = [key for key in case.selector if key in GENERATED_LABELS]
+    rest = {key: value for key, value in case.selector.items() if key not in generated}
+    matched = [pod for pod in case.facts.pods_with(case.namespace, rest) if not pod.is_over]
+    wanted = pairs_text({key: case.selector[key] for key in generated})
+    change = {"spec": {"selector": dict.fromkeys(generated)}}
+    return Finding(
+        code="B1",
+        subject=case.subject,
+        sentence=f"{_pods_here(case)} match {wanted}, which a controller writes anew at each rollout"
+        + (f"; {count(len(matched), 'Pod', 'matches')} {pairs_text(rest)}" if rest else ""),
+        evidence=(case.field("spec.selector", pairs_text(case.selector)),),
+        effect=NO_ENDPOINTS,
+        remedy=patch(case.namespace, "service", case.name, change)
+        if rest
+        else f"select by a label of the template: kubectl -n {case.namespace} get pods --show-labels",
+    )
+
+
+def _made_before(case: ServiceCase, workload: Workload) -> Finding:
+    """B6, of Pods that are older than the template."""
+    name = name_of_workload(workload)
+    pods = pods_of(case, workload)
+    labels = pods[0].labels
+    lacking = {key: value for key, value in case.selector.items() if labels.get(key) != value}
+    return Finding(
+        code="B6",
+        subject=case.subject,
+        sentence=f"{_pods_here(case)} match; the template of {name.kind} {name.name} has {pairs_text(lacking)}, "
+        f"and its {count(len(pods), 'Pod', 'was')} made before",
+        evidence=(
+            Evidence(subject=pod_name(pods[0]), field="metadata.labels", value=pairs_text(labels) or "(none)"),
+            case.field("spec.selector", pairs_text(case.selector)),
+        ),
+        effect=NO_ENDPOINTS,
+        remedy=f"kubectl -n {case.namespace} rollout restart {name.kind.lower()} {name.name}",
+    )
 
 
 def _other_value(case: ServiceCase, near: _Near) -> Finding:
@@ -183,7 +240,7 @@ def _plainly_none(case: ServiceCase) -> Finding:
     return Finding(
         code="B1",
         subject=case.subject,
-        weight="note" if _is_young(case) else None,
+        too_young=_young(case),
         sentence=sentence,
         evidence=(case.field("spec.selector", pairs_text(case.selector)),),
         effect=NO_ENDPOINTS,
@@ -191,9 +248,9 @@ def _plainly_none(case: ServiceCase) -> Finding:
     )
 
 
-def _is_young(case: ServiceCase) -> bool:
+def _young(case: ServiceCase) -> TooYoung | None:
     age = since(case.service.metadata.creation_timestamp if case.service is not None else None, case.now)
-    return age is not None and age < STARTING_S
+    return TooYoung(age, STARTING_S) if age is not None and age < STARTING_S else None
 
 
 def neither_selector_nor_slice(case: ServiceCase) -> Iterable[Finding]:
@@ -222,7 +279,7 @@ def neither_selector_nor_slice(case: ServiceCase) -> Iterable[Finding]:
     yield Finding(
         code="B2",
         subject=case.subject,
-        weight="note" if _is_young(case) else None,
+        too_young=_young(case),
         sentence=f"{case.name} has no selector, and no slice is labelled for it",
         evidence=(case.field("spec.selector", "(none)"),),
         effect=NO_ENDPOINTS,

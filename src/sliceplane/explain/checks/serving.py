@@ -13,6 +13,7 @@ from typing import Final
 from sliceplane.api.core import Namespace, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_SERVICE_PROXY_NAME
 from sliceplane.api.requests import Selection
+from sliceplane.controllers.emulation.nodes import LABEL_EMULATED
 from sliceplane.explain.case import ServiceCase, seen
 from sliceplane.explain.facts import Facts
 from sliceplane.explain.objects import (
@@ -27,7 +28,8 @@ from sliceplane.explain.objects import (
     Workload,
     events_about,
 )
-from sliceplane.findings.finding import Evidence, Finding
+from sliceplane.findings.codes import Severity
+from sliceplane.findings.finding import Evidence, Finding, TooYoung
 from sliceplane.findings.wording import clipped, count, lasting, part, patch, since, some
 from sliceplane.kit.ip import Network, parse_lenient, parse_network_lenient
 
@@ -51,7 +53,7 @@ def wants(case: ServiceCase) -> Iterator[Selection]:
         return
     if service.spec.cluster_ip not in ("", "None"):
         yield SERVICE_CIDRS.everywhere()
-    if _proxy_name(service):
+    if own_proxy_name(service):
         yield DAEMON_SETS.everywhere()
     if _is_waiting(case):
         yield events_about(case.namespace, "Service", case.name)
@@ -85,7 +87,7 @@ def external_name(case: ServiceCase) -> Iterable[Finding]:
 def own_proxy(case: ServiceCase) -> Iterable[Finding]:
     """S5"""
     service = case.service
-    name = _proxy_name(service) if service is not None else ""
+    name = own_proxy_name(service) if service is not None else ""
     if not name or not case.was_read(DAEMON_SETS.everywhere()):
         return
     if any(_names(workload, name) for workload in case.facts.of(DAEMON_SETS)):
@@ -101,7 +103,7 @@ def own_proxy(case: ServiceCase) -> Iterable[Finding]:
     )
 
 
-def _proxy_name(service: Service) -> str:
+def own_proxy_name(service: Service) -> str:
     return (service.metadata.labels or {}).get(LABEL_SERVICE_PROXY_NAME, "")
 
 
@@ -122,14 +124,21 @@ def _all_excluded(facts: Facts) -> list[str]:
     return names if len(names) == len(facts.of(NODES)) else []
 
 
+def _is_emulated(facts: Facts) -> bool:
+    """Returns True for a plane of emulated Nodes, whether a node proxy of this machine runs beside them or not."""
+    return any(LABEL_EMULATED in (node.metadata.labels or {}) for node in facts.of(NODES))
+
+
 def no_outside_address(case: ServiceCase) -> Iterable[Finding]:
     """S6"""
     service = case.service
     if service is None or not _is_waiting(case):
         return
     age = since(service.metadata.creation_timestamp, case.now) or 0.0
+    young = TooYoung(age, BALANCER_WAIT_S) if age < BALANCER_WAIT_S else None
     failed = [event for event in case.facts.events_of(case.namespace, "Service", case.name) if event.type == "Warning"]
     balancer_class = service.spec.load_balancer_class
+    weight: Severity | None = None
     evidence = [case.field("status.loadBalancer", "no ingress")]
     if balancer_class:
         evidence.append(case.field("spec.loadBalancerClass", balancer_class))
@@ -146,6 +155,13 @@ def no_outside_address(case: ServiceCase) -> Iterable[Finding]:
     elif balancer_class:
         why = f"no controller of class '{balancer_class}' has given it one"
         remedy = f"install the controller of class {balancer_class}, or look at its log"
+    elif case.facts.derived(_is_emulated):
+        # Nothing there ever gives one, as asked for with --emulate.
+        why, young, weight = "an emulated plane has no load balancer", None, "note"
+        change = '{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.10"}]}}}'
+        remedy = (
+            f"kubectl -n {case.namespace} patch service {case.name} --subresource=status --type merge -p '{change}'"
+        )
     else:
         why = "no load balancer controller has given it one"
         remedy = "install a load balancer controller (of the cloud, or MetalLB), or look at its log"
@@ -153,6 +169,8 @@ def no_outside_address(case: ServiceCase) -> Iterable[Finding]:
         code="S6",
         subject=case.subject,
         certainty="certain" if failed else "likely",
+        weight=weight,
+        too_young=young if not failed else None,
         sentence=f"no outside address for {lasting(age)}: {why}",
         evidence=tuple(evidence),
         effect="clients outside have nothing to connect to; inside, the cluster IP works",
@@ -164,8 +182,7 @@ def _is_waiting(case: ServiceCase) -> bool:
     service = case.service
     if service is None or service.spec.type != "LoadBalancer" or service.status.load_balancer.ingress:
         return False
-    age = since(service.metadata.creation_timestamp, case.now)
-    return age is not None and age >= BALANCER_WAIT_S and service.metadata.deletion_timestamp is None
+    return service.metadata.deletion_timestamp is None
 
 
 Claim = tuple[str, int, str]
@@ -174,7 +191,7 @@ Claim = tuple[str, int, str]
 def _claims(service: Service) -> Iterator[Claim]:
     """Address, port and protocol that it takes on nodes beside its cluster IP; the address of a node port is ""."""
     spec = service.spec
-    if spec.type == "ExternalName" or spec.cluster_ip == "None" or _proxy_name(service):
+    if spec.type == "ExternalName" or spec.cluster_ip == "None" or own_proxy_name(service):
         return
     ingress = service.status.load_balancer.ingress or ()
     addresses = [*(spec.external_ips or ()), *(entry.ip for entry in ingress if entry.ip and entry.ip_mode != "Proxy")]
@@ -285,6 +302,8 @@ def affinity(case: ServiceCase) -> Iterable[Finding]:
         who = f"Ingress {ingresses[0]} comes with the few addresses of its controller"
     elif service.spec.type in ("LoadBalancer", "NodePort") and service.spec.external_traffic_policy != "Local":
         who = "clients outside come with the address of the node that took them (externalTrafficPolicy Cluster)"
+    elif case.question.kind == "service":
+        who = "clients that share an address share a Pod"
     else:
         return
     yield Finding(
@@ -304,21 +323,25 @@ def going(case: ServiceCase) -> Iterable[Finding]:
     if case.service is None:
         return
     if namespace is not None and (age := since(namespace.metadata.deletion_timestamp, case.now)) is not None:
-        if age >= GOING_WAIT_S:
-            yield _going_namespace(case, namespace, age)
+        yield _going_namespace(case, namespace, age)
         return
     age = since(case.service.metadata.deletion_timestamp, case.now)
-    if age is not None and age >= GOING_WAIT_S:
+    if age is not None:
         finalizers = case.service.metadata.finalizers or ()
         yield Finding(
             code="S11",
             subject=case.subject,
+            too_young=_going_young(age),
             sentence=f"Service {case.name} is being deleted for {lasting(age)}"
             + (f"; it waits for {some(finalizers)}" if finalizers else ""),
             evidence=(case.field("metadata.finalizers", ",".join(finalizers) or "(none)"),),
             effect="it goes as soon as its finalizers are done, and takes its slices with it",
             remedy="look at the log of the controller that owns the finalizer",
         )
+
+
+def _going_young(age: float) -> TooYoung | None:
+    return TooYoung(max(0.0, age), GOING_WAIT_S) if age < GOING_WAIT_S else None
 
 
 def _going_namespace(case: ServiceCase, namespace: Namespace, age: float) -> Finding:
@@ -331,6 +354,7 @@ def _going_namespace(case: ServiceCase, namespace: Namespace, age: float) -> Fin
     return Finding(
         code="S11",
         subject=evidence[0].subject,
+        too_young=_going_young(age),
         sentence=f"namespace {case.namespace} is being deleted for {lasting(age)}",
         evidence=tuple(evidence),
         effect="nothing new can be made in it: no Pod, no slice",

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from sliceplane.api.core import Lease
-from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, EndpointSlice
+from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, LABEL_MANAGED_BY, LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import ObservedCondition
 from sliceplane.api.quantity import amount
 from sliceplane.api.requests import Selection
@@ -23,14 +23,16 @@ from sliceplane.external.registration import (
     LABEL_AGENT,
     MANAGED_BY,
 )
-from sliceplane.findings.finding import Evidence, Finding
-from sliceplane.findings.wording import count, lasting, since, some
+from sliceplane.findings.finding import Evidence, Finding, TooYoung
+from sliceplane.findings.wording import count, lasting, part, since, some
 from sliceplane.slices.guard import REASON_HELD
 
 #: a controller that is well has written long before; upstream batches changes for at most a second or so
 STALE_AFTER_S: Final = 15.0
 #: beyond so many nodes one list is cheaper than a request each
 NODES_BY_NAME_MAX: Final = 20
+#: the Service by which Pods reach the API server
+API_SERVER: Final = ("default", "kubernetes")
 LEADERS: Final = ("kube-controller-manager", "sliceplane-controllers")
 QUOTA_NAME: Final = "count/endpointslices.discovery.k8s.io"
 
@@ -107,7 +109,9 @@ def stale(case: ServiceCase) -> Iterable[Finding]:
 def _stale(case: ServiceCase) -> Iterator[tuple[FullPod, str]]:
     """Pods of which slices say, for longer than a controller needs, what is not so; with a sentence each."""
     service = case.service
-    if service is None or not case.selector or service.spec.publish_not_ready_addresses or REASON_HELD in _holds(case):
+    if service is None or not case.selector or not case.sees_slices:
+        return
+    if service.spec.publish_not_ready_addresses or REASON_HELD in _holds(case):
         return
     shown: dict[str, bool] = {}
     for _, endpoint in case.endpoints:
@@ -127,6 +131,52 @@ def _stale(case: ServiceCase) -> Iterator[tuple[FullPod, str]]:
             yield pod, f"{name} is ready for {lasting(age)}, and its slice says that it is not"
         elif not pod.is_ready and shown.get(name):
             yield pod, f"{name} is not ready for {lasting(age)}, and its slice says that it is"
+
+
+def nothing_ready(case: ServiceCase) -> Iterable[Finding]:
+    """E18: asked for a Service of which no other check says why it has no ready endpoint."""
+    service = case.service
+    if service is None or not case.has_endpoints or case.ready or not case.sees_slices:
+        return
+    if (case.namespace, case.name) == API_SERVER and not case.selector:
+        yield from _api_server_on_loopback(case)
+        return
+    changes = [service.metadata.creation_timestamp]
+    changes += [ready.last_transition_time for pod in case.live if (ready := pod.condition("Ready")) is not None]
+    changes += [(item.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME) for item in case.slices]
+    ages = [age for text in changes if (age := since(text, case.now)) is not None]
+    age = max(0.0, min(ages, default=STALE_AFTER_S))
+    there = part(0, len(case.endpoints), "endpoint") + " ready" if case.endpoints else "no slice has an endpoint"
+    number = sum(pod.is_ready for pod in case.live)
+    selected = f"; {part(number, len(case.live), 'Pod', 'is')} ready" if case.live else ""
+    item = next(iter(case.slices), None)
+    kept = f"set conditions.ready of its endpoints: kubectl -n {case.namespace} edit endpointslice"
+    yield Finding(
+        code="E18",
+        subject=case.subject,
+        too_young=TooYoung(age, STALE_AFTER_S) if age < STALE_AFTER_S else None,
+        sentence=f"{there}{selected}",
+        evidence=(seen(SLICES, item, "endpoints", "none ready"),) if item is not None else (),
+        effect="its name has no address" if case.is_headless else "every node refuses connections",
+        remedy=f"{kept} {item.metadata.name}"
+        if item is not None and not case.selector
+        else f"kubectl -n {case.namespace} get endpointslices -l {LABEL_SERVICE_NAME}={case.name} -o yaml",
+    )
+
+
+def _api_server_on_loopback(case: ServiceCase) -> Iterable[Finding]:
+    """The API server keeps it, and writes no slice while it listens on loopback alone: no fault until it is asked
+    for."""
+    if case.question.kind != "everything":
+        yield Finding(
+            code="E18",
+            subject=case.subject,
+            weight="warning",
+            certainty="likely",
+            sentence="no slice has an endpoint: the API server listens on loopback alone",
+            effect="Pods do not reach the API server by this name",
+            remedy="start the API server with --bind-address or --advertise-address and an address that Pods reach",
+        )
 
 
 def differing_in_shadow(case: ServiceCase) -> Iterable[Finding]:

@@ -15,7 +15,7 @@ from sliceplane.api.requests import Selection
 from sliceplane.explain.case import ServiceCase, name_of, seen
 from sliceplane.explain.checks.zones import takes_pods
 from sliceplane.explain.facts import Facts
-from sliceplane.explain.objects import INGRESSES, NODES, FullIngress, IngressBackend
+from sliceplane.explain.objects import INGRESSES, NODES, SERVICES, FullIngress, IngressBackend
 from sliceplane.findings.finding import Finding
 from sliceplane.findings.wording import count, part, patch, some
 
@@ -111,7 +111,7 @@ def ingress_names(case: ServiceCase) -> Iterable[Finding]:
             if any(wanted in (port.name, str(port.port)) for port in ports):
                 continue
             there = ", ".join(port.name or str(port.port) for port in ports)
-            what = f"port {wanted}; it has {there}" if ports else "Service of that name"
+            what = f"port {wanted}; it has {there or 'none'}" if case.service is not None else "Service of that name"
             yield Finding(
                 code="X5",
                 subject=name_of(INGRESSES, ingress),
@@ -121,6 +121,12 @@ def ingress_names(case: ServiceCase) -> Iterable[Finding]:
                 effect="its controller answers 503, or 404",
                 remedy=f"kubectl -n {case.namespace} edit ingress {ingress.metadata.name}",
             )
+
+
+def ingress_to_nothing(case: ServiceCase) -> Iterable[Finding]:
+    """X5, of a Service that does not exist."""
+    if case.service is None and case.was_read(SERVICES.named(case.namespace, case.name)):
+        yield from ingress_names(case)
 
 
 def backends_of(ingresses: Iterable[FullIngress]) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,6 @@ from sliceplane.api.core import Lease
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import ServiceCase, seen
-from sliceplane.explain.checks.node_proxies import BEHIND_S
 from sliceplane.explain.objects import LEASES
 from sliceplane.findings.finding import Finding
 from sliceplane.findings.wording import lasting, since, some
@@ -23,6 +22,8 @@ from sliceplane.proxy.progress import (
 )
 from sliceplane.proxy.selections import SERVICE_READING
 
+#: from the change of a Pod to a report of a view that holds it: the controller batches, the view reports every 10 s
+BEHIND_S: Final = 30.0
 _VIEWS: Final = f"{LABEL_COMPONENT}=view"
 
 

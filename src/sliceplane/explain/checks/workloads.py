@@ -13,6 +13,7 @@ from sliceplane.explain.objects import (
     DAEMON_SETS,
     DEPLOYMENTS,
     EVENTS,
+    PODS,
     REPLICA_SETS,
     REPLICATION_CONTROLLERS,
     STATEFUL_SETS,
@@ -22,7 +23,7 @@ from sliceplane.explain.objects import (
     Workload,
 )
 from sliceplane.findings.codes import Severity
-from sliceplane.findings.finding import Evidence, Finding, ObjectName
+from sliceplane.findings.finding import Evidence, Finding, ObjectName, TooYoung
 from sliceplane.findings.wording import clipped, lasting, pairs_text, part, patch, since, some
 
 #: what people make, of which there are few; ReplicaSets are many, and of Deployments
@@ -37,6 +38,15 @@ STARTING_S: Final = 60.0
 #: of 1: two workloads whose images have less in common than this are two programs
 _SAME_PROGRAM_MIN: Final = 0.5
 NO_ENDPOINTS: Final = "no slice has an endpoint: every node refuses connections"
+#: labels that controllers write on Pods, with another value at each rollout
+GENERATED_LABELS: Final = (
+    "pod-template-hash",
+    "rollouts-pod-template-hash",
+    "controller-revision-hash",
+    "pod-template-generation",
+    "controller-uid",
+    "batch.kubernetes.io/controller-uid",
+)
 #: the label by which a ReplicaSet's Pods are told from its siblings', which its name ends with, and whose label it is
 _HASH_LABELS: Final = (("pod-template-hash", "Deployment"), ("rollouts-pod-template-hash", "Rollout"))
 
@@ -106,17 +116,29 @@ def workloads(case: ServiceCase) -> Iterator[Workload]:
 
 
 def matching(case: ServiceCase) -> tuple[Workload, ...]:
-    """Workloads whose Pods the Service selects; none where Pods could not be seen."""
+    """Workloads whose Pods the Service selects, or would if they had any; none where Pods could not be seen."""
     if not case.selector or not case.was_read(case.pods_selection(case.namespace)):
         return ()
     if case.live:
         roots = sorted({root_of(pod) for pod in case.live})
         heads = (case.facts.get(BY_KIND[kind], case.namespace, name) for kind, name in roots if kind in BY_KIND)
         return tuple(workload for workload in heads if workload is not None)
+    return tuple(workload for workload in by_template(case) if not pods_of(case, workload))
+
+
+def by_template(case: ServiceCase) -> Iterator[Workload]:
+    """Workloads whose templates have the labels of the selector."""
     wanted = case.selector.items()
-    return tuple(
-        workload for workload in workloads(case) if wanted <= (workload.spec.template.metadata.labels or {}).items()
-    )
+    for workload in workloads(case):
+        if wanted <= (workload.spec.template.metadata.labels or {}).items():
+            yield workload
+
+
+def pods_of(case: ServiceCase, workload: Workload) -> list[FullPod]:
+    """Its live Pods, whether the Service selects them or not, as far as they were read."""
+    name = name_of_workload(workload)
+    pods = case.facts.of(PODS, case.namespace)
+    return [pod for pod in pods if not pod.is_over and root_of(pod) == Root(name.kind, name.name)]
 
 
 def scaled_down(case: ServiceCase) -> Iterable[Finding]:
@@ -153,7 +175,7 @@ def cannot_make_pods(case: ServiceCase) -> Iterable[Finding]:
         name = name_of_workload(workload)
         failure = failure_of(case.facts, workload)
         age = since(workload.metadata.creation_timestamp, case.now) or 0.0
-        if failure is None and (case.live or age < STARTING_S):
+        if failure is None and case.live:
             continue
         weight: Severity | None = "warning" if case.is_served else None
         number = made[Root(name.kind, name.name)]
@@ -162,6 +184,7 @@ def cannot_make_pods(case: ServiceCase) -> Iterable[Finding]:
             code="B8",
             subject=case.subject,
             weight=weight,
+            too_young=TooYoung(age, STARTING_S) if failure is None and age < STARTING_S else None,
             certainty="certain" if failure is not None else "possible",
             sentence=f"{name.kind} {name.name} has {part(number, wanted_pods(workload), 'Pod')}: "
             + (failure.message if failure is not None else f"none was made for {lasting(age)}"),
@@ -229,7 +252,7 @@ def _likeness(one: FullPod, other: FullPod) -> float:
 
 def _narrower(case: ServiceCase, wanted: FullPod, unwanted: FullPod) -> str:
     for key, value in sorted(wanted.labels.items()):
-        if unwanted.labels.get(key) != value and not key.endswith(("pod-template-hash", "controller-revision-hash")):
+        if unwanted.labels.get(key) != value and key not in GENERATED_LABELS:
             return patch(case.namespace, "service", case.name, {"spec": {"selector": {key: value}}})
     return "give the Pods of the two different labels, and narrow spec.selector"
 

@@ -207,6 +207,8 @@ def zone_wants(_: ZoneCase) -> Iterator[Selection]:
 
 def of_zone(case: ZoneCase) -> Iterable[Finding]:
     """Z5 and Z11 of every Service, as far as this zone is concerned; Z12 for a zone that is none."""
+    if not case.facts.was_read(NODES.everywhere()):
+        return
     if not case.nodes:
         known = sorted({zone_of(node) for node in case.facts.of(NODES)} - {""})
         yield Finding(

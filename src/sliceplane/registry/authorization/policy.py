@@ -125,6 +125,11 @@ ROLES: dict[str, tuple[PolicyRule, ...]] = {
         _on("", ("namespaces/finalize", "namespaces/status"), "update"),
         _on(ALL, ALL, "delete", "deletecollection", "get", "list"),
     ),
+    "system:controller:pod-garbage-collector": (
+        _on("", "pods", "delete", "list", "watch"),
+        _on("", "nodes", *_READ),
+        _on("", "pods/status", "patch"),
+    ),
     "system:controller:replicaset-controller": (
         _on("apps", "replicasets", "get", "list", "update", "watch"),
         _on("apps", ("replicasets/finalizers", "replicasets/status"), "update"),

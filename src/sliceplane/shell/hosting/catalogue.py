@@ -16,6 +16,7 @@ from sliceplane.controllers.external_endpoints import ExternalEndpointsControlle
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.per_namespace import ServiceAccountController
+from sliceplane.controllers.pod_garbage_collector import PodGarbageCollector
 from sliceplane.controllers.resource_quota import ResourceQuotaController
 from sliceplane.controllers.service_claims import ServiceClaimsController
 from sliceplane.controllers.service_syncs import FirstSync, HintProblems
@@ -70,6 +71,7 @@ def default_controllers(
     entries += [
         ControllerEntry(GarbageCollector, 20),
         ControllerEntry(NamespaceController),
+        ControllerEntry(PodGarbageCollector),
         ControllerEntry(ResourceQuotaController),
     ]
     entries += [ControllerEntry(ServiceAccountController), ControllerEntry(ServiceClaimsController)]

@@ -181,6 +181,11 @@ class Inputs:
         """Returns when every selection that is wanted was listed."""
         await self._complete.wait()
 
+    async def followed(self) -> None:
+        """Returns when the server has accepted a watch of everything that is read by all nodes."""
+        for informer in self._informers:
+            await informer.wait_followed()
+
     def service(self, key: str) -> Object | None:
         """The Service ``namespace/name`` as it was last seen."""
         services = [informer.cache.get(key) for informer in self._informers if informer.resource is Services]

@@ -24,6 +24,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 
 from sliceplane.api.core import Endpoints, Node, Service, ServiceCIDR
 from sliceplane.api.discovery import LABEL_HEADLESS, LABEL_SERVICE_PROXY_NAME, EndpointSlice
@@ -280,10 +281,12 @@ class NodeProxy:
             for consequences in self._consequences.values():
                 await consequences.close()
 
-    async def wait_ready(self) -> None:
-        """Returns when every family has been written once."""
+    async def wait_ready(self, *, following: bool = False) -> None:
+        """Returns when every family has been written once; *following*: and the server's watches are open."""
         for written in self._written.values():
             await written.wait()
+        if following and self._inputs is not None:
+            await self._inputs.followed()
 
     def health(self) -> ProxyHealth:
         now = self._clock()
@@ -384,11 +387,9 @@ class NodeProxy:
 
     async def _look_around(self) -> None:
         while True:
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(self._timing.look_period_s):
                     await self._doubt.wait()
-            except TimeoutError:
-                pass
             self._doubt.clear()
             await self._look_at_addresses()
             if self._backend.disturbed():
@@ -425,11 +426,9 @@ class NodeProxy:
             if delay_s is not None and delay_s <= 0:
                 await self._write_once(plane)
                 continue
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(delay_s):
                     await wake.wait()
-            except TimeoutError:
-                pass
 
     async def _write_once(self, plane: AnyNodePlane) -> None:
         started = self._clock()

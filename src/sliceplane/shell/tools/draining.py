@@ -1,9 +1,11 @@
 """The drain barrier over any API server: follow what slices say of some Pods, mark them, and wait for the nodes.
 
-The order matters: everything is read first, so that the Pod is seen to leave; then the mark is set, and the clock runs.
-The mark is the annotation ``sliceplane.dev/drain``, which our controller reads, and the condition of the readiness gate
-``sliceplane.dev/serving`` where the Pod's template has it, which every controller reads.  A Pod that terminates needs
-no mark.  Nodes are asked through the server's memory (``drain.reports``); those that have not told soon, or all where
+The order matters: everything is read first, so that the Pod is seen to leave, and the plan is reported: the effect on
+Services, and what could not be found out.  A plan that takes the last ready endpoint of a Service's port away is
+refused unless it is forced.  Then marks are set (``drain_marks``), and the clock runs.  A Pod that terminates needs no
+mark.  A drain that gives up, for whatever reason, takes its marks back.
+
+Nodes are asked through the server's memory (``drain.reports``); those that have not told soon, or all where
 there is none, are asked to write their Leases, by an annotation on slices of the Services concerned, once for each
 version that is waited for; where that is not allowed they tell at their own beat.
 
@@ -19,25 +21,28 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
-from sliceplane.api.codec import encode
 from sliceplane.api.core import Pod
-from sliceplane.api.discovery import ANNOTATION_DRAIN, LABEL_HEADLESS, LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
-from sliceplane.controllers.base import condition_write, deletion
-from sliceplane.drain.answer import GATE, DrainAnswer, DrainedPod, Outcome
-from sliceplane.drain.barrier import ASK_PERIOD_S, FORGET_S, LOOK_S, UnknownPolicy
+from sliceplane.controllers.base import deletion
+from sliceplane.drain.answer import DrainAnswer, DrainedPod, DrainPlan, Outcome
+from sliceplane.drain.barrier import ASK_PERIOD_S, FORGET_S, LOOK_S, DrainVerdict, UnknownPolicy
 from sliceplane.drain.cluster import LEASES, NODE_LEASES, DrainCluster
-from sliceplane.drain.departure import subject_of
+from sliceplane.drain.departure import DrainSubject, subject_of
+from sliceplane.drain.impact import ServiceImpacts, emptied
 from sliceplane.drain.reports import MEMORY_S, pause_s, question
+from sliceplane.drain.text import emptied_text
+from sliceplane.findings.wording import count, some
 from sliceplane.informer.cache import Change, Mark
 from sliceplane.informer.paging import CACHE_BYTES_MAX
 from sliceplane.kit.rng import Rng
-from sliceplane.kit.times import format_time
 from sliceplane.proxy.progress import FEW_NODES, Place
+from sliceplane.shell.tools.drain_marks import DrainMarks
+from sliceplane.shell.tools.drain_reporter import DrainReporter, InformerProgress, SilentReporter
 from sliceplane.shell.transport.base import Client, Unreachable, send
 from sliceplane.shell.transport.reflect import RunningInformer
 
@@ -50,12 +55,15 @@ _WITHOUT: Final = {
 
 
 class DrainOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """``digests``: whether caches that lost an event are looked for, which takes the slices of all namespaces."""
+    """``digests``: whether caches that lost an event are looked for, which takes the slices of all namespaces.
+    ``force``: also the last ready endpoint of a port may go.  ``take_back``: marks go when the drain gives up."""
 
     timeout_s: float = 60.0
     unknown: UnknownPolicy = UnknownPolicy()  # it is frozen
     delete: bool = False
     mark: bool = True
+    force: bool = False
+    take_back: bool = True
     forget_s: float = FORGET_S
     digests: bool = True
 
@@ -90,9 +98,12 @@ class Drainer:
         options: DrainOptions,
         clock: Callable[[], float],
         rng: Rng,
+        reporter: DrainReporter | None = None,
     ) -> None:
         """*clock*: seconds since the epoch that do not jump."""
         self._client = client
+        self._reporter: DrainReporter = reporter or SilentReporter()
+        self._marks = DrainMarks(client, clock)
         self._options = options
         self._clock = clock
         self._rng = rng
@@ -101,7 +112,7 @@ class Drainer:
         self._space = next(iter(spaces)) if len(spaces) == 1 else ""
         self._news = asyncio.Event()
         self._cluster = DrainCluster()
-        self._headless: set[str] = set()
+        self._impacts = ServiceImpacts()
         self._unread: list[str] = []
         #: what nodes are waited for, all goals together, and since when; a server without a memory is not asked again
         self._goal: dict[Place, int] = {}
@@ -112,6 +123,7 @@ class Drainer:
 
     async def __aenter__(self) -> Drainer:
         """Raises ``StatusError`` and ``Unreachable`` where slices or Pods cannot be read."""
+        self._reporter.on_progress("reading the cluster")
         everywhere = self._options.digests and await self._refused(Selection(EndpointSlices)) is None
         space = "" if everywhere else self._space
         names = [waiting.pod.metadata.name for waiting in self._waiting.values()]
@@ -133,7 +145,12 @@ class Drainer:
         synced = []
         for selection in followed:
             informer = RunningInformer[Object](
-                self._client, selection, clock=self._clock, rng=self._rng.fork(), cache_bytes_max=CACHE_BYTES_MAX
+                self._client,
+                selection,
+                clock=self._clock,
+                rng=self._rng.fork(),
+                cache_bytes_max=CACHE_BYTES_MAX,
+                log=InformerProgress(self._reporter),
             )
             informer.add_handler(self._on_changes, lambda: None, self._on_mark)
             self._tasks.append(asyncio.create_task(informer.run(), name=f"drain {selection.resource.plural}"))
@@ -190,16 +207,8 @@ class Drainer:
                 self._on_pod(*change.typed(Pod))
                 continue
             self._cluster.on_change(change, now)
-            if isinstance(change.object, EndpointSlice):
-                self._note_headless(change.object)
+            self._impacts.on_change(change)
         self._news.set()
-
-    def _note_headless(self, seen: EndpointSlice) -> None:
-        labels = seen.metadata.labels or {}
-        if LABEL_HEADLESS in labels:
-            pods = {endpoint.target_ref.name for endpoint in seen.endpoints or () if endpoint.target_ref}
-            if pods & {waiting.pod.metadata.name for waiting in self._waiting.values()}:
-                self._headless.add(f"{seen.metadata.namespace}/{labels.get(LABEL_SERVICE_NAME, '')}")
 
     def _on_mark(self, mark: Mark) -> None:
         self._cluster.on_mark(mark, self._clock())
@@ -221,29 +230,97 @@ class Drainer:
 
     async def drain(self, what: str) -> DrainAnswer:
         """Marks, waits, and deletes if that was asked for.  Raises ``StatusError`` and ``Unreachable``."""
-        for waiting in self._waiting.values():
+        options = self._options
+        impacts = self._impacts.of(self._subjects())
+        unknown = self._cluster.unknown(self._cluster.facts(), self._clock(), forget_s=options.forget_s)
+        answer = DrainAnswer(what, (), 0, not_looked_at=tuple(self._unread), services=impacts)
+        if options.mark:
+            self._reporter.on_plan(DrainPlan(what, tuple(self._waiting), impacts, unknown, answer.not_looked_at))
+            if emptied(impacts) and not options.force:
+                why = f"it takes the last ready endpoint away from {emptied_text(emptied(impacts))}"
+                return replace(answer, refused=f"{why}. Nothing was marked; --force does it all the same")
+            if unknown and options.unknown.kind == "fail":
+                verdict = DrainVerdict("unknown", unknown=unknown)
+                return replace(
+                    answer, pods=tuple(DrainedPod(key, "cannot know", verdict, 0.0) for key in self._waiting)
+                )
+            if not options.force:
+                self._impacts.guard(self._subjects())
+        try:
+            await self._set_marks()
+            answer = replace(answer, refused=await self._wait())
+            if options.delete and not answer.refused:
+                await self._delete_drained()
+            return await self._ended(answer)
+        except BaseException:
+            await self._give_up()
+            raise
+
+    def _subjects(self) -> list[DrainSubject]:
+        return [subject_of(waiting.pod) for waiting in self._waiting.values()]
+
+    async def _set_marks(self) -> None:
+        for number, waiting in enumerate(self._waiting.values(), 1):
             waiting.started = self._clock()
             if self._options.mark and not waiting.gone and waiting.pod.metadata.deletion_timestamp is None:
-                await self._mark(waiting.pod)
+                self._reporter.on_progress(f"marking Pod {number} of {len(self._waiting)}")
+                await self._marks.set(waiting.pod)
+
+    async def _wait(self) -> str:
+        """Until every Pod has its outcome.  Returns why that is given up, or ""."""
         while True:
             if len(self._cluster.nodes) > FEW_NODES:
                 await asyncio.sleep(LOOK_S)  # they answer one after the other, and to look at all takes a while
             self._news.clear()
             deadline = await self._look()
+            lost = self._impacts.emptied(self._subjects())
+            if lost:
+                return f"meanwhile no other endpoint is ready of {emptied_text(lost)}"
             if all(waiting.done is not None for waiting in self._waiting.values()):
-                break
+                return ""
             try:
                 async with asyncio.timeout(max(deadline - self._clock(), 0.0)):
                     await self._news.wait()
             except TimeoutError:
                 pass
+
+    async def _delete_drained(self) -> None:
         for waiting in self._waiting.values():
-            if self._options.delete and waiting.done is not None and waiting.done.outcome == "drained":
+            if waiting.done is not None and waiting.done.outcome == "drained":
                 await self._delete(waiting)
-        done = [waiting.done for waiting in self._waiting.values() if waiting.done is not None]
-        headless = tuple(f"clients of the headless Service {name}, who ask DNS" for name in sorted(self._headless))
-        required = max((pod.verdict.required for pod in done), default=0)
-        return DrainAnswer(what, tuple(done), required, headless, tuple(self._unread))
+                self._marks.forget(waiting.pod.metadata.key)
+
+    async def _ended(self, answer: DrainAnswer) -> DrainAnswer:
+        done = tuple(waiting.done for waiting in self._waiting.values() if waiting.done is not None)
+        answer = replace(
+            answer,
+            pods=done,
+            nodes=max((pod.verdict.required for pod in done), default=0),
+            not_covered=tuple(
+                f"clients of the headless Service {name}, who ask DNS"
+                for name in self._impacts.headless(self._subjects())
+            ),
+            not_looked_at=tuple(self._unread),
+        )
+        if answer.outcome == "drained" or not self._options.take_back:
+            return answer
+        before = self._marks.marked
+        left = await self._take_back()
+        return replace(answer, taken_back=tuple(key for key in before if key not in left), marked=left)
+
+    async def _take_back(self) -> tuple[str, ...]:
+        self._reporter.on_progress(f"taking the marks of {count(len(self._marks.marked), 'Pod')} back")
+        return await self._marks.take_back()
+
+    async def _give_up(self) -> None:
+        before = self._marks.marked
+        if not before or not self._options.take_back:
+            return
+        try:
+            await self._take_back()
+        finally:
+            left = self._marks.marked
+            self._reporter.on_given_up(tuple(key for key in before if key not in left), left)
 
     async def _look(self) -> float:
         """Judges those that wait; when to look again if nothing happens."""
@@ -279,7 +356,14 @@ class Drainer:
             if verdict.waiting:
                 ends.append(memory_until if now < memory_until and self._has_memory else now + ASK_PERIOD_S)
             deadline = min(deadline, *ends)
+            self._report(key, verdict)
         return deadline
+
+    def _report(self, key: str, verdict: DrainVerdict) -> None:
+        done = sum(waiting.done is not None for waiting in self._waiting.values())
+        nodes = [missing.node for missing in (*verdict.waiting, *verdict.unknown)]
+        why = "; ".join(use.text for use in verdict.uses) or f"waits for {some(nodes)}"
+        self._reporter.on_progress(f"{done} of {count(len(self._waiting), 'Pod')} done; {key} {why}")
 
     def _want(self, goal: Mapping[Place, int], now: float) -> None:
         self._waits_since = min(self._waits_since, now)
@@ -304,17 +388,6 @@ class Drainer:
 
     # Writes
 
-    async def _mark(self, pod: Pod) -> None:
-        meta = pod.metadata
-        body = encode({"metadata": {"uid": meta.uid, "annotations": {ANNOTATION_DRAIN: format_time(self._clock())}}})
-        gone = ("NotFound", "Conflict")
-        await self._perform(
-            Write(verb="patch", resource=Pods, namespace=meta.namespace, name=meta.name, body=body, tolerate=gone)
-        )
-        if any(gate.condition_type == GATE for gate in pod.spec.readiness_gates or ()):
-            condition = {"type": GATE, "status": "False", "reason": "Drain", "message": "sliceplane drain"}
-            await self._perform(condition_write(Pods, meta.namespace, meta.name, meta.uid, condition))
-
     async def _perform(self, write: Write) -> None:
         try:
             await self._client.perform(write)
@@ -332,6 +405,8 @@ class Drainer:
         for write in self._cluster.asks(key, f"{self._rng.bits64():016x}", nodes):
             try:
                 await self._perform(write)
+            except Unreachable:
+                return  # nodes tell at their own interval, too
             except StatusError as error:
                 if error.code != 403:
                     raise
@@ -346,10 +421,17 @@ class Drainer:
 
 
 async def drain_pods(
-    client: Client, pods: Sequence[Pod], what: str, options: DrainOptions, *, clock: Callable[[], float], rng: Rng
+    client: Client,
+    pods: Sequence[Pod],
+    what: str,
+    options: DrainOptions,
+    *,
+    clock: Callable[[], float],
+    rng: Rng,
+    reporter: DrainReporter | None = None,
 ) -> DrainAnswer:
     """Raises ``StatusError`` and ``Unreachable``."""
     if not pods:
         return DrainAnswer(what, (), 0)
-    async with Drainer(client, pods, options=options, clock=clock, rng=rng) as drainer:
+    async with Drainer(client, pods, options=options, clock=clock, rng=rng, reporter=reporter) as drainer:
         return await drainer.drain(what)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -24,21 +26,17 @@ from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Resource, Services
 from sliceplane.drift.answer import Drift
 from sliceplane.drift.envoy import SETTLE_S, EnvoyDrift, NoAdminPages, compare_envoy, read_envoy, settled
-from sliceplane.drift.facts import TELLERS, DriftFacts, Listed, Look, ToldNode, listed
+from sliceplane.drift.facts import TELLERS, DriftFacts, Listed, Look, listed, told_of
 from sliceplane.drift.judge import judge, wanted_past
+from sliceplane.explain.objects import FullSlice
+from sliceplane.findings.wording import lasting
 from sliceplane.kit.ip import parse_strict
 from sliceplane.kit.times import time_or_zero
-from sliceplane.proxy.progress import (
-    ANNOTATION_PROGRESS,
-    ANNOTATION_REVISION,
-    COMPONENT,
-    LABEL_COMPONENT,
-    LEASE_DURATION_S,
-    LEASE_NAMESPACE,
-    lease_prefix,
-    read_report,
-)
+from sliceplane.proxy.progress import BEHIND_S, LABEL_COMPONENT, LEASE_NAMESPACE
+from sliceplane.proxy.selections import readings_of_service
+from sliceplane.proxy.served import rule_differences
 from sliceplane.shell.process.interfaces import addresses_of
+from sliceplane.shell.tools.kernel import read_kernel
 from sliceplane.shell.tools.lists import list_pages, list_whole
 from sliceplane.shell.transport.base import Reader, Unreachable
 from sliceplane.shell.transport.credentials import Fixed
@@ -85,7 +83,7 @@ async def read_drift(
     kernel.  *service*: ``namespace/name``.  Raises ``StatusError`` and ``shell.transport.base.Unreachable``."""
     unread: list[str] = []
     leases = await list_whole(client, Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT} in ({','.join(TELLERS)})"))
-    told = [_told(codec.decode(body, Lease)) for body in leases]
+    told = [told_of(codec.decode(body, Lease)) for body in leases]
     nodes = await _nodes(client, unread)
     now_of = {plural: await _objects(client, plural, None) for plural in _KINDS}
     facts = DriftFacts(
@@ -103,7 +101,7 @@ async def read_drift(
     lost = [row.node for row in drift.rows if row.state == "lost an event" and row.node in proxies]
     wanted = ([item.node for item in facts.told if item.is_proxy] if node else lost)[:LOOKS_MAX]
     if wanted:
-        asked = [_look(name, _address(name, nodes), port, deep=deep) for name in wanted]
+        asked = [_look(client, name, _address(name, nodes), port, deep=deep) for name in wanted]
         looks = dict(zip(wanted, await asyncio.gather(*asked), strict=True))
         drift = judge(replace(facts, looks=looks))
     return drift
@@ -134,22 +132,6 @@ async def _admin_page(admin: str, path: str) -> dict[str, Any]:
         return await _page(admin, path, ADMIN_TIMEOUT_S)
     except (Unreachable, StatusError, TimeoutError, ValueError) as error:
         raise NoAdminPages(f"{admin.rstrip('/')}{path}: {_reason(error)}") from error
-
-
-def _told(lease: Lease) -> ToldNode:
-    annotations = lease.metadata.annotations or {}
-    kind = (lease.metadata.labels or {}).get(LABEL_COMPONENT, COMPONENT)
-    report = read_report(annotations.get(ANNOTATION_PROGRESS, ""))
-    owner = next((owner.name for owner in lease.metadata.owner_references or () if owner.kind == "Node"), "")
-    return ToldNode(
-        lease.spec.holder_identity or lease.metadata.name.removeprefix(lease_prefix(kind)),
-        report,
-        revision_of(annotations.get(ANNOTATION_REVISION, "")),
-        time_or_zero(lease.spec.renew_time),
-        lease.spec.lease_duration_seconds or LEASE_DURATION_S,
-        owner,
-        kind,
-    )
 
 
 async def _nodes(client: Reader, unread: list[str]) -> tuple[Node, ...] | None:
@@ -201,13 +183,61 @@ def _address(name: str, nodes: tuple[Node, ...] | None) -> str:
     return addresses[0] if addresses and parse_strict(addresses[0]) is not None else ""
 
 
-async def _look(name: str, address: str, port: int, *, deep: bool) -> Look:
+async def _look(client: Reader, name: str, address: str, port: int, *, deep: bool) -> Look:
     import socket
 
     own = await addresses_of("") or ()
-    host = "127.0.0.1" if address in own or name == socket.gethostname() else address
+    is_here = address in own or name == socket.gethostname()
+    look = await _look_at_pages("127.0.0.1" if is_here else address, port, deep=deep)
+    if not deep or look.rules is not None:
+        return look
+    if not is_here:
+        return replace(look, rules_why=look.rules_why or "this machine is another one: run it on the node")
+    try:
+        found = await _rules_here(client)
+        if found:
+            await asyncio.sleep(SETTLE_S)  # what two looks find alike is no change under way
+            again = await _rules_here(client)
+            found = {phrase: again[phrase] for phrase in found if phrase in again}
+    except _NotRead as error:
+        return replace(look, rules_why=str(error))
+    old = tuple(phrase for phrase, age_s in found.items() if age_s >= BEHIND_S)
+    if found and not old:
+        phrase, age_s = next(iter(found.items()))
+        why = f"too young to judge: {phrase} ({lasting(age_s)} old; judged after {lasting(BEHIND_S)})"
+        return replace(look, rules_why=why)
+    return replace(look, rules=old, rules_why="")
+
+
+class _NotRead(Exception):
+    """The rules of this machine's kernel could not be read; the text says why."""
+
+
+async def _rules_here(client: Reader) -> dict[str, float]:
+    """Where the kernel of this machine differs from the slices of all Services, and seconds since the last write of
+    these slices.  Raises ``_NotRead``, and as ``read_drift`` does."""
+    kernel = await read_kernel()
+    if kernel.rules is None:
+        raise _NotRead(next((text for text in kernel.unread if "rules" in text), "the kernel's rules cannot be read"))
+    services = [codec.decode(body, Service) for body in await list_whole(client, Selection(Services))]
+    rules = dict(kernel.rules)
+    by_service: dict[str, list[FullSlice]] = defaultdict(list)
+    for body in await list_whole(client, Selection(EndpointSlices)):
+        item = codec.decode(body, FullSlice)
+        by_service[listed(item).service].append(item)
+    now = time.time()
+    found: dict[str, float] = {}
+    for service in filter(readings_of_service, services):
+        slices = by_service[service.metadata.key]
+        age_s = now - max((item.written_at for item in slices), default=0.0)
+        for phrase in rule_differences(service, slices, rules):
+            found[f"{service.metadata.key}: the kernel {phrase}"] = max(0.0, age_s)
+    return found
+
+
+async def _look_at_pages(host: str, port: int, *, deep: bool) -> Look:
     if not host:
-        return Look(why="its address is not known")
+        return Look(why="its address is not known", is_deep=deep)
     proxy = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     try:
         objects = {
@@ -217,18 +247,18 @@ async def _look(name: str, address: str, port: int, *, deep: bool) -> Look:
         }
     except StatusError as error:
         missing = "there are no such pages: an older release, or a metrics address that is no loopback one"
-        return Look(why=f"{proxy}: {missing if error.code == 404 else error}")
+        return Look(why=f"{proxy}: {missing if error.code == 404 else error}", is_deep=deep)
     except (Unreachable, TimeoutError, ValueError) as error:
-        return Look(why=f"{proxy}: {_reason(error)}")
+        return Look(why=f"{proxy}: {_reason(error)}", is_deep=deep)
     if not deep:
         return Look(objects=objects, rules_why="--deep asks the proxy to compare them")
     try:
         answer = await _page(proxy, "/rules", RULES_TIMEOUT_S)
     except (StatusError, Unreachable, TimeoutError, ValueError) as error:
-        return Look(objects=objects, rules_why=_reason(error))
+        return Look(objects=objects, rules_why=_reason(error), is_deep=True)
     if "problem" in answer:
-        return Look(objects=objects, rules_why=answer["problem"])
-    return Look(objects=objects, rules=tuple(answer["differences"]))
+        return Look(objects=objects, rules_why=answer["problem"], is_deep=True)
+    return Look(objects=objects, rules=tuple(answer["differences"]), is_deep=True)
 
 
 async def _page(server: str, path: str, timeout_s: float) -> dict[str, Any]:

@@ -38,14 +38,15 @@ NAMES_AT_ONCE: Final = 8
 LINES_PER_TURN: Final = 2000
 
 
-async def audit(client: Client, *, log: AuditLogUsage | None, second_look_s: float) -> Report:
-    """Raises ``StatusError`` and ``shell.transport.base.Unreachable`` if the server cannot be read."""
-    auditor = await _look(client)
+async def audit(client: Client, namespace: str, *, log: AuditLogUsage | None, second_look_s: float) -> Report:
+    """*namespace*: "" for all.  Raises ``StatusError`` and ``shell.transport.base.Unreachable`` if the server cannot be
+    read."""
+    auditor = await _look(client, namespace)
     findings = auditor.findings()
     names = sorted({key_of(finding) for finding in findings if finding.code in FLEETING})
     if names:
         await asyncio.sleep(second_look_s)
-        again = await _look_at(client, names) if len(names) <= NAMES_MAX else await _look(client)
+        again = await _look_at(client, names) if len(names) <= NAMES_MAX else await _look(client, namespace)
         findings = confirmed(findings, again.findings())
     return report(auditor, findings, log)
 
@@ -62,11 +63,11 @@ async def read_log(paths: Sequence[Path]) -> AuditLogUsage:
     return log
 
 
-async def _look(client: Client) -> Auditor:
+async def _look(client: Client, namespace: str) -> Auditor:
     """Services are listed last: what was made for a new one, and was listed, does not look like an orphan."""
     auditor = Auditor()
     for resource, take in _takers(auditor):
-        await _list(client, resource, auditor, take)
+        await _list(client, Selection(resource, namespace), auditor, take)
     return auditor
 
 
@@ -78,15 +79,15 @@ def _takers(auditor: Auditor) -> tuple[tuple[Resource, Callable[[bytes], None]],
     )
 
 
-async def _list(client: Client, resource: Resource, auditor: Auditor, take: Callable[[bytes], None]) -> None:
+async def _list(client: Client, selection: Selection, auditor: Auditor, take: Callable[[bytes], None]) -> None:
     for attempt in range(1, LISTS_MAX + 1):
-        auditor.forget(resource.plural)
+        auditor.forget(selection.resource.plural)
         bounds = ListBounds()
         token = ""
         try:
             while True:
-                page = await _page(client, resource, token)
-                checked_page(bounds, Selection(resource), page)
+                page = await _page(client, selection, token)
+                checked_page(bounds, selection, page)
                 for body in page.items:
                     take(body)
                 token = page.continue_token
@@ -97,11 +98,11 @@ async def _list(client: Client, resource: Resource, auditor: Auditor, take: Call
                 raise
 
 
-async def _page(client: Client, resource: Resource, token: str) -> ListPage:
+async def _page(client: Client, selection: Selection, token: str) -> ListPage:
     """A list of a large cluster is hundreds of pages: one that fails is asked for again."""
     for attempt in range(1, PAGE_TRIES_MAX + 1):
         try:
-            return await client.list(Selection(resource), limit=PAGE_OBJECTS, continue_token=token)
+            return await client.list(selection, limit=PAGE_OBJECTS, continue_token=token)
         except StatusError as error:
             if attempt == PAGE_TRIES_MAX or not (error.code == 429 or error.code >= 500):
                 raise
@@ -110,7 +111,7 @@ async def _page(client: Client, resource: Resource, token: str) -> ListPage:
             if attempt == PAGE_TRIES_MAX or not token:
                 raise
             await asyncio.sleep(RETRY_PAUSE_S)
-    raise AssertionError(f"{resource.plural}: {PAGE_TRIES_MAX} tries are over without an error")
+    raise AssertionError(f"{selection.resource.plural}: {PAGE_TRIES_MAX} tries are over without an error")
 
 
 async def _look_at(client: Client, names: list[str]) -> Auditor:

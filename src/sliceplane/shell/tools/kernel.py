@@ -13,18 +13,33 @@ from pathlib import Path
 from typing import Any, Final
 
 from sliceplane.explain.kernel import BridgePort, KernelFacts, RuleSet, parse_ipvs
+from sliceplane.iptables.served import served as served_by_iptables
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.nft.layout import NODE_PORT_IPS
+from sliceplane.nft.listing import listed
 from sliceplane.nft.names import TABLE
+from sliceplane.nft.served import served
 from sliceplane.proxy.conntrack import UdpFlow, parse_flow
+from sliceplane.proxy.served import Served
 
 TIMEOUT_S: Final = 20.0
+#: before a kernel that differs from the API is read again
+SETTLE_S: Final = 2.0
 _PROC: Final = Path("/proc/sys/net")
 _IPVS: Final = Path("/proc/net/ip_vs")
 _NETWORK: Final = Path("/sys/class/net")
 _PROMISCUOUS: Final = 0x100
 #: the chain that only proxies make; the kubelet has KUBE-FIREWALL and KUBE-KUBELET-CANARY
 _SERVICES: Final = "KUBE-SERVICES"
+
+
+_BY_IPTABLES: Final = "KUBE-* of iptables-nft"
+_BY_LEGACY: Final = "KUBE-* of iptables-legacy"
+#: what lists such rules, for each family
+_SAVING: Final = {
+    _BY_IPTABLES: ("iptables-nft-save", "ip6tables-nft-save"),
+    _BY_LEGACY: ("iptables-legacy-save", "ip6tables-legacy-save"),
+}
 
 
 class _Unread(Exception):
@@ -49,7 +64,13 @@ async def read_kernel() -> KernelFacts:
         connections = await _flows("tcp", "--state", "ESTABLISHED")
     except _Unread as error:
         unread.append(str(error))
+    rules: Served | None = None
+    try:
+        rules = await _served(rule_sets)
+    except _Unread as error:
+        unread.append(str(error))
     return KernelFacts(
+        rules=None if rules is None else tuple(sorted(rules.items())),
         flows_count=count,
         flows_max=most,
         bridge_ports=ports,
@@ -104,13 +125,36 @@ async def _rule_sets(unread: list[str]) -> tuple[RuleSet, ...]:
     if "kube-proxy" in tables:
         sets.append(RuleSet("kube-proxy's nftables", False, "kube-proxy --cleanup"))
     if ("nat", _SERVICES) in chains:
-        sets.append(RuleSet("KUBE-* of iptables-nft", False, "kube-proxy --cleanup"))
+        sets.append(RuleSet(_BY_IPTABLES, False, "kube-proxy --cleanup"))
     try:
         if f":{_SERVICES} " in await _output("iptables-legacy-save", "-t", "nat"):
-            sets.append(RuleSet("KUBE-* of iptables-legacy", False, _LEGACY_REMOVAL))
+            sets.append(RuleSet(_BY_LEGACY, False, _LEGACY_REMOVAL))
     except _Unread as error:
         unread.append(str(error))
     return tuple(sets)
+
+
+async def _served(rule_sets: tuple[RuleSet, ...] | None) -> Served:
+    """Where our nftables, or the iptables of any proxy, lead the cluster IPs.  Raises ``_Unread``."""
+    if rule_sets is None:
+        raise _Unread("rules of Services (nftables cannot be listed)")
+    found: Served = {}
+    if not any(entry.ours for entry in rule_sets):
+        others = ", ".join(entry.told for entry in rule_sets)
+        programs = _SAVING.get(others)
+        if programs is None:
+            why = f"{others} are not compared" if others else "no proxy wrote any here"
+            raise _Unread(f"rules of Services ({why})")
+        for program in programs:
+            found |= served_by_iptables(await _output(program))
+        return found
+    for nft_family in ("ip", "ip6"):
+        try:
+            found |= served(listed(await _output("nft", "--json", "list", "table", nft_family, TABLE)))
+        except _Unread as error:
+            if "No such file" not in str(error):  # a kernel without that family
+                raise
+    return found
 
 
 async def _offloading(unread: list[str]) -> tuple[str, ...]:

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from sliceplane.api import codec
+from sliceplane.api.core import Service
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
+from sliceplane.api.requests import Selection
+from sliceplane.api.scheme import EndpointSlices, Namespaces, Pods, Services
 from sliceplane.dns import wire
 from sliceplane.dns.server import ALIASES_MAX
 from sliceplane.dns.service import NamedService
 from sliceplane.dns.view import DnsView, FoundName, ZoneConfig
 from sliceplane.dns.wire import name_of, text_of, type_text
+from sliceplane.explain.facts import Unread
+from sliceplane.explain.investigation import FORBIDDEN
 from sliceplane.explain.question import ExplainQuestion
+from sliceplane.findings.finding import Finding
 from sliceplane.findings.text import lines_of
 from sliceplane.informer.cache import Change
 from sliceplane.proxy.usable import Locality
@@ -27,6 +35,25 @@ from sliceplane.shell.transport.base import Reader
 NDOTS: Final = 5
 #: of a name that leads nowhere
 FINDINGS_MAX: Final = 3
+#: codes, and their first letters, that can be why a name leads nowhere, by what is known of its Service
+_OF_NO_SERVICE: Final = ("S1", "S11")
+_OF_CLUSTER_IP: Final = ("T7",)
+_OF_HEADLESS: Final = ("B", "R", "E", "C3", "C5", "D6")
+_OF_EXTERNAL_NAME: Final = ("C7",)
+#: ... of records that name ports
+_OF_PORTS: Final = ("T2", "T3")
+
+
+class LookedUp(NamedTuple):
+    """``found``: what the last name that was tried leads to.  ``is_unknown``: there is no record in what could be
+    read, and there may be one in what could not."""
+
+    found: FoundName | None
+    is_unknown: bool
+
+    @property
+    def has_record(self) -> bool:
+        return self.found is not None and (self.found.records is not None or self.found.is_soa)
 
 
 async def looked_up(
@@ -39,36 +66,94 @@ async def looked_up(
     namespace: str,
     show: Callable[[str], None],
     why: bool,
-) -> FoundName | None:
-    """Raises ``StatusError``, ``Unreachable``.  The last thing found is what the name leads to."""
+) -> LookedUp:
+    """Raises ``StatusError``, ``Unreachable``."""
     view = DnsView(zone)
-    for selection in watches(zone):
-        try:
-            bodies = await list_whole(client_of_api, selection)
-        except StatusError as error:
-            if error.code != 403:
-                raise
-            show(f"; {selection.resource.plural} may not be read: {error}")
-            continue
-        kind_of: type[Object] = selection.resource.projection
-        view.apply([Change(selection.resource.key, None, codec.decode(body, kind_of)) for body in bodies], 0.0)
+    tries = candidates(name, namespace, zone.domains[0])
+    spaces = {space for tried in tries if (space := _namespace_of(tried, zone.domains[0]))}
+    unread = [entry for of in watches(zone) for entry in await _read_into(view, client_of_api, of, spaces)]
+    for entry in unread if why else ():
+        show(f"; not read: no right to {entry.right}")
     place = view.places.of(client)
     if why and zone.zone_answers:
         show(f"; for a client at {client}: node {place.node or 'unknown'}, zone {place.zone or 'unknown'}")
     found: FoundName | None = None
     known: NamedService | None = None
-    tries = candidates(name, namespace, zone.domains[0])
+    is_unknown = False
     for tried in tries:
+        missing = _needed(view, tried, zone.domains[0], unread)
+        if missing is not None:
+            show(f"; {tried} {type_text(kind)}: not known without the right to {missing.right}")
+            is_unknown = True
+            continue
         found = _told(view, tried, kind, place, show, why=why)
         if known is None and found is not None and found.service is not None and found.service.service is not None:
             known = found.service
         if found is None or found.rcode == wire.NOERROR:
             break
-    if why and (found is None or (found.records is None and not found.is_soa)):
+    answer = LookedUp(found, is_unknown)
+    if answer.has_record:
+        return LookedUp(found, False)
+    if why and not is_unknown:
         subject = (known.namespace, known.name) if known is not None else _meant(view, tries, zone.domains[0])
         if subject is not None:
-            await _say_why(client_of_api, *subject, show)
-    return found
+            causes = _causes(view.service(*subject)) + (_OF_PORTS if kind == wire.SRV else ())
+            await _say_why(client_of_api, *subject, show, causes)
+    return answer
+
+
+async def _read_into(view: DnsView, client: Reader, selection: Selection, spaces: set[str]) -> list[Unread]:
+    """Lists *selection*, or where that is forbidden what it has in the namespaces *spaces*; returns what was not
+    read."""
+    unread = []
+    resource = selection.resource
+    parts = [selection]
+    try:
+        bodies = await list_whole(client, selection)
+    except StatusError as error:
+        if error.code != 403:
+            raise
+        parts = [replace(selection, namespace=space) for space in sorted(spaces)] if resource.namespaced else []
+        unread = [] if parts else [Unread(selection, "list", FORBIDDEN)]
+        bodies = []
+    for part in parts if parts != [selection] else ():
+        try:
+            bodies += await list_whole(client, part)
+        except StatusError as error:
+            if error.code != 403:
+                raise
+            unread.append(Unread(part, "list", FORBIDDEN))
+    kind_of: type[Object] = resource.projection
+    view.apply([Change(resource.key, None, codec.decode(body, kind_of)) for body in bodies], 0.0)
+    return unread
+
+
+def _namespace_of(name: str, domain: str) -> str:
+    """The namespace whose Services or Pods a name is of; "": none."""
+    for word in ("svc", "pod"):
+        if name.endswith(f".{word}.{domain}."):
+            return name.removesuffix(f".{word}.{domain}.").rpartition(".")[2].lower()
+    return ""
+
+
+def _needed(view: DnsView, name: str, domain: str, unread: list[Unread]) -> Unread | None:
+    """What was not read and decides whether *name* exists."""
+    space = _namespace_of(name, domain)
+    labels = name.removesuffix(f".svc.{domain}.").split(".") if name.endswith(f".svc.{domain}.") else []
+    service = view.service(space, labels[-2].lower()) if len(labels) > 1 else None
+    for entry in unread:
+        resource = entry.selection.resource
+        if entry.selection.namespace != space and resource.namespaced:
+            continue
+        if space and resource.key == Services.key and service is None:
+            return entry
+        if resource.key == EndpointSlices.key and service is not None and service.spec.cluster_ip == "None":
+            return entry
+        if space and resource.key == Namespaces.key and not labels[1:] and not view.has_namespace(space):
+            return entry
+        if resource.key == Pods.key and not labels and space:
+            return entry
+    return None
 
 
 def _meant(view: DnsView, tries: tuple[str, ...], domain: str) -> tuple[str, str] | None:
@@ -80,12 +165,29 @@ def _meant(view: DnsView, tries: tuple[str, ...], domain: str) -> tuple[str, str
     return None
 
 
-async def _say_why(client: Reader, namespace: str, name: str, show: Callable[[str], None]) -> None:
-    """What ``sliceplane explain`` finds of the Service, the worst first."""
+async def _say_why(
+    client: Reader, namespace: str, name: str, show: Callable[[str], None], causes: tuple[str, ...]
+) -> None:
+    """Shows what ``sliceplane explain`` finds of the Service that begins with one of *causes*, the worst first."""
     explanation = await explain(client, ExplainQuestion("service", name, namespace), time.time)
-    for finding in explanation.findings[:FINDINGS_MAX]:
-        for line in lines_of(finding, "cause", None):
+    found = [finding for finding in explanation.findings if _is_cause(finding, causes)]
+    for number, finding in enumerate(found[:FINDINGS_MAX]):
+        for line in lines_of(finding, "also" if number else "cause", None):
             show(f"; {line}")
+
+
+def _causes(service: Service | None) -> tuple[str, ...]:
+    if service is None:
+        return _OF_NO_SERVICE
+    if service.spec.type == "ExternalName":
+        return _OF_EXTERNAL_NAME
+    return _OF_HEADLESS if service.spec.cluster_ip == "None" else _OF_CLUSTER_IP
+
+
+def _is_cause(finding: Finding, causes: tuple[str, ...]) -> bool:
+    if finding.severity == "note" and finding.too_young is None:
+        return False
+    return any(finding.code == cause or (len(cause) == 1 and finding.code[0] == cause) for cause in causes)
 
 
 def candidates(name: str, namespace: str, domain: str) -> tuple[str, ...]:

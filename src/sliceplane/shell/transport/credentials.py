@@ -22,7 +22,6 @@ from typing import Any, Protocol
 
 from sliceplane.kit.times import parse_time
 from sliceplane.shell.process.files import CREDENTIAL_BYTES_MAX, read_text
-from sliceplane.shell.process.orphans import ended_with_us
 from sliceplane.shell.transport.tls import Tls
 
 #: service account tokens are rotated by the kubelet; the file is read again after this
@@ -175,6 +174,8 @@ class Exec:
         self._logged_in += 1
 
     async def _run(self, environment: dict[str, str]) -> bytes:
+        from sliceplane.shell.process.orphans import ended_with_us  # which most clients never need
+
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command,

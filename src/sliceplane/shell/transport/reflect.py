@@ -94,6 +94,8 @@ class RunningInformer(Generic[T]):
         self._synced = asyncio.Event()
         self._on_synced: list[Callable[[], None]] = []
         self._lost = ""
+        #: a watch is open, or the cluster lacks this kind and the reader does without
+        self._followed = asyncio.Event()
         #: the time limit of the stream that is open, and why it is to be left
         self._limit: asyncio.Timeout | None = None
         self._doubt = ""
@@ -138,6 +140,10 @@ class RunningInformer(Generic[T]):
 
     async def wait_synced(self) -> None:
         await self._synced.wait()
+
+    async def wait_followed(self) -> None:
+        """Returns once the server has accepted a watch: a right to list alone brings no changes."""
+        await self._followed.wait()
 
     def add_handler(
         self, handler: Handler[T], on_synced: Callable[[], None], on_mark: Callable[[Mark], None] | None = None
@@ -228,6 +234,7 @@ class RunningInformer(Generic[T]):
                 ) as messages:
                     reflector.on_watch_opened(self._clock())
                     self._lost = ""
+                    self._followed.set()
                     self._rearm(limit, loop)
                     self._limit = limit
                     taken = 0
@@ -277,7 +284,9 @@ class RunningInformer(Generic[T]):
             self.reflector.on_list_failed(status, self._clock())
         elif self.reflector.phase is Phase.WATCHING:
             self.reflector.on_watch_ended(self._clock(), status)
+        self._followed.clear()
         if self.absent:
+            self._followed.set()
             self._lost = ""
             if not was_absent:  # once, not at each look for it
                 self._log.info("this cluster has none of these for us, we do without", **self._named, error=str(status))

@@ -64,7 +64,7 @@ def made_up(plan: ScalePlan, agenda: Agenda) -> tuple[Record, ...]:
         metadata = document["metadata"]
         metadata["uid"] = _UID.format(kind=len(resource.kind) % 10, number=len(records))
         metadata["resourceVersion"] = str(revision)
-        records.append(make_record(resource, document, revision, revision))
+        records.append(make_record(resource, document, revision))
 
     for first in range(0, plan.services, SERVICES_PER_NAMESPACE):
         add(Namespaces, _named(patterns[Namespaces], namespace_of(first)))

@@ -79,8 +79,9 @@ export function Subject({ subject }) {
 
 export function Finding({ finding, open, bare, others = [] }) {
   return html`<div class=${`finding ${finding.severity}`}><details open=${open}>
-    <summary><${Mark} kind=${finding.severity}>${finding.severity}<//> <span class="code">${finding.code}</span> <bdi class="sentence">${finding.sentence}</bdi></summary>
+    <summary><${Mark} kind=${finding.severity}>${finding.tooYoung ? 'young' : finding.severity}<//> <span class="code">${finding.code}</span> <bdi class="sentence">${finding.sentence}</bdi></summary>
     <dl class="facts">
+      ${finding.tooYoung && html`<dt>young</dt><dd>${Math.floor(finding.tooYoung.ageSeconds)} s old; judged after ${finding.tooYoung.judgedAfterSeconds} s</dd>`}
       ${finding.certainty !== 'certain' && html`<dt>sure</dt><dd>${finding.certainty}</dd>`}
       ${finding.evidence.map((entry) => html`<dt>seen</dt><dd><bdi>${entry.object.kind} ${entry.object.namespace ? entry.object.namespace + '/' : ''}${entry.object.name} ${entry.field}</bdi> <bdi class="mono">${entry.value}</bdi>
         ${entry.writer && html`<span class="quiet">, written by <bdi>${entry.writer}</bdi> at ${entry.written}</span>`}</dd>`)}

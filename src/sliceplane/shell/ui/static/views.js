@@ -34,7 +34,7 @@ function Now({ state, stream }) {
           ${!lint ? html`<${Waiting}>looking at every Service<//>` : lint.problem ? html`<${Problem} text=${lint.problem} />` : html`
             ${lint.answer.findings.length === 0
               ? html`<p class="well"><${Mark} kind="well">nothing is wrong<//> <span class="quiet">${lint.sums.note ? 'but what is noted, ' : ''}in ${count(lint.answer.services, 'Service')}, as far as one can see</span></p>`
-              : html`<p class="quiet severities">${['error', 'warning'].filter((name) => lint.sums[name]).map((name) => html`<${Mark} kind=${name}>${count(lint.sums[name], name)}<//> `)} in ${count(lint.answer.services, 'Service')}</p>`}
+              : html`<p class="quiet severities">${['error', 'warning'].filter((name) => lint.sums[name]).map((name) => html`<${Mark} kind=${name}>${count(lint.sums[name], name)}<//> `)}${lint.sums.young > 0 && `${lint.sums.young} too young to judge `} in ${count(lint.answer.services, 'Service')}</p>`}
             <${Findings} rows=${lint.answer.findings} />
             ${lint.sums.note > 0 && html`<details class="notes"><summary><${Mark} kind="note">${count(lint.sums.note, 'note')}<//> <span class="quiet">what is as it was asked for, and maybe not as expected</span></summary><${Findings} rows=${lint.answer.notes} /></details>`}
             <${Unseen} phrases=${lint.answer.notLookedAt} />`}
@@ -162,7 +162,7 @@ function Service({ state, stream }) {
 function Axes({ answer, problem, fresh }) {
   // What is wrong with a node's proxy is not wrong with the slices.
   const worst = (answer?.findings || []).find((finding) => finding.severity !== 'note' && !finding.code.startsWith('N'));
-  const right = problem ? ['unknown', 'not known'] : !answer ? ['unknown', 'asking'] : !worst ? (answer.services ? ['well', 'nothing found'] : ['unknown', 'not known']) : [worst.severity, `${worst.severity} ${worst.code}`];
+  const right = problem ? ['unknown', 'not known'] : !answer ? ['unknown', 'asking'] : !worst ? (answer.tooYoung ? ['unknown', 'too young to judge'] : answer.services ? ['well', 'nothing found'] : ['unknown', 'not known']) : [worst.severity, `${worst.severity} ${worst.code}`];
   const freshness = !fresh.known ? ['unknown', 'asking'] : fresh.problem ? ['unknown', 'not known'] : !fresh.nodes ? ['unknown', fresh.emulated ? count(fresh.emulated, 'emulated node') : 'no node reports'] : fresh.lateCount ? [fresh.untold === fresh.nodes ? 'unknown' : 'late', fresh.untold === fresh.nodes ? 'no node has told' : fresh.late.every((row) => row.state === fresh.late[0].state) ? `${fresh.lateCount} of ${fresh.nodes} ${fresh.late[0].state}` : `${fresh.lateCount} of ${fresh.nodes} not in step`] : ['well', `${fresh.nodes} of ${fresh.nodes} in step`];
   const words = Object.entries(fresh.kernel || {});
   const kernel = words.length ? words.map(([word, number]) => `${word} (${number})`).join(', ') : fresh.emulated ? 'no kernel' : 'not looked at';

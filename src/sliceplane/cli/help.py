@@ -1,0 +1,27 @@
+"""``sliceplane help``: what ``--help`` shows, with the words in the order in which people type them."""
+
+from __future__ import annotations
+
+import click
+
+from sliceplane.cli.answers import show
+from sliceplane.cli.options import Command
+
+
+@click.command("help", cls=Command, examples=[
+    ("all commands", "sliceplane help"),
+    ("one of them", "sliceplane help agent run"),
+])  # fmt: skip
+@click.argument("words", nargs=-1, metavar="[COMMAND]...")
+@click.pass_context
+def command(ctx: click.Context, /, *, words: tuple[str, ...]) -> None:
+    """Show the help of a command, or the list of all commands."""
+    current = ctx.find_root()
+    for word in words:
+        group = current.command
+        # An unknown word is answered as it would be without "help".
+        name, found, _ = group.resolve_command(current, [word]) if isinstance(group, click.Group) else ("", None, [])
+        if found is None:
+            current.fail(f"'{current.command_path}' has no commands of its own.")
+        current = click.Context(found, info_name=name, parent=current)
+    show(current.get_help())

@@ -1,0 +1,60 @@
+"""Where iptables lead is read from ``iptables-save`` alone, of our rules and of kube-proxy's."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tests.nft.test_served import EMPTY, ONE, OUTSIDE, SEVERAL, STICKY, WHOLE, objects
+
+from sliceplane.iptables.served import served
+from sliceplane.proxy.plane import NodePlaneConfig
+from sliceplane.proxy.served import ClusterDestination, ServedTarget
+from sliceplane.shell.node.render import render
+
+#: as kube-proxy 1.36 has it, in both families
+OF_KUBE_PROXY = """\
+*nat
+-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A KUBE-SEP-A -s fd01::7/128 -m comment --comment "shop/cart:http" -j KUBE-MARK-MASQ
+-A KUBE-SEP-A -p tcp -m comment --comment "shop/cart:http" -m tcp -j DNAT --to-destination [fd01::7]:8080
+-A KUBE-SERVICES -d fd00::5/128 -p tcp -m comment --comment "shop/cart:http cluster IP" -m tcp --dport 80 -j KUBE-SVC-A
+-A KUBE-SERVICES -m comment --comment "node ports" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
+-A KUBE-SVC-A ! -s fd01::/64 -d fd00::5/128 -p tcp -m comment --comment "x" -m tcp --dport 80 -j KUBE-MARK-MASQ
+-A KUBE-SVC-A -m comment --comment "shop/cart:http -> [fd01::7]:8080" -j KUBE-SEP-A
+COMMIT
+*filter
+-A KUBE-SERVICES -d fd00::6/128 -p udp -m comment --comment "has no endpoints" -m udp --dport 53 -j REJECT
+COMMIT
+"""
+
+
+def saved() -> str:
+    """Our rules as the kernel lists them: what is inserted stands at its place."""
+    rendered = render("iptables", "IPv4", NodePlaneConfig(node_name="n"), objects())
+    return re.sub(r"^-I (\S+) \d+ ", r"-A \1 ", rendered, flags=re.MULTILINE)
+
+
+def test_every_shape_of_a_destination_is_read() -> None:
+    assert served(saved()) == WHOLE
+
+
+def test_rules_of_kube_proxy_are_read() -> None:
+    assert served(OF_KUBE_PROXY) == {
+        ClusterDestination("fd00::5", "tcp", 80): frozenset({ServedTarget("fd01::7", 8080)}),
+        ClusterDestination("fd00::6", "udp", 53): frozenset(),
+    }
+
+
+@pytest.mark.parametrize(("chain", "lost"), [
+    (r"PREROUTING", {ONE, SEVERAL, STICKY, OUTSIDE}),
+    (r"OUTPUT", {ONE, SEVERAL, STICKY, OUTSIDE}),
+    (r"KUBE-SERVICES", {ONE, SEVERAL, STICKY, OUTSIDE, EMPTY}),
+    (r"KUBE-SEP-\S+", {ONE, SEVERAL, STICKY, OUTSIDE}),
+])  # fmt: skip
+def test_what_is_flushed_serves_nothing(chain: str, lost: set[ClusterDestination]) -> None:
+    left = served(re.sub(rf"^-A {chain} .*\n", "", saved(), flags=re.M))
+    assert {destination for destination, targets in left.items() if targets or destination == EMPTY} == (
+        WHOLE.keys() - lost
+    )

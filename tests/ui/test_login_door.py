@@ -241,7 +241,7 @@ async def test_a_namespace_that_one_may_not_see_is_named_and_shows_nothing(
         while "explain" not in parts or parts["explain"] is None:
             parts = {**parts, **(await wait_for(lines, "delta"))["parts"]}
         answer = parts["explain"]["answer"]
-        assert (answer["services"], answer["missingRights"]) == (0, ["list services"])
+        assert (answer["services"], answer["missingRights"]) == (0, ["list services in namespace blue"])
 
 
 async def test_who_shows_a_certificate_needs_no_token(plane: PlaneWithPage) -> None:

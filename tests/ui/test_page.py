@@ -256,8 +256,10 @@ def test_everything_is_reached_with_the_keyboard(page: RunningPage, tab: Tab) ->
     tab.until("document.querySelectorAll('#services .rows [role=row]').length === 2")
     tab.press("ArrowDown")
     active = "document.getElementById(document.getElementById('services').getAttribute('aria-activedescendant'))"
-    tab.until(f"{active}.innerText.includes('search')")
+    tab.until(f"{active}.innerText.includes('cart')")
     tab.press("Home")
+    tab.until(f"{active}.innerText.includes('search')")
+    tab.press("ArrowDown")
     tab.until(f"{active}.innerText.includes('cart')")
     tab.press("Enter")
     tab.until("location.hash === '#/service/shop/cart'")
@@ -282,6 +284,67 @@ def test_320_pixels_are_wide_enough(page: RunningPage, tab: Tab) -> None:
     for view in VIEWS:
         show(tab, view)
         assert tab.eval("document.documentElement.scrollWidth") <= 320, view
+
+
+def test_what_is_wrong_comes_first_where_it_is_narrow(tab: Tab) -> None:
+    """At 320 pixels the list of Services showed no finding at all, and one Service its error below three boxes."""
+    with Plane(nodes=2, zones=("zone-a", "zone-b")) as plane:
+        alike = [service(f"lost-{number}", selector={"app": "none"}) for number in range(3)]
+        many = [service(f"fine-{number:02}", selector={"app": "web"}) for number in range(20)]
+        plane.apply([deployment("web", 2), *alike, *many])
+        plane.wait_for(lambda: [e.ready for e in plane.endpoints("fine-00")] == [True, True], timeout=60)
+        with RunningPage(plane) as page:
+            tab.resize(320, 640)
+            tab.go(page.url)
+            tab.until("document.querySelectorAll('#main .findings .finding.error').length > 0")
+            tab.shows("2 emulated nodes: no proxy and no kernel", "section[aria-labelledby=h-fresh]")
+            assert "in step" not in tab.text("main")
+            attention = "document.querySelector('section[aria-labelledby=h-attention]')"
+            row = f"{attention}.querySelector('.findings > .finding:first-child')"
+            assert tab.eval(f"{attention}.getBoundingClientRect().top") < 200
+            tab.until(f"{row}.innerText.includes('and 2 more')")  # one sentence, one row
+            tab.eval(f"{row}.querySelector('summary').click()")
+            named = f"[...{row}.querySelectorAll('a')].map((link) => link.innerText.split('/')[1])"
+            assert sorted(set(tab.eval(named))) == ["lost-0", "lost-1", "lost-2"]
+            notes = f"{attention}.querySelector('details.notes')"
+            assert tab.eval(f"!{notes}.open && {notes}.querySelector('.finding.note') !== null"), "notes are folded"
+            beside = f"[...{attention}.querySelectorAll(':scope > .findings .finding.note .mark')]"
+            assert tab.eval(f"{beside}.every((mark) => mark.innerText.includes('young'))"), "all but young ones"
+            rows = "[...document.querySelectorAll('#services .rows [role=row]')].map((row) => row.innerText)"
+            tab.eval("location.hash = '#/services'")
+            tab.until(f"{rows}.slice(0, 3).every((row) => /lost-[^]*B1/.test(row)) && {rows}[3].includes('fine')")
+            cut = "(document.getElementById('services').clientHeight - 29) % 28"
+            assert tab.eval("document.getElementById('services').scrollHeight") > 640, "the table has to be scrolled"
+            assert tab.eval(cut) == 0, "no row is cut in half"
+            tab.eval("location.hash = '#/service/default/lost-0'")
+            tab.shows("Do the EndpointSlices match the Pods that the Service selects?", ".axes")
+            tab.shows("2 emulated nodes", ".axes")
+            top = "document.querySelector('{}').getBoundingClientRect().top"
+            assert tab.eval(f"{top.format('[aria-labelledby=h-explain]')} < {top.format('.axes')}")
+            tab.send("Page.navigate", url="about:blank")
+            tab.until("location.href === 'about:blank'")
+
+
+def test_a_view_that_is_not_there_says_so(page: RunningPage, tab: Tab) -> None:
+    """It was the first view, or an empty one."""
+    tab.go(f"{page.url}#/nosuch/x")
+    for place in ("nosuch/x", "constructor", "service", "service/shop", "nodes/node-1"):
+        tab.eval(f"location.hash = '#/{place}'")
+        tab.shows(f"Nothing is at #/{place}.", "main")
+    tab.eval("location.hash = '#/service/shop/nix'")
+    tab.shows("no Service shop/nix", "section[aria-labelledby=h-explain]")
+    assert tab.eval("!document.querySelector('.axes, .map, [role=grid]')"), "and nothing else is shown of it"
+
+
+def test_the_foot_of_the_page_covers_tables(page: RunningPage, tab: Tab) -> None:
+    """The head of a table was drawn over it."""
+    tab.go(f"{page.url}#/service/shop/cart")
+    tab.until("document.getElementById('slices')")
+    box = "document.querySelector('footer').getBoundingClientRect()"
+    head = "document.querySelector('#slices .heads').getBoundingClientRect()"
+    tab.eval(f"scrollBy(0, {head}.top - {box}.top)")
+    assert tab.eval(f"{head}.top < {box}.bottom && {head}.bottom > {box}.top"), "they are in one place"
+    assert tab.eval(f"document.elementFromPoint(300, {box}.top + 8).closest('footer') !== null")
 
 
 def test_hostile_names_are_text_wherever_they_are_shown(page: RunningPage, tab: Tab) -> None:
@@ -457,6 +520,30 @@ def test_what_one_may_not_see_is_named_and_so_is_a_token_that_expired(plane: Pla
         tab.until("document.documentElement.classList.contains('stale')")
         tab.send("Page.navigate", url="about:blank")
         tab.until("location.href === 'about:blank'")
+
+
+def test_a_link_logs_in_once_and_its_secret_is_nowhere_afterwards(tab: Tab) -> None:
+    with PlaneWithPage(controllers=False) as plane:
+        link = plane.door.link()
+        secret = link.partition("#login=")[2]
+        tab.go(link)
+        tab.shows("sliceplane-admin", ".account")
+        tab.shows("Services", ".sums")
+        assert tab.eval("location.hash") == "#/now"
+        stored = "JSON.stringify({...localStorage, ...sessionStorage}) + document.cookie + document.body.innerHTML"
+        assert secret not in tab.eval(stored)
+        history = tab.send("Page.getNavigationHistory")["entries"]
+        assert secret not in str([entry["url"] for entry in history])
+        assert not [url for url in tab.requests if secret in url.partition("#")[0]], "no server is sent a fragment"
+        tab.eval("[...document.querySelectorAll('footer button')].find((one) => one.innerText === 'log out').click()")
+        tab.until("document.querySelector('[name=token]') !== null")
+        tab.eval(f"location.hash = '#login={secret}'")
+        tab.shows("this link was used already", "main .trouble")
+        tab.until("document.querySelector('[name=token]') !== null && location.hash === '#/now'")
+        tab.send("Page.navigate", url="about:blank")
+        tab.until("location.href === 'about:blank'")
+    assert [fault for fault in tab.faults if "status of 401" not in fault] == []
+    tab.faults.clear()
 
 
 def test_one_logs_in_and_out_and_in_again_after_a_restart(tab: Tab, tmp_path: Path) -> None:

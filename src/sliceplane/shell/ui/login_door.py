@@ -193,7 +193,8 @@ class LoginDoor:
             says = line({"type": "ended", "says": login.body.decode().strip()})
             streams = path == "v1/stream" and login.status == 401
             return PageAnswer(200, says, {"Content-Type": STREAM_TYPE, **NO_STORE}) if streams else login
-        scope["state"]["connection"].authenticated()
+        if not scope["state"]["connection"].authenticated(login.user):
+            return text(429, f"too many connections are open for {login.account}: try again later")
         return await self._ask(login, path, query)
 
     async def _ask(self, login: Login, path: str, query: dict[str, str]) -> PageAnswer | _OpenTab:

@@ -27,7 +27,7 @@ FROM ${BASE}
 # What the node proxy runs.  The user has a name; its folder is there with its owner, which an empty volume takes over.
 RUN apt-get update \
  && apt-get install -y --no-install-recommends nftables iptables iproute2 conntrack \
- && rm -rf /var/lib/apt/lists/* \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/* \
  && echo 'sliceplane:x:65532:' >> /etc/group \
  && echo 'sliceplane:x:65532:65532:Sliceplane:/var/lib/sliceplane:/usr/sbin/nologin' >> /etc/passwd \
  && install -d -o 65532 -g 65532 -m 0700 /var/lib/sliceplane

@@ -7,7 +7,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin:/sbin
 # Bytecode is kept, also where a machine says otherwise: each worker and each process of a test would compile anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install dev demo test tested check checked lint format bench soak fuzz attack peers reference docs site image floors matrix dist lock clean
+.PHONY: help install dev demo test tested check checked lint format bench soak fuzz attack peers reference docs site image floors matrix release lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,11 +40,11 @@ checked: dev # beside the linters, which take a third of the time
 
 # Tests wait longer than they compute: two processes for each core, and two for those that wait for minutes.
 TEST_WORKERS ?= $$(( 2 * $$(nproc) + 2 ))
-test: ## everything that must pass (what CI runs); what failed is run once more, alone (ONCE=--once: never)
+test: ## everything that must pass (what CI runs)
 	@$(MAKE) --no-print-directory -j 2 lint tested
 
 tested: dev # lint computes while the first tests wait
-	$(PY) tools/run_tests.py $(ONCE) -p tests.workers --workers $(TEST_WORKERS) -q
+	$(PYTEST) -p tests.workers --workers $(TEST_WORKERS) -q
 
 soak: dev ## every long run of docs/reliability.md (hours), RUNS="kills drains" for some; the page gets their figures
 	PYTHONPATH=src:. $(PY) tools/soak.py $(RUNS)
@@ -98,8 +98,8 @@ floors: dev ## the fast tests with every dependency at its lower bound
 matrix: dev ## lint and the fast tests under every Python that is here, 3.11 to 3.14; says which are not
 	$(PY) tools/environments.py matrix
 
-dist: dev ## wheel and sdist: built twice to the same bytes, checked, installed and run in clean environments
-	$(PY) tools/dist.py
+release: dev ## dist/: all that a version has, built from its tag, installed and run (root, Debian); PARTS="agent" for some
+	PYTHONPATH=src:. $(PY) -m tools.release $(RELEASE) $(PARTS)
 
 lock: ## pin anew what pyproject.toml asks for
 	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --extra server --extra proxy --extra etcd pyproject.toml -o requirements.lock

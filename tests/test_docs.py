@@ -18,6 +18,7 @@ import click
 import msgspec
 import pytest
 import pytest_asyncio
+from tests.code_names import sliceplane
 from tests.waiting import eventually
 from tools.draw_imports import PICTURE, drawn
 from tools.make_findings import FINDINGS, pages
@@ -115,30 +116,14 @@ def test_tests_that_are_named_exist(path: Path) -> None:
                 assert name in names_in(current), f"{page(path)}: no {name} in {page(current)}"
 
 
-@cache
-def exists(dotted: str) -> bool:
-    """Whether ``package.module.Class.member`` is in the source; a class may inherit the member."""
-    parts = dotted.split(".")
-    for length in range(len(parts), 0, -1):
-        base = SOURCE.joinpath(*parts[:length])
-        module = base.with_suffix(".py") if base.with_suffix(".py").is_file() else base / "__init__.py"
-        if module.is_file():
-            return length == len(parts) or ".".join(parts[length:]) in names_in(module)
-    return False
-
-
-@cache
-def packages() -> frozenset[str]:
-    return frozenset(folder.name for folder in SOURCE.iterdir() if folder.is_dir())
-
-
 def missing_names(names: re.Pattern[str], text: str) -> list[str]:
     """Those of our packages' dotted names in *text* that do not exist."""
     dotted = [match["name"] for match in names.finditer(text)]
+    code = sliceplane()
     ours = [
-        name for name in dotted if name.split(".")[0] in packages() and not name.endswith((".py", ".md", ".k8s.io"))
+        name for name in dotted if name.split(".")[0] in code.texts and not name.endswith((".py", ".md", ".k8s.io"))
     ]
-    return [f"sliceplane.{name} does not exist" for name in ours if not exists(name)]
+    return [f"sliceplane.{name} does not exist" for name in ours if not code.resolves(name)]
 
 
 @pytest.mark.parametrize("path", NAMING, ids=page)

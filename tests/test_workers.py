@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tests.workers import seconds_by_file
+from tests.workers import QUICK_S_MAX, seconds_by_file, takes_long
 
 ROOT: Final = Path(__file__).parents[1]
 _A: Final = """
@@ -25,6 +25,7 @@ def seen(tmp_path_factory):
 @pytest.mark.parametrize("number", range(3))
 def test_well(seen, number, tmp_path):
     (seen / str(number)).touch()
+    assert Path(os.environ["XTABLES_LOCKFILE"]).parent == tmp_path.parent, "no other worker has this lock of iptables"
     Path(f"a-{os.environ['PYTEST_XDIST_WORKER']}-{number}").write_text(str(tmp_path))
     print("said", number)
     while not list(Path.cwd().glob("b-*")):  # the other worker is not done before
@@ -92,3 +93,16 @@ def test_a_quick_run_leaves_out_the_files_that_take_long_unless_they_are_named(t
     (tmp_path / slow).write_text("def test_slow(): pass\n", encoding="utf-8")
     assert "1 passed" in _run(tmp_path, "--quick", ".", quick="def test_quick(): pass\n").stdout
     assert "2 passed" in _run(tmp_path, "--quick", "test_quick.py", slow).stdout
+
+
+def test_a_quick_run_has_a_file_of_every_room() -> None:
+    """But of rooms in which the shortest takes longer than a quick run has time for."""
+    folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
+    skipped = {folder for folder in folders if all(takes_long(path, ROOT) for path in folder.glob("test_*.py"))}
+    assert {folder.name for folder in skipped} == {"benchmarks", "growth"}
+    for folder in skipped:
+        assert min(seconds_by_file()[str(path.relative_to(ROOT))] for path in folder.glob("test_*.py")) > QUICK_S_MAX
+
+
+def test_files_that_take_long_exist() -> None:
+    assert [path for path in seconds_by_file() if not (ROOT / path).is_file()] == []

@@ -25,6 +25,8 @@ import pytest
 
 #: "seconds path", longest first; ``--record-longest`` writes it
 LONGEST_FILES: Final = Path(__file__).with_name("longest_files.txt")
+#: of the one file that a quick run has of a room whose files all take long
+QUICK_S_MAX: Final = 3.0
 _NUMBER: Final = struct.Struct("=I")
 #: a pipe holds at least so many bytes, and all numbers are in it before the first is read
 _PIPE_BYTES: Final = 65_536
@@ -32,7 +34,9 @@ _PIPE_BYTES: Final = 65_536
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--workers", type=int, default=0, help="run the tests in so many processes")
-    parser.addoption("--quick", action="store_true", help=f"leave out the files of {LONGEST_FILES.name}")
+    parser.addoption(
+        "--quick", action="store_true", help=f"leave out the files of {LONGEST_FILES.name}, but one in each folder"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,7 +48,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """A file that is named on the command line is not asked about, so it is run however long it takes."""
     if not config.getoption("quick") or collection_path.suffix != ".py":
         return None
-    return str(collection_path.relative_to(config.rootpath)) in seconds_by_file() or None
+    return takes_long(collection_path, config.rootpath) or None
+
+
+def takes_long(path: Path, root: Path) -> bool:
+    """Returns True if a quick run leaves *path* out: it is in the table, and its room has a quicker file."""
+    seconds = seconds_by_file()
+    return str(path.relative_to(root)) in seconds and _kept_in_a_quick_run(path.parent, root) != path
+
+
+@cache
+def _kept_in_a_quick_run(folder: Path, root: Path) -> Path | None:
+    """The shortest file of a room in which all files are in the table, if it is short enough."""
+    seconds = seconds_by_file()
+    by_path = {path: seconds.get(str(path.relative_to(root)), 0.0) for path in sorted(folder.glob("test_*.py"))}
+    shortest = min(by_path, key=by_path.__getitem__)
+    return shortest if 0.0 < by_path[shortest] <= QUICK_S_MAX else None
 
 
 @cache
@@ -199,7 +218,11 @@ def _work(
 
 
 def _settle(config: pytest.Config, number: int, count: int) -> None:
-    """What a process has of its own: its name (that of pytest-xdist's), its output and its folder."""
+    """Gives a process its own name (that of pytest-xdist's), output, folder, and lock of iptables.
+
+    The legacy flavour of iptables has one lock for all network namespaces: a test that writes 100,000 rules would make
+    tests of other processes fail.
+    """
     os.environ["PYTEST_XDIST_WORKER"] = f"gw{number}"
     os.environ["PYTEST_XDIST_WORKER_COUNT"] = str(count)
     config.get_terminal_writer()._file = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as it lives
@@ -209,3 +232,4 @@ def _settle(config: pytest.Config, number: int, count: int) -> None:
     folders: Any = config._tmp_path_factory  # type: ignore[attr-defined]
     folders._basetemp = folders.getbasetemp() / f"gw{number}"
     folders._basetemp.mkdir(mode=0o700)
+    os.environ["XTABLES_LOCKFILE"] = str(folders._basetemp / "xtables.lock")

@@ -112,6 +112,8 @@ class Terminal:
         home = folder / "home"
         work.mkdir()
         home.mkdir()
+        run = folder / "run"
+        run.mkdir(mode=0o700)
         for name in SHOWN:
             (work / name).symlink_to(ROOT / name)
         self._log = folder / "stays.log"
@@ -127,6 +129,8 @@ class Terminal:
             env={
                 **kept,
                 "HOME": str(home),
+                # sockets of agents, which others of this user would find in /tmp
+                "XDG_RUNTIME_DIR": str(run),
                 "PATH": path,
                 "COLUMNS": "150",
                 "USER": "you",

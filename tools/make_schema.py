@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sliceplane.api.requests import SUBRESOURCES
-from sliceplane.api.scheme import SERVED
+from sliceplane.api.scheme import DESCRIBED
 from sliceplane.documents.protobuf.schema import package_of
 
 OUTPUT = Path(__file__).parent.parent / "src/sliceplane/documents/schema/data.json"
@@ -102,7 +102,7 @@ def spell_field(schema: dict[str, Any], required: bool, wanted: list[str]) -> st
 def build(definitions: dict[str, Any], version: str) -> dict[str, Any]:
     kinds = {f"meta.k8s.io/v1 {name}": f"{META}.{name}" for name in META_KINDS}
     bodies = [row.body for row in SUBRESOURCES.values() if row.body is not None]
-    for served in (*SERVED, *bodies):
+    for served in (*DESCRIBED, *bodies):
         kinds[f"{served.api_version} {served.kind}"] = f"io.k8s.api.{package_of(served.group)}.v1.{served.kind}"
     wanted = [*EXTRA, *kinds.values()]
     packages: dict[str, str] = {}

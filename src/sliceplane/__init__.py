@@ -19,3 +19,29 @@ in which none needs one that comes later:
 
 ``docs/architecture.md`` draws the way of a change through them, and says where the place for something new is.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+#: the version of the package; pyproject.toml, the chart and the image say the same
+__version__ = "0.1.0"
+
+__all__ = ["__version__", "client", "testing"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+if not TYPE_CHECKING:  # a type checker must find a name that does not exist
+
+    def __getattr__(name: str) -> Any:
+        """The public packages, loaded when they are first used."""
+        if name in __all__:
+            from importlib import import_module
+
+            return import_module(f"{__name__}.{name}")
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}: its public names are {', '.join(__all__)}"
+        )

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import importlib
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -53,6 +54,9 @@ def main() -> None:
     for name in arguments.names or known:
         began = time.monotonic()
         with scratch() as folder:
+            os.environ["XTABLES_LOCKFILE"] = (
+                f"{folder}/xtables.lock"  # of all network namespaces, and of other programs
+            )
             figures = tuple(asyncio.run(known[name].run(Path(folder))))
         bad += sum(not figure.met for figure in figures)
         if arguments.json:

@@ -47,6 +47,13 @@ def _lists() -> Iterator[_Ask]:
     yield _json("32,000 tolerations", "POST", "/pods", _pod("tolerant", tolerations=tolerations))
     small = {"spec": {"activeDeadlineSeconds": 5}}
     yield _json("a small patch of them", "PATCH", "/pods/tolerant", small, "application/merge-patch+json")
+    limits = {f"example.com/{number}": "1" for number in range(120_000)}
+    amounts = [{"name": "c", "image": "i", "resources": {"limits": limits}}]
+    yield _json("120,000 limits", "POST", "/pods", _pod("greedy", containers=amounts))
+    volumes = [{"name": f"v{number}", "emptyDir": {}} for number in range(60_000)]
+    yield _json("60,000 volumes", "POST", "/pods", _pod("large", volumes=volumes))
+    containers = [{"name": f"c{number}", "image": "i"} for number in range(12_000)]
+    yield _json("12,000 containers", "POST", "/pods", _pod("crowd", containers=containers))
     for letter, method, path in (("a", "POST", "/configmaps"), ("b", "PUT", "/configmaps/held")):
         head = {"name": "held", "finalizers": [f"{letter}.example/{number}" for number in range(64_000)]}
         yield _json(f"64,000 finalizers {letter}", method, path, {"metadata": head})

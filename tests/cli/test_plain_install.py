@@ -9,13 +9,13 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 from tests.e2e.running import ROOT
 from tests.whatif.asked import cart_snapshot
-from tools.draw_imports import statements
 
 from sliceplane.shell.process.extras import EXTRA_OF, requirement
 
@@ -126,7 +126,7 @@ def test_what_is_imported_is_what_an_installation_brings() -> None:
     others = {"pytest"}  # it is there where its plugin is loaded
     others.add("jsonpointer")  # jsonpatch is made of it
     for path in (ROOT / "src").rglob("*.py"):
-        for node in statements(ast.parse(path.read_text())):
+        for node in _statements(ast.parse(path.read_text())):
             match node:
                 case ast.Import():
                     names = [each.name for each in node.names]
@@ -148,3 +148,13 @@ def test_uvicorn_still_has_what_the_connection_extends() -> None:
     theirs = httptools_impl.HttpToolsProtocol
     assert "self._start_asgi_task(" in inspect.getsource(theirs.on_headers_complete)
     assert callable(theirs._unset_keepalive_if_required)
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Every statement, also of functions.  Expressions, most of a tree, are not walked: no import is in one."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            waiting.extend(getattr(node, part, ()))

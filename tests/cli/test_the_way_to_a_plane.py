@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.running import ROOT, Plane, running_plane
+from tests.e2e.running import ROOT, Plane, running_plane, spawn
+from tests.ports import free_port
 
 NOWHERE = """
 apiVersion: v1
@@ -47,6 +49,26 @@ def test_a_command_without_a_kubeconfig_finds_the_plane_of_this_user(tmp_path: P
     gone = run("snapshot", "save", str(tmp_path / "copy"), HOME=str(tmp_path))
     assert gone.returncode == 1
     assert "nor does 'sliceplane up' run from this user's data folder" in gone.stderr
+
+
+@pytest.mark.parametrize("data", ["memory:", ""])
+def test_ctrl_c_tells_what_is_left(tmp_path: Path, data: str) -> None:
+    plane = spawn(tmp_path, data_dir=data)
+    plane.process.send_signal(signal.SIGINT)
+    said, _ = plane.process.communicate(timeout=120)
+    kept = f"what was written stays in {tmp_path / 'data'}"
+    assert said.splitlines()[-1] == f"stopped; {'all that was written is gone' if data else kept}"
+    assert plane.process.returncode == 0
+
+
+def test_pages_of_the_xds_server_of_a_plane_have_a_flag(tmp_path: Path) -> None:
+    pages = f"127.0.0.1:{free_port()}"
+    with running_plane(tmp_path, "--xds", "127.0.0.1:0", "--xds-metrics-bind-address", pages, data_dir="memory:"):
+        done = run("xds", "status", "--server", pages)
+        assert (done.returncode, done.stderr) == (0, "")
+    alone = run("up", "--xds-metrics-bind-address", pages)
+    assert alone.returncode == 64
+    assert "add --xds" in alone.stderr
 
 
 @pytest.mark.parametrize(

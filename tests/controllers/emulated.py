@@ -44,7 +44,12 @@ def names(cluster: Cluster) -> set[str]:
 
 
 def said(cluster: Cluster, kind: str = "Warning") -> list[tuple[str, str]]:
-    return [(note.reason, note.note) for note in cluster.notes if note.type == kind]
+    """The notes of controllers of workloads; those of the kubelet have their own tests."""
+    return [
+        (note.reason, note.note)
+        for note in cluster.notes
+        if note.type == kind and note.reason not in ("Scheduled", "Started", "Killing")
+    ]
 
 
 def condition(document: dict[str, Any], kind: str) -> dict[str, Any] | None:

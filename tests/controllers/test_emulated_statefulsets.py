@@ -47,13 +47,17 @@ def status(cluster: Cluster) -> dict[str, Any]:
     return told
 
 
+CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+
+
 def test_pods_have_names_that_stay_and_the_status_tells() -> None:
     cluster = make(StatefulSetController())
-    cluster.create(StatefulSets, stateful_set(volumeClaimTemplates=[{"metadata": {"name": "data"}, "spec": {}}]))
+    cluster.create(StatefulSets, stateful_set(volumeClaimTemplates=[{"metadata": {"name": "data"}, "spec": CLAIM}]))
     cluster.settle()
     assert names(cluster) == {"db-0", "db-1", "db-2"}
     pod = cluster.get(Pods, "db-1")
     assert (pod["spec"]["hostname"], pod["spec"]["subdomain"]) == ("db-1", "db")
+    assert pod["metadata"]["generateName"] == "db-"
     labels = pod["metadata"]["labels"]
     assert (labels[LABEL_POD_NAME], labels[LABEL_POD_INDEX], labels["app"]) == ("db-1", "1", "db")
     assert pod["spec"]["volumes"][0] == {"name": "data", "persistentVolumeClaim": {"claimName": "data-db-1"}}
@@ -70,7 +74,7 @@ def test_pods_have_names_that_stay_and_the_status_tells() -> None:
         "updateRevision": revision,
         "collisionCount": 0,
     }
-    assert ("SuccessfulCreate", "create Pod db-0 in StatefulSet db successful") in said(cluster, "Normal")
+    assert ("SuccessfulCreate", "Create Pod db-0 in StatefulSet db successful") in said(cluster, "Normal")
     cluster.check()
 
 
@@ -207,7 +211,7 @@ def test_a_quota_that_stops_it_is_told_in_an_event_and_tried_again() -> None:
     cluster.settle(limit_s=20)
     [(reason, note)] = set(said(cluster))
     assert reason == "FailedCreate"
-    assert note.startswith('create Pod db-1 in StatefulSet db failed error: pods "db-1" is forbidden: exceeded quota')
+    assert note.startswith('Create Pod db-1 in StatefulSet db failed error: pods "db-1" is forbidden: exceeded quota')
     cluster.patch(ResourceQuotas, "few", {"spec": {"hard": {"pods": "5"}}})
     cluster.settle(limit_s=60)
     assert status(cluster)["readyReplicas"] == 3

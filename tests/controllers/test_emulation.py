@@ -19,6 +19,8 @@ from sliceplane.controllers.emulation.templates import template_hash
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.sim.cluster import Cluster
 
+NONE_FITS = "none is schedulable, has the labels asked for, tolerated taints, free ports and a Pod address left"
+
 
 def make(**config: Any) -> tuple[DeploymentController, ReplicaSetController, KubeletController]:
     nodes = make_nodes(3, ["zone-a", "zone-b"])
@@ -260,7 +262,7 @@ def test_full_nodes_take_no_pods_and_those_that_wait_get_the_places_that_become_
         == [
             (
                 "FailedScheduling",
-                "0/2 emulated nodes fit: none is schedulable, has the labels asked for and a Pod address left",
+                f"0/2 emulated nodes fit: {NONE_FITS}",
             )
         ]
         * 3
@@ -350,7 +352,7 @@ def test_a_paused_deployment_scales_but_does_not_roll() -> None:
         ([{"name": "n", "podCIDRs": "10.0.0.0/8"}], "node n: podCIDRs: expected a list of address ranges"),
         ([{"name": "n", "podCIDRs": ["10.0.0.0/31"]}], "node n: podCIDRs: 10.0.0.0/31 has room for no Pod"),
         ([{"name": "n", "address": "here"}], "node n: address: 'here' is not an IP address"),
-        ([{"name": "n", "address": 7}], "node n: address: 7 is not an IP address"),
+        ([{"name": "n", "address": 7}], "node n: address: 7 is not an IP address or a list of them"),
         ([{"name": "n", "labels": "x"}], "node n: labels: expected a mapping, got 'x'"),
         ([{"name": "n", "labels": {"a b": "c"}}], "node n: name part must consist of"),
         ([{"name": "n", "region": "a b"}], "node n: a valid label must be"),

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from tests.deploy.helm import CHART, KUBERNETES, MANIFESTS, ROOT, documents, helm, rendered
 from tools.make_manifests import FILES, POLICY_KIND, manifest
 
+import sliceplane
 from sliceplane.cli.main import main
 
 #: the first test may have to build helm
@@ -168,6 +169,7 @@ def test_versions_agree() -> None:
     version = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert version is not None
     chart = (CHART / "Chart.yaml").read_text()
+    assert sliceplane.__version__ == version[1]
     assert f"\nversion: {version[1]}\n" in chart
     assert f"\nappVersion: {version[1]}\n" in chart
     assert f"sliceplane:{version[1]} " in (ROOT / "Dockerfile").read_text()

@@ -26,7 +26,7 @@ from sliceplane.cli.alive import HealthPage, place_of
 
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "build" / "image"
-START_S = 40.0
+START_S = 120.0
 
 
 @pytest.mark.parametrize(("line", "environment", "place"), [

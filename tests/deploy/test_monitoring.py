@@ -23,7 +23,6 @@ BOARD = ROOT / "deploy" / "grafana" / "sliceplane.json"
 OF_PROMETHEUS = {"up"}
 #: with --proxy-mode iptables alone
 OTHER_MODE = {"kubeproxy_sync_proxy_rules_iptables_restore_failures_total"}
-START_S = 30.0
 _WORDS = {"by", "without", "on", "ignoring", "group_left", "group_right", "and", "or", "unless", "offset", "bool"}
 
 

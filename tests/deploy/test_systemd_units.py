@@ -22,7 +22,7 @@ UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
 UNITS_BY_NAME = {path.stem: path for path in UNITS}
 #: of systemd's own scale from 0 (nothing is allowed) to 10
 EXPOSURE_MAX = {"sliceplane": 1.6, "sliceplane-agent": 1.6, "sliceplane-controllers": 1.6, "sliceplane-proxy": 3.5}
-START_S = 40.0
+START_S = 120.0
 
 
 def name(path: Path) -> str:

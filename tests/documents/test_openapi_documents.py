@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sliceplane.api.scheme import RESOURCES, SERVED, Pods
+from sliceplane.api.scheme import DESCRIBED, RESOURCES, Pods
 from sliceplane.documents import openapi
 from sliceplane.documents.schema import struct
 from sliceplane.documents.schema.help import COMMON, HELP
@@ -26,8 +26,8 @@ DISCOVERY = "apis/discovery.k8s.io/v1"
 
 def test_index_names_every_served_version_with_the_hash_of_its_bytes() -> None:
     paths = openapi.index()["paths"]
-    versions = {r.path_prefix.removeprefix("/") for r in SERVED}
-    groups = {f"apis/{r.group}" for r in SERVED if r.group}
+    versions = {r.path_prefix.removeprefix("/") for r in DESCRIBED}
+    groups = {f"apis/{r.group}" for r in DESCRIBED if r.group}
     assert list(paths) == sorted(versions | groups | {"api", "apis", "version"})
     for name, entry in paths.items():
         body = openapi.document(name)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sliceplane.api.scheme import SERVED, Resource
+from sliceplane.api.scheme import DESCRIBED, Resource
 from sliceplane.documents import openapi
 
 KUBECTL = shutil.which("kubectl", path=str(Path(sys.executable).parent)) or shutil.which("kubectl")
@@ -42,7 +42,7 @@ def describe(resource: Resource) -> dict[str, Any]:
 def discovery(*, core: bool) -> dict[str, Any]:
     """Aggregated discovery (KEP-3352)."""
     groups: dict[str, list[Resource]] = {}
-    for resource in SERVED:
+    for resource in DESCRIBED:
         if (resource.group == "") == core:
             groups.setdefault(resource.group, []).append(resource)
     return {
@@ -162,7 +162,7 @@ def test_explain_a_large_kind_whole(server: FakeServer, tmp_path: Path) -> None:
         assert line in text
 
 
-@pytest.mark.parametrize("resource", SERVED, ids=lambda resource: resource.key)
+@pytest.mark.parametrize("resource", DESCRIBED, ids=lambda resource: resource.key)
 def test_explain_knows_every_resource(server: FakeServer, tmp_path: Path, resource: Resource) -> None:
     text = kubectl(server, tmp_path, "explain", resource.plural, f"--api-version={resource.api_version}")
     assert f"KIND:       {resource.kind}" in text

@@ -82,7 +82,7 @@ def test_every_message_compiles_and_an_empty_one_round_trips() -> None:
         assert encoder(name).encode(document) == zero
 
 
-@pytest.mark.parametrize("resource", scheme.RESOURCES, ids=lambda resource: resource.key)
+@pytest.mark.parametrize("resource", [*scheme.RESOURCES, *scheme.LISTED], ids=lambda resource: resource.key)
 def test_every_served_kind_has_a_protobuf_form(resource: scheme.Resource) -> None:
     assert supports(resource.api_version, resource.kind)
     assert supports(resource.api_version, resource.list_kind)

@@ -181,6 +181,10 @@ def test_a_proxy_that_is_no_node_and_a_node_that_never_told() -> None:
     assert states(drift) == {"node-7": "never told", "node-8": "never told", "node-7.corp": "in step"}
     assert drift.is_blind
     assert judge(facts(told("n1"), nodes=None)).findings == (), "nodes may not be read"
+    assert judge(facts(misnamed, nodes=())).findings == (), "no name is wrong where there is no Node"
+    (finding,) = judge(facts(told("laptop")._replace(owner=""), nodes=nodes)).findings
+    remedy = "start the proxy with --hostname-override=NODE, one of node-7, node-8, or with --register-node"
+    assert finding.remedy == remedy
 
 
 def test_an_emulated_node_is_called_so_and_no_silent_node() -> None:

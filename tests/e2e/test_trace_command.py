@@ -109,7 +109,7 @@ def test_a_client_of_xds_is_given_what_its_node_would_use(plane: Plane) -> None:
         assert (answer["client"]["node"], answer["hints"]["zone"]) == (node, "honoured")
     for flags, sentence in (
         (("--via", "xds", "--from", "10.0.0.1"), "Error: --via xds is asked for a --client, without"),
-        (("--client", "node-1"), "Error: Missing option '--from'"),
+        (("--client", "node-1"), "Error: --client goes with --via xds"),
     ):
         ran = trace(plane, *flags, "--to", "api")
         assert (ran.returncode, sentence in ran.stderr) == (64, True)

@@ -37,6 +37,21 @@ def test_a_check_that_has_not_turned_yet_looks_each_second() -> None:
     assert health.next_deadline() == 6.0
 
 
+def test_a_process_that_has_never_passed_is_looked_at_each_second_for_half_a_minute() -> None:
+    """Three refusals make it failing; that it listens a moment later is not to be seen a whole period later."""
+    health = Health("ns/web", (CheckSpec(kind="tcp", period_s=5.0, rise=1, fall=3),), 0.0)
+    for second in range(31):
+        assert health.next_deadline() == float(second)
+        _look(health, False, float(second))
+    assert health.well(30.0) is False
+    assert health.next_deadline() == 35.0
+    _look(health, True, 35.0)
+    assert health.next_deadline() == 40.0
+    for second in (40.0, 45.0, 50.0):
+        _look(health, False, second)
+    assert health.next_deadline() == 55.0, "one that has passed once is looked at each period"
+
+
 def test_all_must_pass() -> None:
     health = Health("ns/web", (CheckSpec(kind="tcp"), CheckSpec(kind="process")), 0.0)
     _look(health, True, 0.0)

@@ -27,7 +27,7 @@ _SLOWNESS_MAX = 20.0
 _GC_YOUNG_OBJECTS = 50_000
 
 
-def _slowness() -> float:
+def slowness() -> float:
     """How many times longer than on an idle machine work takes at present."""
     began, total = time.thread_time(), 0
     for number in range(_YARDSTICK_STEPS):
@@ -39,7 +39,7 @@ class Watchdog:
     """What was measured; ``asyncio``'s own loop only."""
 
     def __init__(self) -> None:
-        self.slowness = _slowness()
+        self.slowness = slowness()
         self.longest_s = 0.0
         self.longest = ""
         self.waited_s = 0.0
@@ -108,4 +108,4 @@ def watching() -> Iterator[Watchdog]:
         gc.callbacks.remove(dog.on_collection)
         gc.set_threshold(*threshold)
         gc.unfreeze()
-        dog.slowness = max(dog.slowness, _slowness())
+        dog.slowness = max(dog.slowness, slowness())

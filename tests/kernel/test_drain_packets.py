@@ -85,13 +85,24 @@ for line in sys.stdin:
     print(next(e["counter"]["packets"] for e in json.loads(listed)["nftables"] if "counter" in e), flush=True)
 """
 
-#: of a node: SYNs that leave it for each Pod, behind all that the node proxy does with them
+#: of a node: SYNs that leave it for each Pod, behind all that the node proxy does with them.  One that is sent again,
+#: because its Pod took a second to answer, has the sequence number of the first and is no new connection.
 SENT: Final = """
 table inet sent {{
     {counters}
+    set seen {{
+        typeof tcp sport . tcp sequence
+        size 65536
+        flags dynamic,timeout
+        timeout 60s
+    }}
     chain out {{
         type filter hook postrouting priority 300;
-        tcp flags & (syn | ack) == syn tcp dport 8080 jump pods
+        tcp flags & (syn | ack) != syn return
+        tcp dport != 8080 return
+        tcp sport . tcp sequence @seen return
+        add @seen {{ tcp sport . tcp sequence }}
+        jump pods
     }}
     chain pods {{
         {rules}

@@ -35,7 +35,7 @@ for _ in range(int(sys.argv[2])):
 RESOLVER = """
 import sys, dns.message, dns.query
 query = dns.message.make_query(sys.argv[1] + ".svc.cluster.local.", "A")
-answer = dns.query.udp(query, "169.254.20.10", timeout=5)
+answer = dns.query.udp(query, "169.254.20.10", timeout=60)
 print(*[item for rrset in answer.answer for item in rrset])
 """
 

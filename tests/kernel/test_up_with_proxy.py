@@ -9,8 +9,10 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from tests.cli.test_the_way_to_a_plane import run
 from tests.e2e.running import ROOT, kubectl, running_plane
 from tests.kernel.netns import Host, Net
+from tests.kernel.proxy_process import started
 from tests.kernel.test_drain_hook import KUBELET, NOT_YET
 from tests.ports import free_port
 from tests.waiting import until
@@ -32,6 +34,49 @@ def test_rules_follow_the_manifest_without_a_proxy_of_their_own(tmp_path: Path) 
                 ignoring=(RuntimeError,),
             )
             assert host.exec(["nft", "list", "tables"]).stdout.count("sliceplane") == 2, "both families"
+
+
+def test_the_machine_of_a_plane_is_a_node_that_every_command_knows(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    ready = ("get", "node", "laptop", "-o=jsonpath={.status.conditions[?(@.type=='Ready')].status}")
+    with Net("un") as net:
+        host = net.add_host("node", ip4="10.77.9.1/24", ip6="fd77:9::1/64")
+        flags = ("--proxy", "--hostname-override", "laptop", "--netns", host.netns)
+        with running_plane(tmp_path, *flags, data_dir=data) as plane:
+            assert kubectl(plane, *ready) == "True"
+            shown = kubectl(plane, "get", "node", "laptop", "-o=jsonpath={.status.addresses[*].address}")
+            assert shown.split() == [host.ip4, host.ip6, "laptop"]
+            until(lambda: "1 of 1 fresh" in run("status", KUBECONFIG=plane.kubeconfig).stdout)
+            for question in (("lint",), ("status",), ("drift",), ("explain", "node", "laptop")):
+                told = run(*question, KUBECONFIG=plane.kubeconfig)
+                assert "N7" not in told.stdout, told.stdout
+                assert told.returncode == 0, f"{question}: {told.stdout}{told.stderr}"
+            traced = run("trace", "--from", "node/laptop", "--to", "kubernetes", KUBECONFIG=plane.kubeconfig)
+            assert "Node laptop" in traced.stdout, traced.stderr
+            assert "at          node laptop" in traced.stdout
+        with running_plane(tmp_path, data_dir=data) as plane:
+            assert kubectl(plane, *ready) == "False", "no proxy runs"
+
+
+async def test_a_second_machine_becomes_a_node_of_the_plane_where_its_proxy_is_asked_to(tmp_path: Path) -> None:
+    with Net("ur") as net, running_plane(tmp_path) as plane:
+        host = net.add_host("node", ip4="10.77.9.2/24", ip6="fd77:9::2/64")
+        shown = ("get", "node", "desk", "-o=jsonpath={.status.conditions[*].status} {.status.addresses[0].address}")
+        common = ("--kubeconfig", plane.kubeconfig, "--hostname-override", "desk", "--netns", host.netns)
+        async with started("proxy", *common, "--register-node"):
+            assert kubectl(plane, *shown) == f"True {host.ip4}"
+        assert kubectl(plane, *shown) == f"False {host.ip4}"
+
+
+@pytest.mark.parametrize("name", ["node-1", "laptop"])
+def test_where_nodes_are_emulated_no_other_is_added(tmp_path: Path, name: str) -> None:
+    """One without a zone would void hints."""
+    with Net("ue") as net:
+        host = net.add_host("node", ip4="10.77.9.1/24", ip6="fd77:9::1/64")
+        flags = ("--emulate", "--emulate-nodes", "1", "--proxy", "--hostname-override", name, "--netns", host.netns)
+        with running_plane(tmp_path, *flags) as plane:
+            shown = ("get", "nodes", "-o=jsonpath={.items[*].status.nodeInfo.kubeletVersion}")
+            until(lambda: kubectl(plane, *shown), "sliceplane-emulated".__eq__)
 
 
 def test_the_proxy_of_a_plane_has_a_configuration_file(tmp_path: Path) -> None:

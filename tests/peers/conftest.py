@@ -15,6 +15,12 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
+def scheduler(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The path of kube-scheduler."""
+    return build(kubernetes.MODULE, tmp_path_factory.mktemp("scheduler"), "./kube-scheduler", OPTIMISED)
+
+
+@pytest.fixture(scope="session")
 def kube_apiserver(tmp_path_factory: pytest.TempPathFactory) -> str:
     return build(kubernetes.MODULE, tmp_path_factory.mktemp("kube-apiserver"), "./kube-apiserver", OPTIMISED)
 

@@ -34,6 +34,7 @@ TIMES = {"time": "2026-01-01T00:00:00Z", "microTime": "2026-01-01T00:00:00.00000
 
 #: fields of projections that are recorded as they are, beside those of templates (``KEPT``), and why that is right
 RECORDED = {
+    "claims: what quotas count": "core.PersistentVolumeClaimSpec.storageClassName",
     "identity and ownership": """
         meta.ObjectMeta.annotations meta.ObjectMeta.finalizers meta.ObjectMeta.generateName meta.ObjectMeta.labels
         meta.ObjectMeta.name meta.ObjectMeta.namespace meta.ObjectMeta.resourceVersion meta.ObjectMeta.uid

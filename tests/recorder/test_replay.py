@@ -111,7 +111,7 @@ def test_a_replay_that_raises_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_ring_that_forgot_its_beginning_replays_from_a_checkpoint() -> None:
     whole = sum(map(len, record(12, steps=50).segments[0].entry_blocks))
-    recording = record(12, limit_bytes=whole * 2 // 3, steps=50)
+    recording = record(12, limit_bytes=whole // 2, steps=50)
     assert recording.header.forgotten > 0
     report = replay(recording)
     assert report.checkpoint

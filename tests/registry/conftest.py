@@ -1,4 +1,7 @@
-"""A registry over a store, with a clock that the test moves and one call per verb."""
+"""A registry over a store, with a clock that the test moves and one call per verb.
+
+A run of the whole room fails if its tests break less than every rule of validation (``tests.registry.rules``).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from copy import copy
 from typing import Any, NamedTuple
 
 import pytest
+from tests.registry.rules import RuleCheck
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Resource
@@ -29,6 +33,10 @@ from sliceplane.registry.types import (
 )
 from sliceplane.store.mvcc import Store
 from sliceplane.store.types import StoreEvent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(RuleCheck(config))
 
 
 class Beginning(NamedTuple):

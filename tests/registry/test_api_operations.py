@@ -21,6 +21,8 @@ from sliceplane.api.scheme import (
     Ingresses,
     Leases,
     Namespaces,
+    PersistentVolumeClaims,
+    PersistentVolumes,
     PodDisruptionBudgets,
     Pods,
     PodTemplates,
@@ -32,6 +34,7 @@ from sliceplane.api.scheme import (
     ServiceAccounts,
     Services,
     StatefulSets,
+    VolumeAttachments,
 )
 
 LABELS = {"of": "test"}
@@ -64,6 +67,18 @@ CONTENT: dict[str, dict[str, Any]] = {
     "priorityclasses.scheduling.k8s.io": {"value": 5},
     "runtimeclasses.node.k8s.io": {"handler": "h"},
     Services.key: {"spec": {"ports": [{"port": 80}]}},
+    PersistentVolumeClaims.key: {
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    },
+    PersistentVolumes.key: {
+        "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/a"}}
+    },
+    "storageclasses.storage.k8s.io": {"provisioner": "example.com/disk"},
+    "volumeattributesclasses.storage.k8s.io": {"driverName": "disk.example.com", "parameters": {"a": "b"}},
+    VolumeAttachments.key: {
+        "spec": {"attacher": "disk.example.com", "nodeName": "n", "source": {"persistentVolumeName": "v"}}
+    },
+    "csistoragecapacities.storage.k8s.io": {"storageClassName": "fast"},
     **{
         f"{kind}.rbac.authorization.k8s.io": {
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
@@ -137,7 +152,8 @@ CONDITION = {
     "lastTransitionTime": "2026-01-01T00:00:00Z",
 }
 #: those whose status has conditions of the common form
-TELLING = [each for each in WRITTEN if each.has_status and each not in (ResourceQuotas, Ingresses)]
+OTHERWISE = (ResourceQuotas, Ingresses, PersistentVolumes, VolumeAttachments)
+TELLING = [each for each in WRITTEN if each.has_status and each not in OTHERWISE]
 
 
 @pytest.mark.parametrize("resource", TELLING, ids=lambda resource: resource.key)
@@ -165,6 +181,19 @@ def test_the_status_of_a_quota(api: Api) -> None:
     read = api.get(ResourceQuotas, "q", subresource="status")
     assert read["status"]["hard"] == {"cpu": "2", "memory": "1Gi"}
     assert read["spec"]["hard"] == {"cpu": "500m", "memory": "500Mi"}
+
+
+def test_the_status_of_a_volume_and_of_an_attachment(api: Api) -> None:
+    """A volume's status is written there alone; an attachment's writes nothing of metadata."""
+    for resource, status in ((PersistentVolumes, {"phase": "Bound"}), (VolumeAttachments, {"attached": True})):
+        api.create(resource, {**made(resource, "a"), "status": status})
+        assert api.get(resource, "a")["status"] == ({"phase": "Pending"} if "phase" in status else {"attached": False})
+        patch = {"metadata": {"annotations": {"patched": "status"}}, "spec": {"nodeName": "other"}, "status": status}
+        api.patch(resource, "a", patch, subresource="status")
+        read = api.get(resource, "a", subresource="status")
+        assert read["status"] == status
+        assert read["spec"].get("nodeName") != "other"
+        assert ("annotations" in read["metadata"]) is (resource is PersistentVolumes)
 
 
 def test_the_status_of_an_ingress_and_of_a_service(api: Api) -> None:

@@ -114,8 +114,8 @@ def test_secrets_for_images_come_from_the_account(api: Api) -> None:
     ],
 )
 def test_a_mirror_pod_has_no_account(api: Api, spec: Any, why: str) -> None:
-    assert refusal(api, pod(MIRROR, **spec)) == why
-    bare = made(api, MIRROR)
+    assert refusal(api, pod(MIRROR, nodeName="n", **spec)) == why
+    bare = made(api, MIRROR, nodeName="n")
     assert not {"serviceAccountName", "volumes"} & bare.keys()
 
 

@@ -117,7 +117,11 @@ def test_what_is_there_stays_as_it_is(api: Api) -> None:
         ),
         (
             {**DEBUGGER, "volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "s"}]},
-            "spec.ephemeralContainers[0].volumeMounts[0].subPath: Forbidden: cannot be set for an Ephemeral Container",
+            (
+                '[spec.ephemeralContainers[0].volumeMounts[0].name: Not found: "v", '
+                "spec.ephemeralContainers[0].volumeMounts[0].subPath: Forbidden: cannot be set for an Ephemeral "
+                "Container]"
+            ),
         ),
     ],
 )
@@ -133,7 +137,9 @@ def test_a_new_pod_has_none(api: Api) -> None:
 
 @pytest.mark.parametrize("part", ["ephemeralcontainers", "resize"])
 def test_a_pod_of_a_file_of_the_kubelet_is_left_alone(api: Api, part: str) -> None:
-    api.patch(Pods, "p", {"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}})
+    api.delete(Pods, "p")
+    head = {"name": "p", "annotations": {"kubernetes.io/config.mirror": "x"}}
+    api.create(Pods, {"metadata": head, "spec": {"nodeName": "n", "containers": [container()]}})
     spec = {"ephemeralContainers": [DEBUGGER], "containers": [container(resources=LARGE)]}
     assert "static pods" in complaint(api, part, spec)
 

@@ -167,6 +167,7 @@ def pod(*containers: Any, **spec: Any) -> Any:
     return {"spec": {"containers": [dict(container) for container in containers or (CONTAINER,)], **spec}}
 
 
+MISMATCH = "`selector` does not match template `labels`"
 KINDS: list[tuple[str, Resource, Any, list[str]]] = [
     ("endpoints", EndpointsObjects, {"subsets": [SUBSET]}, []),
     (
@@ -256,8 +257,8 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
             "spec.containers[0].name: Required value",
             "spec.containers[0].image: Required value",
             f'spec.containers[1].name: Invalid value: "A": {LABEL}',
-            'spec.containers[2].image: Invalid value: " i": must not have leading or trailing whitespace',
             'spec.containers[3].name: Duplicate value: "c"',
+            'spec.containers[2].image: Invalid value: " i": must not have leading or trailing whitespace',
         ],
     ),
     (
@@ -284,7 +285,7 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
         "no selector",
         Deployments,
         {"spec": {"template": TEMPLATE}},
-        ["spec.selector: Required value"],
+        ["spec.selector: Required value", f'spec.template.metadata.labels: Invalid value: {{"a":"b"}}: {MISMATCH}'],
     ),
     (
         "empty selector",
@@ -318,7 +319,12 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
         "strategy type",
         Deployments,
         {"spec": {**WORKLOAD, "strategy": {"type": "x"}}},
-        ['spec.strategy.type: Unsupported value: "x": supported values: "Recreate", "RollingUpdate"'],
+        [
+            (
+                'spec.strategy: Unsupported value: {"Type":"x","RollingUpdate":null}: '
+                'supported values: "Recreate", "RollingUpdate"'
+            )
+        ],
     ),
     (
         "recreate",

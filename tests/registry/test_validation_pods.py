@@ -11,6 +11,7 @@ import pytest
 
 from sliceplane.api.scheme import Deployments, Pods
 from sliceplane.registry.kinds import kind_of
+from sliceplane.registry.validation.resources import AMOUNTS_MAX
 
 C0 = "spec.containers[0]"
 GPUS = f'{C0}.resources.requests[gpus]: Invalid value: "gpus": must be a standard resource'
@@ -159,7 +160,7 @@ ROWS: list[tuple[Any, list[str]]] = [
     (
         spread(maxSkew=0, whenUnsatisfiable="x"),
         [
-            "spec.topologySpreadConstraints[0].maxSkew: Invalid value: 0: must be greater than 0",
+            "spec.topologySpreadConstraints[0].maxSkew: Invalid value: 0: must be greater than zero",
             (
                 'spec.topologySpreadConstraints[0].whenUnsatisfiable: Unsupported value: "x": supported values: '
                 '"DoNotSchedule", "ScheduleAnyway"'
@@ -188,7 +189,15 @@ ROWS: list[tuple[Any, list[str]]] = [
     ),
     # Accepted, as upstream does.
     ({"terminationGracePeriodSeconds": -1}, []),
-    (container(env=[{"name": "a.b c", "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}}}]), []),
+    (
+        {
+            **container(
+                env=[{"name": "a.b c", "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}}}]
+            ),
+            "volumes": [{"name": "v", "emptyDir": {}}],
+        },
+        [],
+    ),
     (container(env=[{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['a/b']"}}}]), []),
     (container(resources={"limits": {"example.com/gpu": 1, "cpu": "1"}, "requests": {"cpu": "500m"}}), []),
     ({"tolerations": [{"operator": "Exists"}]}, []),
@@ -232,3 +241,10 @@ def test_repeated_spread_constraints_are_found_in_one_pass() -> None:
     started = time.process_time()
     assert complaints({"topologySpreadConstraints": constraints}) == []
     assert time.process_time() - started < 4
+
+
+def test_a_pod_has_a_bounded_number_of_amounts() -> None:
+    """120,000 limits of one Pod held the loop for seconds with each change: quotas add amounts up."""
+    limits = {f"example.com/{number}": "1" for number in range(AMOUNTS_MAX // 2 + 1)}
+    detail = f"must not have more than {AMOUNTS_MAX} amounts of resources in all containers together"
+    assert complaints(container(resources={"limits": limits})) == [f"spec.containers: Forbidden: {detail}"]

@@ -10,14 +10,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from sliceplane.api.scheme import ALL_VERBS, SERVED
+from sliceplane.api.scheme import ALL_VERBS, LISTED, SERVED, UNDISCOVERED
 from sliceplane.shell.server.nonresource.discovery import resource_entry, subresource_entries
 
 LIST: Final = Path(__file__).parent / "data" / "upstream_discovery.txt"
 ALL: Final = frozenset(ALL_VERBS)
 _NO_KUBELET: Final = "a kubelet or a Pod answers it, and nothing here runs containers"
 _BY_THE_SERVER: Final = "flow schemas and priority levels are the server's own and cannot be written"
-_STORAGE: Final = "no kind of storage is served"
+_LISTED: Final = "only lists of it are served, always empty, for controllers that watch it"
 _WRITES: Final = ALL - {"get", "list", "watch"}
 _STATUS: Final = frozenset(("get", "patch", "update"))
 #: group version and resource, as a discovery document names it -> the verbs that we do without, and why
@@ -33,9 +33,20 @@ WITHOUT: Final[dict[tuple[str, str], tuple[frozenset[str], str]]] = {
         for subresource, verbs in (("", _WRITES), ("/status", _STATUS))
     },
     **{
-        ("v1", f"{plural}{subresource}"): (ALL, _STORAGE)
-        for plural in ("persistentvolumeclaims", "persistentvolumes")
-        for subresource in ("", "/status")
+        (resource.api_version, resource.plural): (_WRITES, _LISTED)
+        for resource in LISTED
+        if resource not in UNDISCOVERED
+    },
+    **{
+        (api_version, f"{plural}/{subresource}"): (ALL, _LISTED)
+        for api_version, plural, subresources in (
+            ("autoscaling/v2", "horizontalpodautoscalers", ("status",)),
+            ("batch/v1", "cronjobs", ("status",)),
+            ("batch/v1", "jobs", ("status",)),
+            ("certificates.k8s.io/v1", "certificatesigningrequests", ("approval", "status")),
+            ("resource.k8s.io/v1", "resourceclaims", ("status",)),
+        )
+        for subresource in subresources
     },
     ("v1", "componentstatuses"): (ALL, "deprecated since 1.19; it tells of processes that are not here"),
 }
@@ -75,6 +86,7 @@ def ours() -> dict[tuple[str, str], Entry]:
     return {
         (resource.api_version, entry["name"]): told(entry)
         for resource in SERVED
+        if resource not in UNDISCOVERED
         for entry in (resource_entry(resource), *subresource_entries(resource))
     }
 

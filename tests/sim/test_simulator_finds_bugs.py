@@ -206,7 +206,7 @@ def test_a_lost_event_is_named_by_its_digest(monkeypatch: pytest.MonkeyPatch) ->
 
     def on_changes(self: SimulatedProxy, name: str, changes: Any) -> None:
         seen[self.actor] += 1
-        original(self, name, () if seen[self.actor] == 20 else changes)
+        original(self, name, () if seen[self.actor] == 30 else changes)
 
     monkeypatch.setattr(SimulatedProxy, "_on_changes", on_changes)
     monkeypatch.setattr(SimulatedProxy, "_check", lambda self, told: None)  # the simulator knows it sooner

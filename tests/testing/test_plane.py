@@ -39,7 +39,7 @@ def test_nothing_outlives_the_block() -> None:
         assert plane.kubeconfig.exists()
     assert not plane.kubeconfig.parent.exists()
     assert set(threading.enumerate()) == before
-    with pytest.raises(RuntimeError, match="not running"):
+    with pytest.raises(ValueError, match="not running"):
         plane.get("pods", "web-1")
     plane.stop()
 

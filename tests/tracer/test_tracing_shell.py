@@ -14,7 +14,7 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Resource, ServiceCIDRs, Services
-from sliceplane.shell.tools.tracing import trace, trace_xds, xds_question_of
+from sliceplane.shell.tools.tracing import question_of, trace, trace_xds, xds_question_of
 from sliceplane.shell.transport.base import ListPage
 from sliceplane.tracer.answer import TraceAnswer
 from sliceplane.tracer.inquiry import TracedProxy
@@ -73,7 +73,7 @@ class Server:
     async def get(self, resource: Resource, namespace: str, name: str) -> bytes:
         self.asked.append((resource.plural, f"{namespace}/{name}"))
         for each in self.has[resource.plural]:
-            if each.metadata.key == f"{namespace}/{name}":
+            if (each.metadata.namespace, each.metadata.name) == (namespace, name):
                 return codec.encode(each)
         raise not_found(resource.plural, resource.group, name)
 
@@ -145,6 +145,41 @@ async def test_endpoints_are_read_where_slices_are_not() -> None:
     assert not any(plural == "endpointslices" for plural, _ in server.asked)
     answer = await asked(server, to="10.96.0.11:80", gates="EndpointSliceProxying=false")
     assert answer.verdict == "reject"
+
+
+async def from_here(server: Any, source: str = "", to: str = "api.prod", node: str = "") -> TraceAnswer:
+    question = await question_of(server, source, to, protocol=None, node=node, namespace="prod")
+    return await trace(server, question, TracedProxy(PODS, Gates.parse("")))
+
+
+async def test_without_a_sender_it_is_this_machine_if_that_is_a_node_and_else_a_client_outside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "Node-B")
+    answer = await from_here(Server())
+    assert (answer.source.name, answer.source.address, answer.node.name) == ("node-b", "192.0.2.2", "node-b")
+    monkeypatch.setattr("socket.gethostname", lambda: "laptop")
+    answer = await from_here(Server())
+    assert (answer.source.kind, answer.source.address, answer.node.name) == ("other", "203.0.113.1", "node-a")
+    assert "a client outside may come to any node; of node-a this is the answer, --node names another" in answer.notes
+    assert (await from_here(Server(), "outside", node="node-b")).node.name == "node-b"
+    assert (await from_here(Server(), "outside", "192.0.2.2:30080")).node.name == "node-b", "it dials that node"
+
+
+async def test_a_client_outside_sends_in_the_family_that_the_service_has() -> None:
+    server = Server()
+    server.has["services"] = (service(clusterIP="fd96::10", clusterIPs=["fd96::10"]),)
+    server.has["nodes"] = (NODES[1],)
+    answer = await from_here(server, "outside")
+    assert (answer.source.address, answer.destination.address) == ("2001:db8::1", "fd96::10")
+    assert not any("may come to any node" in note for note in answer.notes), "there is one"
+
+
+async def test_where_no_node_is_nothing_leads_a_packet() -> None:
+    server = Server()
+    server.has["nodes"] = ()
+    with pytest.raises(Unanswerable, match="there is no Node, so no node proxy leads packets: sliceplane up --proxy"):
+        await from_here(server, "outside")
 
 
 async def by_xds(server: Any, who: str, to: str = "api") -> dict[str, str]:

@@ -78,6 +78,16 @@ def test_measured_bytes_make_a_cost(snapshot: Path) -> None:
     )
 
 
+def test_connections_and_further_watchers_count(snapshot: Path) -> None:
+    few, many = (
+        json.loads(run(snapshot, *SAME_ZONE, "--connections", number, "--watchers", number, "-o", "json").output)
+        for number in ("10", "1000")
+    )
+    assert [document["chance"]["connections"] for document in (few, many)] == [10, 1000]
+    assert many["before"]["watchers"] - few["before"]["watchers"] == 990
+    assert many["written"]["bytes"]["json"] > few["written"]["bytes"]["json"]
+
+
 def test_the_document_is_stable(snapshot: Path) -> None:
     first, second = (run(snapshot, *SAME_ZONE, "-o", "json").output for _ in range(2))
     assert first == second

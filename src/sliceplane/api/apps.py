@@ -43,6 +43,8 @@ class DeploymentStatus(Projection, frozen=True, kw_only=True):
 
 
 class Deployment(Object, frozen=True, kw_only=True):
+    """A Deployment: replicas desired and observed, and its rollout."""
+
     spec: DeploymentSpec = DeploymentSpec()
     status: DeploymentStatus = DeploymentStatus()
 
@@ -65,6 +67,8 @@ class ReplicaSetStatus(Projection, frozen=True, kw_only=True):
 
 
 class ReplicaSet(Object, frozen=True, kw_only=True):
+    """A ReplicaSet: replicas desired and observed."""
+
     spec: ReplicaSetSpec = ReplicaSetSpec()
     status: ReplicaSetStatus = ReplicaSetStatus()
 

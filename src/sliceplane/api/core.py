@@ -70,6 +70,8 @@ class ServiceStatus(Projection, frozen=True, kw_only=True):
 
 
 class Service(Object, frozen=True, kw_only=True):
+    """A Service: what selects its Pods, its ports and addresses, and how its traffic is spread."""
+
     spec: ServiceSpec = ServiceSpec()
     status: ServiceStatus = ServiceStatus()
 
@@ -105,12 +107,16 @@ class EndpointSubset(Projection, frozen=True, kw_only=True):
 
 
 class Endpoints(Object, frozen=True, kw_only=True):
+    """The classic list of a Service's addresses (core/v1), which EndpointSlices replace."""
+
     subsets: tuple[EndpointSubset, ...] | None = None
 
 
 class ContainerPort(Projection, frozen=True, kw_only=True):
     name: str = ""
     container_port: int = 0
+    host_port: int = 0
+    host_ip: str = msgspec.field(name="hostIP", default="")
     protocol: str = "TCP"
 
 
@@ -185,6 +191,7 @@ class Toleration(Projection, frozen=True, kw_only=True):
     operator: str = ""
     value: str = ""
     effect: str = ""
+    toleration_seconds: int | None = None
 
 
 class PodSpec(Projection, frozen=True, kw_only=True):
@@ -218,6 +225,7 @@ class ContainerStatus(Projection, frozen=True, kw_only=True):
 
 class PodStatus(Projection, frozen=True, kw_only=True):
     phase: str = ""
+    observed_generation: int | None = None
     reason: str = ""
     pod_ip: str = msgspec.field(name="podIP", default="")
     pod_ips: tuple[PodIP, ...] | None = msgspec.field(name="podIPs", default=None)
@@ -229,6 +237,8 @@ class PodStatus(Projection, frozen=True, kw_only=True):
 
 
 class Pod(Object, frozen=True, kw_only=True):
+    """A Pod: where it runs, its addresses and ports, and whether it is ready."""
+
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
@@ -259,11 +269,14 @@ class NodeStatus(Projection, frozen=True, kw_only=True):
 
 
 class Node(Object, frozen=True, kw_only=True):
+    """A Node: its Pod networks, addresses, conditions and what can be allocated."""
+
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
     @property
     def is_ready(self) -> bool:
+        """Returns True if the condition Ready of the Node is True."""
         return any(
             condition.type == "Ready" and condition.status == "True" for condition in self.status.conditions or ()
         )
@@ -279,6 +292,8 @@ class NamespaceStatus(Projection, frozen=True, kw_only=True):
 
 
 class Namespace(Object, frozen=True, kw_only=True):
+    """A Namespace, and whether it terminates."""
+
     spec: NamespaceSpec = NamespaceSpec()
     status: NamespaceStatus = NamespaceStatus()
 
@@ -290,6 +305,8 @@ class ConfigMapData(Projection, frozen=True, kw_only=True):
 
 
 class ConfigMap(Object, frozen=True, kw_only=True):
+    """A ConfigMap; of its data only the cluster's certificate authority is decoded."""
+
     data: ConfigMapData | None = None
 
 
@@ -302,10 +319,14 @@ class LeaseSpec(Projection, frozen=True, kw_only=True):
 
 
 class Lease(Object, frozen=True, kw_only=True):
+    """A Lease (coordination.k8s.io/v1): its holder, and when that last renewed it."""
+
     spec: LeaseSpec = LeaseSpec()
 
 
 class Event(Object, frozen=True, kw_only=True):
+    """An Event of the core API: what happened to an object, how often, and who reports it."""
+
     involved_object: ObjectReference = ObjectReference()
     reason: str = ""
     message: str = ""
@@ -337,3 +358,12 @@ class ResourceQuotaStatus(Projection, frozen=True, kw_only=True):
 class ResourceQuota(Object, frozen=True, kw_only=True):
     spec: ResourceQuotaSpec = ResourceQuotaSpec()
     status: ResourceQuotaStatus = ResourceQuotaStatus()
+
+
+class PersistentVolumeClaimSpec(Projection, frozen=True, kw_only=True):
+    storage_class_name: str | None = None
+    resources: ResourceRequirements | None = None
+
+
+class PersistentVolumeClaim(Object, frozen=True, kw_only=True):
+    spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()

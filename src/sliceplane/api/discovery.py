@@ -77,6 +77,8 @@ class EndpointPort(Projection, frozen=True, kw_only=True):
 
 
 class EndpointSlice(Object, frozen=True, kw_only=True):
+    """An EndpointSlice (discovery.k8s.io/v1): endpoints of one address family, and their ports."""
+
     address_type: str = ""
     endpoints: tuple[SliceEndpoint, ...] | None = None
     ports: tuple[EndpointPort, ...] | None = None

@@ -84,7 +84,8 @@ def required(path: str, detail: str = "") -> FieldError:
 
 
 def invalid_value(path: str, value: Any, detail: str) -> FieldError:
-    return FieldError("FieldValueInvalid", path, f"Invalid value: {show(value)}: {detail}")
+    shown = f"Invalid value: {show(value)}"
+    return FieldError("FieldValueInvalid", path, f"{shown}: {detail}" if detail else shown)
 
 
 def not_supported(path: str, value: Any, supported: tuple[str, ...]) -> FieldError:
@@ -94,6 +95,12 @@ def not_supported(path: str, value: Any, supported: tuple[str, ...]) -> FieldErr
 
 def duplicate(path: str, value: Any) -> FieldError:
     return FieldError("FieldValueDuplicate", path, f"Duplicate value: {show(value)}")
+
+
+def missing_value(path: str, value: str, detail: str = "") -> FieldError:
+    """A name that stands for nothing."""
+    shown = f"Not found: {quote(value)}"
+    return FieldError("FieldValueNotFound", path, f"{shown}: {detail}" if detail else shown)
 
 
 def forbidden_field(path: str, detail: str) -> FieldError:
@@ -192,9 +199,10 @@ def unknown_resource(plural: str = "", group_version: str = "") -> StatusError:
     return StatusError(404, "NotFound", "the server could not find the requested resource", {}, warnings=warnings)
 
 
-def method_not_allowed(allowed: tuple[str, ...] = ()) -> StatusError:
-    """*allowed*: the methods that would do, for the ``Allow`` header (RFC 9110 section 15.5.6)."""
-    message = "the server does not allow this method on the requested resource"
+def method_not_allowed(allowed: tuple[str, ...] = (), why: str = "") -> StatusError:
+    """*allowed*: the methods that would do, for the ``Allow`` header (RFC 9110 section 15.5.6); *why*: in the place of
+    upstream's message."""
+    message = why or "the server does not allow this method on the requested resource"
     return StatusError(405, "MethodNotAllowed", message, {}, allowed_methods=allowed)
 
 

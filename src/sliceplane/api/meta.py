@@ -51,6 +51,7 @@ class ObjectMeta(Projection, frozen=True, kw_only=True):
 
     @property
     def revision(self) -> int:
+        """``resource_version`` as a number; 0 if it is none."""
         return revision_of(self.resource_version)
 
 

@@ -5,104 +5,17 @@ What needs code for each kind (defaults, validation, columns ...) is in the kind
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from dataclasses import replace
+from typing import Any, Final
 
 import msgspec
 
 from sliceplane.api import apps, core, discovery, policy
 from sliceplane.api.errors import StatusError
-from sliceplane.api.meta import Object
-from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_ip_name, check_path_segment
+from sliceplane.api.resource import ALL_VERBS, READ_VERBS, Resource
+from sliceplane.kit.names import check_dns_label, check_ip_name, check_path_segment
 
-ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-READ_VERBS = ("get", "list", "watch")
-
-GenerationRule = Literal["none", "spec", "template", "content"]
-DeleteReply = Literal["status", "object"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resource:
-    """One served resource (a plural in one group and version)."""
-
-    group: str = ""
-    version: str = "v1"
-    kind: str
-    #: the kind in lower case with an s, if not said
-    plural: str = ""
-    namespaced: bool = True
-    short_names: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
-    verbs: tuple[str, ...] = ALL_VERBS
-    #: what readers see of an object
-    projection: type[Object] = Object
-    #: names of rows of ``api.requests``; only these are routed
-    subresources: tuple[str, ...] = ()
-    #: resources that are two views of one stored object share this (core and events.k8s.io Events)
-    storage: str = ""
-    #: the version whose form is stored, if it is another; ``documents.conversion`` goes to it and back
-    hub: Resource | None = None
-    check_name: Callable[[str], tuple[str, ...]] = check_dns_subdomain
-    #: field selector names beyond metadata.name and metadata.namespace, mapped to a JSON path
-    #: ``a.b.c`` in the document; a missing value selects as ""
-    selectable_fields: tuple[tuple[str, str], ...] = ()
-    #: "content": +1 when anything outside metadata, or a label, changes; else the member that counts
-    generation: GenerationRule = "none"
-    unconditional_update: bool = True
-    #: a cluster may lack it, or keep it from a reader, and readers go on without it (``is_done_without``)
-    dispensable: bool = False
-    create_on_update: bool = False
-    delete_reply: DeleteReply = "status"
-    #: as upstream: served straight from storage, which a client can tell by limits and errors
-    uncached: bool = False
-
-    # Asked for many times in every request, so they are put together once.
-    singular: str = field(init=False, compare=False)
-    api_version: str = field(init=False, compare=False)
-    #: ``plural.group`` (core: the plural alone); the storage prefix and the name in messages
-    key: str = field(init=False, compare=False)
-    #: what the fields of this version are found by: ``key``, with the version in it where that is not the hub
-    schema_key: str = field(init=False, compare=False)
-    storage_key: str = field(init=False, compare=False)
-    #: objects of another resource under other names, see ``documents.conversion``; an older version is none
-    is_view: bool = field(init=False, compare=False)
-    has_status: bool = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        plural = self.plural or f"{self.kind.lower()}s"
-        key = f"{plural}.{self.group}" if self.group else plural
-        made = {
-            "plural": plural,
-            "singular": self.kind.lower(),
-            "api_version": f"{self.group}/{self.version}" if self.group else self.version,
-            "key": key,
-            "schema_key": key if self.hub is None else f"{plural}.{self.version}.{self.group}",
-            "storage_key": self.storage or key,
-            "is_view": bool(self.storage) and self.storage != key,
-            "has_status": "status" in self.subresources,
-        }
-        for name, value in made.items():
-            object.__setattr__(self, name, value)
-
-    @property
-    def list_kind(self) -> str:
-        return f"{self.kind}List"
-
-    @property
-    def path_prefix(self) -> str:
-        """``/api/v1`` or ``/apis/GROUP/VERSION``."""
-        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-
-    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        parts = [self.path_prefix]
-        if namespace and self.namespaced:
-            parts.append(f"namespaces/{namespace}")
-        parts.append(self.plural)
-        parts.extend(part for part in (name, subresource) if part)
-        return "/".join(parts)
-
+__all__ = ["ALL_VERBS", "READ_VERBS", "Resource"]
 
 _POD_FIELDS = (
     ("spec.nodeName", "spec.nodeName"),
@@ -123,6 +36,8 @@ _CORE_EVENT_FIELDS = (
     ("source", "source.component"),
     ("type", "type"),
 )
+#: as upstream: also under the bare word
+_NAME_FIELD = (("name", "metadata.name"),)
 
 EndpointSlices = Resource(
     group="discovery.k8s.io", kind="EndpointSlice", projection=discovery.EndpointSlice, generation="content"
@@ -277,6 +192,7 @@ PodDisruptionBudgets = Resource(
     group="policy",
     kind="PodDisruptionBudget",
     projection=policy.PodDisruptionBudget,
+    check_name=check_path_segment,
     short_names=("pdb",),
     subresources=("status",),
     generation="spec",
@@ -315,6 +231,38 @@ RuntimeClasses = Resource(
     namespaced=False,
     unconditional_update=False,
     create_on_update=True,
+)
+
+
+def _storage(kind: str, *short_names: str, group: str = "storage.k8s.io", **more: Any) -> Resource:
+    """Clusters of older releases lack some of these kinds."""
+    row: dict[str, Any] = {"namespaced": False, "delete_reply": "object", "dispensable": True, **more}
+    return Resource(group=group, kind=kind, short_names=short_names, **row)
+
+
+PersistentVolumeClaims = _storage(
+    "PersistentVolumeClaim",
+    "pvc",
+    group="",
+    projection=core.PersistentVolumeClaim,
+    namespaced=True,
+    subresources=("status",),
+    selectable_fields=_NAME_FIELD,
+)
+PersistentVolumes = _storage(
+    "PersistentVolume", "pv", group="", subresources=("status",), selectable_fields=_NAME_FIELD
+)
+StorageClasses = _storage("StorageClass", "sc", plural="storageclasses")
+VolumeAttributesClasses = _storage("VolumeAttributesClass", "vac", plural="volumeattributesclasses")
+VolumeAttachments = _storage("VolumeAttachment", subresources=("status",), unconditional_update=False)
+CSIDrivers = _storage("CSIDriver", unconditional_update=False)
+CSINodes = _storage("CSINode", unconditional_update=False)
+CSIStorageCapacities = _storage(
+    "CSIStorageCapacity",
+    plural="csistoragecapacities",
+    namespaced=True,
+    unconditional_update=False,
+    delete_reply="status",
 )
 
 RBAC_GROUP = "rbac.authorization.k8s.io"
@@ -358,6 +306,48 @@ LocalSubjectAccessReviews = _review("authorization.k8s.io", "LocalSubjectAccessR
 #: the older way to ``pods/NAME/binding``: the body names the Pod
 Bindings = Resource(kind="Binding", verbs=("create",))
 
+
+def _listed(
+    group: str,
+    kind: str,
+    *short_names: str,
+    version: str = "v1",
+    plural: str = "",
+    namespaced: bool = False,
+    **more: Any,
+) -> Resource:
+    """A kind that unmodified controllers watch before they start, and that this server does not implement."""
+    return Resource(
+        group=group,
+        version=version,
+        kind=kind,
+        plural=plural,
+        namespaced=namespaced,
+        short_names=short_names,
+        verbs=READ_VERBS,
+        **more,
+    )
+
+
+_RESOURCE_GROUP = "resource.k8s.io"
+_ADMISSION_POLICIES = _listed(
+    "admissionregistration.k8s.io", "ValidatingAdmissionPolicy", plural="validatingadmissionpolicies"
+)
+#: left out of discovery: charts look there whether policies are honoured
+UNDISCOVERED: tuple[Resource, ...] = (_ADMISSION_POLICIES,)
+#: served as lists that are always empty; a write is refused with the reason
+LISTED: tuple[Resource, ...] = (
+    _ADMISSION_POLICIES,
+    _listed("autoscaling", "HorizontalPodAutoscaler", "hpa", version="v2", namespaced=True, categories=("all",)),
+    _listed("batch", "CronJob", "cj", namespaced=True, categories=("all",)),
+    _listed("batch", "Job", namespaced=True, categories=("all",)),
+    _listed("certificates.k8s.io", "CertificateSigningRequest", "csr"),
+    _listed(_RESOURCE_GROUP, "DeviceClass", plural="deviceclasses"),
+    _listed(_RESOURCE_GROUP, "ResourceClaim", namespaced=True),
+    _listed(_RESOURCE_GROUP, "ResourceClaimTemplate", namespaced=True),
+    _listed(_RESOURCE_GROUP, "ResourceSlice"),
+)
+
 #: what is stored
 RESOURCES: tuple[Resource, ...] = (
     ConfigMaps,
@@ -366,6 +356,8 @@ RESOURCES: tuple[Resource, ...] = (
     LimitRanges,
     Namespaces,
     Nodes,
+    PersistentVolumeClaims,
+    PersistentVolumes,
     PodTemplates,
     Pods,
     ReplicationControllers,
@@ -395,6 +387,12 @@ RESOURCES: tuple[Resource, ...] = (
     RuntimeClasses,
     PodDisruptionBudgets,
     PriorityClasses,
+    CSIDrivers,
+    CSINodes,
+    CSIStorageCapacities,
+    StorageClasses,
+    VolumeAttachments,
+    VolumeAttributesClasses,
 )
 #: what is asked: create is their only verb
 REVIEWS: tuple[Resource, ...] = (
@@ -407,8 +405,10 @@ REVIEWS: tuple[Resource, ...] = (
 )
 #: everything that is never stored
 POSTED: tuple[Resource, ...] = (Bindings, *REVIEWS)
+#: everything whose fields are known
+DESCRIBED: tuple[Resource, ...] = (*RESOURCES, *POSTED)
 #: everything that has a path unless something else is asked for
-SERVED: tuple[Resource, ...] = (*RESOURCES, *POSTED)
+SERVED: tuple[Resource, ...] = (*DESCRIBED, *LISTED)
 #: what ``--runtime-config`` can switch on
 OPTIONAL_RESOURCES: tuple[Resource, ...] = (EndpointSlicesV1beta1,)
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _NOT_SAID: Final = ""
 
 _agent_options = with_options(
-    click.option("--name", default="", metavar="AGENT", help="One name, one host.  [default: the host name]"),
+    click.option("--name", default="", metavar="AGENT",
+        help="One name, one host.  [default: the name that 'agent grant' gave, else SERVICE-HOST; with -f HOST]"),
     click.option("--address", "addresses", multiple=True, default=("auto",), show_default=True, metavar="IP",
         help="Where clients reach the process; once for each family. auto: where this machine's way to the server "
         "begins."),
@@ -202,7 +203,7 @@ def _serve(flags: dict[str, Any], command: tuple[str, ...], read: Any, path: Pat
         return await serve(connection, read, options, on_stop=on_stop_signal, notify=notify, say=say)
 
     def begin() -> int:
-        return run(work(connect(flags["kubeconfig"], flags["context"])))
+        return run(work(connect(flags["kubeconfig"], flags["context"])), spare=True)
 
     try:
         code = attempt(begin, AgentFileError, MachineError, NoAgent, ValueError)

@@ -122,7 +122,7 @@ def list_agents(
 
     RENEWED is the age of the last renewal by the agent's own clock.
 
-    Exit code 0: all are ready; 1: one is not; 2: cannot tell.
+    Exit code 0: all are ready; 1: one is not, or no port of its Service leads to it; 2: cannot tell.
     """
     import time
 
@@ -143,5 +143,5 @@ def list_agents(
         return "\n".join((*table(heads, [row.cells() for row in rows], width=width), *notes(reasons, width)))
 
     show(rendered(output, lambda: {"agents": [row.as_document() for row in rows]}, text), exit_code=NO_ANSWER)
-    if any(row.state != "passing" for row in rows):
+    if any(row.state != "passing" or row.why for row in rows):
         raise SystemExit(BAD)

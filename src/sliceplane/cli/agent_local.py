@@ -16,13 +16,12 @@ _name = click.argument("name", required=False, default="", metavar="[AGENT]")
 def _ask(name: str, **question: Any) -> dict[str, Any]:
     import asyncio
 
-    from sliceplane.shell.agent.control import NoAgent, ask
-    from sliceplane.shell.agent.machine import MachineError, default_name
+    from sliceplane.shell.agent.control import NoAgent, ask, only_agent
 
-    def work() -> dict[str, Any]:
-        return asyncio.run(ask(name or default_name(), question))
+    async def work() -> dict[str, Any]:
+        return await ask(name or await only_agent(), question)
 
-    return attempt(work, NoAgent, MachineError, exit_code=NO_ANSWER)
+    return attempt(lambda: asyncio.run(work()), NoAgent, exit_code=NO_ANSWER)
 
 
 def _text(answer: dict[str, Any]) -> str:

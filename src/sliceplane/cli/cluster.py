@@ -91,18 +91,12 @@ rate_options = with_options(
 def connect(kubeconfig: Path | None, context: str | None, *, say: bool = True) -> Connection:
     """The API server of ``cluster_options``.  Where there is no kubeconfig at all, it is the plane that runs from this
     user's data folder, and stderr says so (*say*).  Raises ``KubeconfigError``."""
-    from sliceplane.shell.server.datadir import running_plane
-    from sliceplane.shell.transport.kubeconfig import NoKubeconfig, from_file, load
+    from sliceplane.shell.transport.kubeconfig import load_or_running
 
-    try:
-        return load(kubeconfig, context=context)
-    except NoKubeconfig as error:
-        plane = running_plane()
-        if plane is None:
-            raise NoKubeconfig(f"{error}; nor does 'sliceplane up' run from this user's data folder") from error
-        if say:
-            note(f"Note: no kubeconfig is there; this is the plane that runs here: {plane}")
-        return from_file(plane, context=context)
+    def tell(plane: Path) -> None:
+        note(f"Note: no kubeconfig is there; this is the plane that runs here: {plane}")
+
+    return load_or_running(kubeconfig, context=context, on_plane=tell if say else None)
 
 
 def ask(

@@ -49,6 +49,8 @@ _NO_ANSWER: Final = 2
 @click.option("--user", default="", metavar="NAME", help="Who to be once the port is bound (if started as root).")
 @click.option("--shutdown-delay", type=DurationType(), default="0s", show_default=True,
     help="Answer on for so long after a signal, and be not ready.")  # fmt: skip
+@click.option("--reuse-port", is_flag=True,
+    help="Listen beside another one that was started so, which takes over or is taken over from.")  # fmt: skip
 @click.option("--progress-lease", type=SwitchType(), is_flag=False, flag_value=True, default=False, show_default=True,
     help="Tell in a Lease of this machine which EndpointSlices are answered: drains wait for it.")  # fmt: skip
 @cluster_options
@@ -105,8 +107,11 @@ async def _serve(connection: Connection, listen: tuple[tuple[str, int], ...], fl
     clock = loop_clock(time.time())
     resolver = Resolver(zone, answer_config(flags), clock=clock, forward=forward_flags(flags))
     async with AsyncExitStack() as stack:
-        listening = await resolver.listen(listen)
         stack.push_async_callback(resolver.close)
+        # Where another server answers at the port, this one comes beside it with answers, not with SERVFAIL.
+        takes_over = flags["reuse_port"] and not flags["user"]
+        if not takes_over:
+            listening = await resolver.listen(listen, shared=flags["reuse_port"])
         await serve_monitoring(stack, flags, resolver.pages(), [resolver.metrics.families], resolver.staleness_s)
         become(flags["user"])
         client = await stack.enter_async_context(HttpClient(connection))
@@ -115,21 +120,25 @@ async def _serve(connection: Connection, listen: tuple[tuple[str, int], ...], fl
         selections = watches(zone, flags["selector"])
         following = asyncio.create_task(resolver.follow(client, rng, selections, tells=tells))
         stopping = asyncio.create_task(stop.wait())
-        telling = asyncio.create_task(_say_ready(resolver.wait_ready(), listening))
+        readying = asyncio.create_task(resolver.wait_ready())
         try:
-            await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({following, stopping, readying}, return_when=asyncio.FIRST_COMPLETED)
+            if readying.done():
+                if takes_over:
+                    listening = await resolver.listen(listen, shared=True)
+                _say_ready(listening)
+                await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if following.done():
                 await following  # a fault of ours shall be seen
             resolver.stopping = True
             await asyncio.sleep(flags["shutdown_delay"])
         finally:
-            for task in (following, stopping, telling):
+            for task in (following, stopping, readying):
                 task.cancel()
-            await asyncio.gather(following, stopping, telling, return_exceptions=True)
+            await asyncio.gather(following, stopping, readying, return_exceptions=True)
 
 
-async def _say_ready(ready: Any, listening: tuple[tuple[str, int], ...]) -> None:
-    await ready
+def _say_ready(listening: tuple[tuple[str, int], ...]) -> None:
     say_ready(" ".join(f"[{address}]:{port}" if ":" in address else f"{address}:{port}" for address, port in listening))
 
 

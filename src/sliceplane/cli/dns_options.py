@@ -90,6 +90,8 @@ forward_options = with_options(
     click.option("--forward", multiple=True, default=("/etc/resolv.conf",), metavar="SERVER|FILE", show_default=True,
         help="Ask there for names that are not the cluster's: ADDRESS, ADDRESS:PORT, or a file that names servers as "
         "resolv.conf does; may be given several times; none: refuse them."),
+    click.option("--forward-skip", multiple=True, metavar="ADDRESS",
+        help="Pass this server over in a file of --forward: an address that leads back here."),
     click.option("--stub", "stubs", multiple=True, metavar="ZONE=SERVER,...",
         help="Ask these servers for names of the zone; may be given several times."),
     click.option("--hosts", default="", metavar="FILE",
@@ -140,6 +142,7 @@ def forward_flags(flags: dict[str, Any]) -> ForwardFlags | None:
         return None
     return ForwardFlags(
         forward=forward,
+        skip=tuple(flags["forward_skip"]),
         stubs=tuple(flags["stubs"]),
         hosts=flags["hosts"],
         max_concurrent=flags["forward_max"],

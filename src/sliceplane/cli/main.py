@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import click
 
+from sliceplane import __version__
 from sliceplane.cli.options import CommandGroup
 from sliceplane.kit.terminal_text import printable_lines
 
@@ -101,9 +102,7 @@ class LazyGroup(CommandGroup):
 
 def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from sliceplane.cli.version import installed
-
-        click.echo(f"sliceplane, version {installed()}")
+        click.echo(f"sliceplane, version {__version__}")
         ctx.exit()
 
 

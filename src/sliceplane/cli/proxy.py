@@ -7,7 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @cluster_options
 @click.option("--master", default="", metavar="URL", help="The API server, if not the one of the kubeconfig.")
 @click.option("--hostname-override", default="", metavar="NODE", help="This node's name.  [default: the host name]")
+@click.option("--register-node", is_flag=True,
+    help="Create this machine's Node, where no kubelet does, and keep it Ready.")  # fmt: skip
 @click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
 @click.option("--cleanup", is_flag=True, help="Take our rules away and exit.")
 @click.option("--init-only", is_flag=True, help="Look whether rules can be written, set up conntrack, and exit.")
@@ -75,6 +77,7 @@ def command(
     context: str | None,
     master: str,
     hostname_override: str,
+    register_node: bool,
     netns: str,
     cleanup: bool,
     init_only: bool,
@@ -126,6 +129,7 @@ def command(
             netns=netns,
             chosen=chosen,
             tells=progress_lease,
+            registers=register_node,
             drain_port=drain_port,
             dns=dns,
             domains=cluster_domain,
@@ -158,6 +162,7 @@ class _Process(msgspec.Struct, frozen=True):
     chosen: _Chosen
     #: the Lease of this node is kept
     tells: bool
+    registers: bool
     drain_port: int
     #: where names are answered
     dns: tuple[str, int] | None
@@ -208,6 +213,7 @@ async def _serve(connection: Connection, process: _Process) -> None:
     from sliceplane.api.requests import Selection
     from sliceplane.api.scheme import Namespaces
     from sliceplane.kit.rng import Rng
+    from sliceplane.shell.node.own_node import OwnNode
     from sliceplane.shell.node.setup import running_proxy
     from sliceplane.shell.transport.http import HttpClient
     from sliceplane.shell.transport.reflect import loop_clock
@@ -216,9 +222,12 @@ async def _serve(connection: Connection, process: _Process) -> None:
     on_stop_signal(stop.set)
     spare_descriptors()
     settings = process.chosen.settings
+    client = HttpClient(connection)
+    own_node = OwnNode(process.node_name, client, time.time, process.netns)
     async with (
-        HttpClient(connection) as client,
+        client,
         _listening(process) as names,
+        own_node.registered() if process.registers else nullcontext(),
         running_proxy(
             process.node_name,
             settings,

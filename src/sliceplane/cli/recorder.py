@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane import __version__
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, fail, note, show
 from sliceplane.cli.cluster import ask, cluster_options
 from sliceplane.cli.options import CommandGroup, with_options
@@ -221,7 +222,6 @@ def _span(recording: Recording) -> str:
 
 def head_text(recording: Recording) -> str:
     from sliceplane.kit.times import format_time
-    from sliceplane.shell.process.flight import program_version
 
     header = recording.header
     by, host, why = map(printable, (header.component, header.host, header.reason))
@@ -230,9 +230,8 @@ def head_text(recording: Recording) -> str:
         f"recorded  by {by} on {host}, saved at {format_time(header.saved)}: {why}",
         f"entries   {recording.header.entries:,} in {_span(recording)}{forgotten}",
     ]
-    ours = program_version()
-    if header.program != ours:
-        lines.append(f"version   made by sliceplane {printable(header.program) or '?'}, this is {ours}")
+    if header.program != __version__:
+        lines.append(f"version   made by sliceplane {printable(header.program) or '?'}, this is {__version__}")
     differing = recording.reading().differing
     if differing:
         what = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")

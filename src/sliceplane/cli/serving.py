@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,18 +157,20 @@ def serve(
     logs: Logs,
     ui: bool,
     notes: tuple[str, ...] = (),
+    stays: Sequence[str] = (),
 ) -> None:
     """Run a plane until a signal asks it to stop; exits with code 1 and one sentence if it cannot start.
 
     *config* and *services* are called after the flags are known to be good, so that what they import is not paid
-    for by ``--help`` and usage errors.  *notes*: further lines for a person, when it is ready.
+    for by ``--help`` and usage errors.  *notes*: further lines for a person, when it is ready.  *stays*: what else the
+    plane leaves behind, told with what it keeps.
     """
     from sliceplane.shell.process.start_error import StartError
 
     logs.begin()
     try:
         plane, door = _plane(config(), services(), ui=ui)
-        run(_run(plane, door, notes=notes))
+        run(_run(plane, door, notes=notes, stays=stays))
     except StartError as error:
         note(f"Error: {error}")
         raise SystemExit(1) from error
@@ -199,18 +201,23 @@ def _browser_lines(door: LoginDoor) -> tuple[str, ...]:
     return (f"  in a browser:         {door.link()}", f"{'':24}logs in once, as {ADMIN_NAME}, within 5 minutes")
 
 
-def next_steps(kubeconfig: Path, data_dir: str) -> tuple[str, ...]:
-    """What a person may do now; it follows the line that programs wait for."""
-    from sliceplane.shell.server.datadir import MEMORY
-
-    kept = (
-        "and all that was written is gone" if data_dir == MEMORY else f"what was written stays in {kubeconfig.parent}"
-    )
+def next_steps(kubeconfig: Path, kept: Sequence[str]) -> tuple[str, ...]:
+    """Returns commands for a person; they follow the line that programs wait for.  *kept*: ``_kept``."""
     return (
         f"  in another terminal:  export KUBECONFIG={shlex.quote(str(kubeconfig))}",
         "  and then:             kubectl get services,endpointslices --all-namespaces",
-        f"  to stop:              Ctrl-C; {kept}",
+        f"  to stop:              Ctrl-C; {kept[0]}",
+        *(f"{'':24}{sentence}" for sentence in kept[1:]),
     )
+
+
+def _kept(plane: ServerPlane, stays: Sequence[str]) -> tuple[str, ...]:
+    """Clauses that tell what is left when the plane has stopped."""
+    from sliceplane.shell.server.datadir import MEMORY
+
+    is_gone = plane.config.data_dir == MEMORY
+    of_data = "all that was written is gone" if is_gone else f"what was written stays in {plane.kubeconfig.parent}"
+    return (of_data, *stays)
 
 
 async def _drain(plane: ServerPlane, asked_again: asyncio.Event) -> None:
@@ -228,12 +235,13 @@ async def _drain(plane: ServerPlane, asked_again: asyncio.Event) -> None:
         await asyncio.wait(tasks)
 
 
-async def _run(plane: ServerPlane, door: LoginDoor | None, *, notes: tuple[str, ...]) -> None:
+async def _run(plane: ServerPlane, door: LoginDoor | None, *, notes: tuple[str, ...], stays: Sequence[str]) -> None:
     asked_to_stop = asyncio.Event()
     on_stop_signal(asked_to_stop.set)
     spare_descriptors()
     starting = asyncio.ensure_future(plane.start())
     stopping = asyncio.ensure_future(asked_to_stop.wait())
+    kept: tuple[str, ...] = ()
     try:
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
@@ -242,7 +250,8 @@ async def _run(plane: ServerPlane, door: LoginDoor | None, *, notes: tuple[str, 
         if not starting.cancelled():
             await starting
             say_ready(f"{plane.url} kubeconfig={plane.kubeconfig}")
-            for line in (*next_steps(plane.kubeconfig, plane.config.data_dir), *notes):
+            kept = _kept(plane, stays)
+            for line in (*next_steps(plane.kubeconfig, kept), *notes):
                 say(line)
             for line in _browser_lines(door) if door is not None else ():
                 say(line, is_secret=True)
@@ -254,3 +263,5 @@ async def _run(plane: ServerPlane, door: LoginDoor | None, *, notes: tuple[str, 
     finally:
         stopping.cancel()
         await plane.stop()
+        for line in (f"stopped; {kept[0]}", *(f"  {sentence}" for sentence in kept[1:])) if kept else ():
+            say(line)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane import __version__
 from sliceplane.cli.answers import note, screen_width, show
 from sliceplane.cli.options import Command
 from sliceplane.cli.scale import scale as run_scale
@@ -215,10 +216,10 @@ def _traced(options: Options, path: str | None, record: Path | None) -> RunVerdi
         simulation = Simulation(options, sink, recorder)
         verdict = simulation.run()
     if recorder is not None and record is not None:
-        from sliceplane.shell.process.flight import program_version, write_file
+        from sliceplane.shell.process.flight import write_file
 
         try:
-            write_file(record, lines(recorder, options, simulation.setup, program_version()))
+            write_file(record, lines(recorder, options, simulation.setup, __version__))
         except OSError as error:
             raise click.UsageError(f"--record: {record}: {error.strerror}") from error
     return verdict

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 
 @click.command("trace", cls=Command, examples=[
+    ("from this machine to a Service", "sliceplane trace --to web"),
     ("from a Pod to a Service", "sliceplane trace --from web-7d8f-x --to api.shop:http"),
     ("from outside to a node port", "sliceplane trace --from 203.0.113.9 --to 192.168.1.11:30080 --node node-1"),
     ("what Envoy or gRPC on a node gets", "sliceplane trace --via xds --client node-1 --to api.shop:http"),
 ])  # fmt: skip
-@click.option("--from", "source", default="", metavar="IP|POD|node/NODE",
-    help="Who sends: an address, a Pod or a Node by its name.")  # fmt: skip
+@click.option("--from", "source", default="", metavar="IP|POD|node/NODE|outside",
+    help="Who sends: an address, a Pod or a Node by its name, a client outside.  [default: this machine if it is a "
+    "Node, else outside]")  # fmt: skip
 @click.option("--to", "target", required=True, metavar="IP:PORT|SERVICE[.NAMESPACE][:PORT]",
     help="A cluster IP, external IP, load balancer address or node port; or a Service by its name.")  # fmt: skip
 @click.option("-n", "--namespace", default="", metavar="NAME",
@@ -67,8 +69,8 @@ def command(*, source: str, target: str, node: str, output: Form, via: str, **fl
 
     if via == "xds" and (source or node):
         raise click.UsageError("--via xds is asked for a --client, without --from and --node")
-    if via == "proxy" and (flags["client"] or not source):
-        raise click.UsageError("--client goes with --via xds" if source else "Missing option '--from'.")
+    if via == "proxy" and flags["client"]:
+        raise click.UsageError("--client goes with --via xds")
 
     async def by_proxy(client: Client, namespace: str) -> TraceAnswer:
         namespace = flags["namespace"] or namespace

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     show_default=True, help="Tell in a Service's status what became of its trafficDistribution.")  # fmt: skip
 @click.option("--proxy", is_flag=True, help="Write nftables rules for a node too (needs root and nft).")
 @click.option("--hostname-override", default="", metavar="NODE",
-    help="The node that --proxy is for.  [default: the host name]")  # fmt: skip
+    help="The Node that --proxy is for; registered without --emulate.  [default: the host name]")  # fmt: skip
 @click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
 @click.option("--proxy-config", type=click.Path(dir_okay=False, path_type=Path),
     help="A KubeProxyConfiguration for --proxy.")  # fmt: skip
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     help="Answer the names of Services there, too, and write the Service kube-dns.")  # fmt: skip
 @click.option("--xds", type=ListenType(), default=None, metavar="ADDRESS:PORT",
     help="Serve Envoy and gRPC there, too (TLS; docs/xds.md).")  # fmt: skip
+@click.option("--xds-metrics-bind-address", "xds_pages", type=ListenType(), default=None, metavar="ADDRESS:PORT",
+    help="Pages of --xds, for 'sliceplane xds status'.  [default: 127.0.0.1:18001, if it is free]")  # fmt: skip
 @click.option("--reverse-mirror", is_flag=True, help="Keep Endpoints for old readers, made from EndpointSlices.")
 @click.option("--leader-elect", type=SwitchType(), is_flag=False, flag_value=True, default=None,
     help="Controllers work only while this server leads among those of one etcd.  [default: with --etcd]")  # fmt: skip
@@ -63,6 +65,7 @@ def command(
     drain_port: int,
     dns: tuple[str, int] | None,
     xds: tuple[str, int] | None,
+    xds_pages: tuple[str, int] | None,
     reverse_mirror: bool,
     leader_elect: bool | None,
     **flags: Any,
@@ -77,6 +80,8 @@ def command(
         raise click.UsageError("--proxy-config says how to write rules; add --proxy")
     if drain_port and not proxy:
         raise click.UsageError("--drain-port is for the hooks of this node's Pods; add --proxy")
+    if xds_pages is not None and xds is None:
+        raise click.UsageError("--xds-metrics-bind-address is for the pages of the xDS server; add --xds")
     emulated = emulation_config(flags)
     elect = bool(flags["etcd_servers"]) if leader_elect is None else leader_elect
     gates = gates_of(flags["feature_gates"], flags["emulated_version"])
@@ -90,6 +95,9 @@ def command(
         usual = default_controllers(config, conditions=traffic_distribution_conditions, reverse=reverse_mirror)
         return usual if emulated is None else usual + emulation_controllers(emulated)
 
+    from sliceplane.shell.server.datadir import MEMORY
+
+    is_kept = flags["data_dir"] != MEMORY
     chosen_entries = None if chosen.strip() == ALL else choose(chosen, entries)
 
     def services() -> tuple[PlaneService, ...]:
@@ -111,22 +119,37 @@ def command(
             settings = None if proxy_config is None else _proxy_settings(proxy_config, gates)
             named = settings.hostname_override if settings is not None else ""
             node_name = (hostname_override.strip() or named.strip() or socket.gethostname()).lower()
-            parts.append(ProxyService(node_name, netns, gates, settings, drain_port=drain_port))
-        if dns is not None:
-            from sliceplane.shell.resolver.embedded import DnsService
-
-            parts.append(DnsService(dns, flags["service_cluster_ip_range"]))
+            # Where Nodes are emulated the machine plays one of them; another Node without a zone would void hints.
+            registers = emulated is None
+            parts.append(ProxyService(node_name, netns, gates, settings, drain_port=drain_port, registers=registers))
         if xds is not None:
             from sliceplane.shell.xds.serving import XdsService
 
-            parts.append(XdsService(xds))
+            parts.append(XdsService(xds, xds_pages))
+        if dns is not None:  # last: a start that fails leaves none behind
+            from sliceplane.shell.resolver.embedded import DnsService
+
+            parts.append(DnsService(dns, flags["service_cluster_ip_range"], outlives=is_kept))
         return tuple(parts)
 
+    stays: list[str] = []
     notes: tuple[str, ...] = ()
     if proxy:
         cleanup = f"sliceplane proxy --cleanup{f' --netns {netns}' if netns else ''}"
-        notes = (f"                        the rules of --proxy stay, too: {cleanup} removes them",)
-    serve(lambda: plane_config(flags, gates), services, logs=logs, ui=flags["ui"], notes=notes)
+        stays.append(f"the rules of --proxy stay, too: {cleanup} removes them")
+    if dns is not None:
+        outlives, notes = _of_names(dns, flags["service_cluster_ip_range"], proxied=proxy and not netns)
+        stays += [outlives] if is_kept else []
+    serve(lambda: plane_config(flags, gates), services, logs=logs, ui=flags["ui"], notes=notes, stays=stays)
+
+
+def _of_names(listen: tuple[str, int], cidrs: tuple[str, ...], *, proxied: bool) -> tuple[str, tuple[str, ...]]:
+    """Returns a clause on how long --dns outlives the plane, and lines on a resolv.conf, for a person."""
+    from sliceplane.shell.resolver.embedded import GRACE_S, resolv_conf
+
+    lines = resolv_conf(listen, cidrs, proxied=proxied)
+    notes = ("  names, in /etc/resolv.conf:", *(f"    {line}" for line in lines)) if lines else ()
+    return f"names are answered for {GRACE_S} s more", notes
 
 
 def _proxy_settings(path: Path, gates: Gates) -> ProxySettings:

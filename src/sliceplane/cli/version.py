@@ -6,25 +6,10 @@ import platform
 
 import click
 
+from sliceplane import __version__
 from sliceplane.cli.answers import Form, output_option, rendered, show
 from sliceplane.cli.options import Command
 from sliceplane.kit.columns import table
-
-
-def installed() -> str:
-    """The version of the package; of a source tree that runs without being installed, what its project says."""
-    import tomllib
-    from importlib import metadata
-    from pathlib import Path
-
-    try:
-        return metadata.version("sliceplane")
-    except metadata.PackageNotFoundError:
-        project = Path(__file__).parents[3] / "pyproject.toml"
-    try:
-        return f"{tomllib.loads(project.read_text())['project']['version']} (a source tree, not installed)"
-    except (OSError, KeyError, ValueError):
-        return "unknown (not installed)"
 
 
 @click.command("version", cls=Command, examples=[("for a program", "sliceplane version -o json")])
@@ -34,7 +19,7 @@ def command(*, output: Form) -> None:
     from sliceplane.api.gates import NEWEST
 
     versions = {
-        "sliceplane": installed(),
+        "sliceplane": __version__,
         "kubernetes": ".".join(str(number) for number in NEWEST),
         "python": platform.python_version(),
     }

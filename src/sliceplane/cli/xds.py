@@ -170,7 +170,8 @@ async def _serve_pages(stack: AsyncExitStack, flags: dict[str, Any], pages: Any,
     try:
         await serve_monitoring(stack, flags | {"metrics_bind_address": PAGES}, pages, sources, stale)
     except PageError as error:
-        get_logger("xds").warning("no pages for 'sliceplane xds status': name another port", problem=str(error))
+        remedy = "name another port with --metrics-bind-address, of 'up' with --xds-metrics-bind-address"
+        get_logger("xds").warning("no pages for 'sliceplane xds status'", problem=str(error), remedy=remedy)
         await serve_monitoring(stack, flags, pages, sources, stale)
 
 
@@ -253,10 +254,11 @@ def bootstrap(*, kind: str, server: tuple[str, int], insecure: bool, **flags: An
     help="The --metrics-bind-address of a server; may be given several times.")  # fmt: skip
 @output_option
 def status(*, servers: tuple[tuple[str, int], ...], output: Form) -> None:
-    """Tell of each client and type what it was sent, what it has accepted, and what it refused last.
+    """Tell of each client and type what it was sent, what it has accepted, what it refused last, and which names that
+    it requests lead nowhere, and why.
 
-    Exit code 0: all clients are current; 1: one is behind for more than a second, or refuses something; 2: a server
-    does not answer.
+    Exit code 0: all clients are current; 1: one is behind for more than a second, refuses something, or requests a
+    name that leads nowhere; 2: a server does not answer.
     """
     from msgspec import DecodeError, to_builtins
 

@@ -99,3 +99,7 @@ __all__ = [
     "custom_resource",
     "drain",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

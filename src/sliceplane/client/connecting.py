@@ -18,9 +18,9 @@ async def connect(path: str | Path | None = None, *, context: str | None = None)
     """A client, closed at the end.  Nothing is sent before the first request.
 
     *path* is a kubeconfig.  Without one: the files of ``KUBECONFIG``, merged; else the service account if this is a
-    pod; else ``~/.kube/config``.  Raises ``KubeconfigError``.
+    pod; else ``~/.kube/config``; else the plane that ``sliceplane up`` runs for this user.  Raises ``KubeconfigError``.
     """
-    client = HttpClient(kubeconfig.load(path, context=context))
+    client = HttpClient(kubeconfig.load_or_running(path, context=context))
     try:
         yield client
     finally:

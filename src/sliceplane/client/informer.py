@@ -64,6 +64,7 @@ class Informer(Generic[T]):
         seed: int | None = None,
     ) -> None:
         self.resource = resource
+        self._index_names = tuple(indexes or ())
         decode = cast(Callable[[bytes], T], load_raw) if kind is RawObject else None
 
         def make() -> reflect.RunningInformer[T]:
@@ -99,8 +100,8 @@ class Informer(Generic[T]):
 
     def start(self) -> None:
         """Begin to follow.  Once; ``async with`` does it."""
-        if self._made is not None:
-            raise ValueError("an informer is started once")
+        if self._made is not None or self._closed:
+            raise ValueError("an informer is started once, and not after its end: make another")
         self._made = self._make()
         for handler, on_synced in self._waiting:
             self._made.add_handler(handler, on_synced)
@@ -120,12 +121,14 @@ class Informer(Generic[T]):
 
     @property
     def running(self) -> reflect.RunningInformer[T]:
+        """The informer inside, once it was started.  Raises ``ValueError`` before."""
         if self._made is None:
             raise ValueError("the informer was not started: use it in an async with block")
         return self._made
 
     @property
     def started(self) -> bool:
+        """Returns True once ``start`` was called."""
         return self._made is not None
 
     @property
@@ -189,7 +192,12 @@ class Informer(Generic[T]):
         return self.running.cache.get(key)
 
     def by_index(self, name: str, value: str) -> tuple[T, ...]:
-        return self.running.cache.by_index(name, value)
+        """The objects under *value* in the index *name*, by key.  Raises ``ValueError`` if there is no such index."""
+        try:
+            return self.running.cache.by_index(name, value)
+        except KeyError as error:
+            known = ", ".join(self._index_names) or "none"
+            raise ValueError(f"no index is called {name!r}: Informer(indexes=...) declared {known}") from error
 
     # Following
 

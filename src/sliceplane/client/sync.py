@@ -47,7 +47,7 @@ class SyncEndpointView:
         connection: kubeconfig.Connection | None = None,
         **options: Any,
     ) -> None:
-        self._connection = connection if connection is not None else kubeconfig.load(path, context=context)
+        self._connection = connection if connection is not None else kubeconfig.load_or_running(path, context=context)
         self._lock = threading.Lock()
         self._make: Callable[[HttpClient], EndpointView] = lambda client: EndpointView(
             client, service, namespace, lock=self._lock, **options
@@ -70,6 +70,8 @@ class SyncEndpointView:
 
     def start(self) -> None:
         """Start the thread.  Once; ``with`` does it."""
+        if self._thread.ident is not None:
+            raise ValueError("a view is started once: make another SyncEndpointView")
         self._thread.start()
         self._ready.result()
 
@@ -127,25 +129,31 @@ class SyncEndpointView:
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
+        """All endpoints, whatever their conditions, in the order of ids."""
         return self.view.endpoints
 
     @property
     def usable(self) -> tuple[Endpoint, ...]:
+        """The endpoints that picks choose from."""
         return self.view.usable
 
     @property
     def scope(self) -> Scope:
+        """How ``usable`` was chosen; see ``EndpointView.scope``."""
         return self.view.scope
 
     @property
     def synced(self) -> bool:
+        """The first list is here."""
         return self.view.synced
 
     @property
     def last_error(self) -> StatusError | None:
+        """Why the last list or watch failed; ``None`` once things go well again."""
         return self.view.last_error
 
     def staleness(self) -> float:
+        """Seconds since the endpoints were last known to be what the server held."""
         return self.view.staleness()
 
     def wait_ready(self, timeout: float | None = None, *, count: int = 1) -> None:
@@ -176,18 +184,23 @@ class SyncEndpointView:
                 self._ask(done())
 
     def random(self) -> Picker:
+        """Each usable endpoint with the same chance."""
         return self.view.random()
 
     def round_robin(self) -> Picker:
+        """One after another, beginning anywhere."""
         return self.view.round_robin()
 
     def least_outstanding(self) -> Picker:
+        """One of those with the fewest leases; by chance among equals."""
         return self.view.least_outstanding()
 
     def consistent_hash(self, *, load_factor: float = ring.LOAD_FACTOR) -> Picker:
+        """The same key to the same endpoint; see ``EndpointView.consistent_hash``."""
         return self.view.consistent_hash(load_factor=load_factor)
 
     def zone_first(self, *, spill_at: int = pickers.SPILL_REQUESTS) -> Picker:
+        """The least loaded of our zone; see ``EndpointView.zone_first``."""
         return self.view.zone_first(spill_at=spill_at)
 
 

@@ -37,6 +37,7 @@ from sliceplane.external.registration import (
     Registration,
     State,
     lease_name,
+    why_unreached,
 )
 from sliceplane.external.tenure import SPREAD, AgentConfig, Tenure
 from sliceplane.informer.cache import Change
@@ -368,14 +369,10 @@ class AgentController(KeyedController):
             return refused[0]
         if space.error or not self._synced:
             return space.error
-        service = self._services.get(registration.key)
-        if service is None:
-            return f"there is no Service {registration.key}"
-        names = [port.name for port in service.spec.ports or ()]
-        missing = [port.name for port in registration.ports if port.name not in names]
-        if missing:
-            known = ", ".join(repr(name) for name in names) or "none"
-            return f"Service {registration.key} has no port {missing[0]!r}: its ports are {known}"
+        key = registration.key
+        unreached = why_unreached(key, (port.name for port in registration.ports), self._services.get(key))
+        if unreached:
+            return unreached
         held_s = self._health[registration.key].held_s(now)
         return f"it failed so often that it is believed again in {held_s:.0f} s" if held_s else ""
 

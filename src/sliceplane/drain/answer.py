@@ -61,12 +61,14 @@ class DrainAnswer(msgspec.Struct, frozen=True):
 
     @property
     def outcome(self) -> DrainOutcome:
+        """``refused``, or the worst of the Pods' outcomes."""
         if self.refused:
             return "refused"
         outcomes = {pod.outcome for pod in self.pods}
         return "time over" if "time over" in outcomes else "cannot know" if "cannot know" in outcomes else "drained"
 
     def as_document(self) -> dict[str, Any]:
+        """The answer as plain data, for JSON."""
         return {
             "what": self.what,
             "outcome": self.outcome,

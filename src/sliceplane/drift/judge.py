@@ -11,7 +11,6 @@ says so in its Lease, or where it was found when asked.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Final
 
@@ -22,7 +21,7 @@ from sliceplane.drift.answer import ORDER, Drift, DriftRow, State
 from sliceplane.drift.facts import DriftFacts, Listed, Look, ToldNode
 from sliceplane.drift.reports import finding, in_lease
 from sliceplane.findings.finding import Finding, rank
-from sliceplane.findings.wording import count, lasting
+from sliceplane.findings.wording import count, lasting, misnamed_proxy
 from sliceplane.informer.digest import digest_of_versions
 from sliceplane.proxy.progress import ANNOTATION_PROGRESS, BEHIND_S, Held, Place
 
@@ -51,7 +50,7 @@ def judge(facts: DriftFacts) -> Drift:
         rows.append(row)
         findings += found
         unseen += missing
-        if names is not None and told.node not in names and not told.owner and told.is_proxy:
+        if names and told.node not in names and not told.owner and told.is_proxy:
             findings.append(_misnamed(told, names))
     told_of = {name for told in facts.told if told.is_proxy for name in (told.node, told.owner)}
     silent = sorted(name for name in (names or set()) - told_of if facts.node in ("", name))
@@ -182,13 +181,11 @@ def _differences(ours: tuple[Listed, ...], theirs: Mapping[str, str], revision: 
 
 
 def _misnamed(told: ToldNode, names: set[str]) -> Finding:
-    near = [name for name in sorted(names) if told.node.startswith(f"{name}.")]
-    near += difflib.get_close_matches(told.node, sorted(names), n=1)
-    override = f"--hostname-override={near[0]}" if near else "--hostname-override"
+    said, flag = misnamed_proxy(told.node, sorted(names))
     return finding(
         "N7",
         told,
-        f"its proxy says that it is {told.node}; {f'the Node is {near[0]}' if near else 'there is no such Node'}",
+        f"its proxy says that it is {told.node}; {said}",
         effect="no hints, no local endpoints, and no Lease that goes with the Node",
-        remedy=f"start the proxy with {override}",
+        remedy=f"start the proxy with {flag}",
     )

@@ -2,7 +2,7 @@
 and what could not be looked at, which is never the same as well.
 
 Parts stand in the order in which they lean on each other: servers, storage, controllers, queues, nodes, consumers.
-What needs attention besides are the worst findings of ``lint``.  ``status_parts`` decides, ``status_text`` prints.
+What needs attention besides are the worst findings of ``lint``.  ``status_parts`` decides, ``text`` prints.
 """
 
 from __future__ import annotations

@@ -26,8 +26,9 @@ PROBED: Final = ("http", "https", "tcp", "grpc", "exec")
 
 FLAPS: Final = 3
 FLAPS_S: Final = 300.0
-#: between two looks of a check that has not turned yet: a process that was just started is ready soon
+#: between two looks of a check that has not passed yet, and for how long: a process that was just started is ready soon
 FIRST_PERIOD_S: Final = 1.0
+FIRST_S: Final = 30.0
 HELD_BASE_S: Final = 10.0
 HELD_MAX_S: Final = 300.0
 
@@ -72,7 +73,9 @@ class CheckProbe(NamedTuple):
 @dataclass(slots=True)
 class _Check:
     spec: CheckSpec
+    since: float
     due: float
+    has_passed: bool = False
     passing: bool | None = None
     row: int = 0
     last: bool | None = None
@@ -80,6 +83,7 @@ class _Check:
     under_way: bool = False
 
     def on_result(self, passed: bool, text: str) -> None:
+        self.has_passed |= passed
         self.row = self.row + 1 if passed == self.last else 1
         self.last = passed
         self.text = text
@@ -118,7 +122,8 @@ class Health:
             index: check for index, check in enumerate(self._checks) if check.spec.kind in ("process", "notify")
         }
         self._checks = [
-            of_child.get(index) or _Check(spec, now + (spec.period_s if spec.kind == "ttl" else spec.initial_delay_s))
+            of_child.get(index)
+            or _Check(spec, now, now + (spec.period_s if spec.kind == "ttl" else spec.initial_delay_s))
             for index, spec in enumerate(self._specs)
         ]
         self._well = None
@@ -151,7 +156,8 @@ class Health:
         # From now, not from the look's beginning: a look that takes its whole time is not followed by the next at once.
         check.on_result(passed, text)
         period_s = check.spec.period_s
-        check.due = now + (min(period_s, FIRST_PERIOD_S) if check.passing is None else period_s)
+        starts = check.passing is None or (not check.has_passed and now - check.since < FIRST_S)
+        check.due = now + (min(period_s, FIRST_PERIOD_S) if starts else period_s)
         self._settle(now)
 
     def on_told(self, kind: Kind, passed: bool, text: str, now: float) -> bool:

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Final, Literal
 
 import msgspec
 
+from sliceplane.api.core import Service
 from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME
 from sliceplane.api.meta import Document
+from sliceplane.api.service_rules import NO_CLUSTER_IP
 from sliceplane.external.checks import CheckSpec
 from sliceplane.kit.ip import FAMILIES, Family, family, parse_strict
 from sliceplane.kit.names import SUBDOMAIN_MAX, check_dns_label, check_dns_subdomain
@@ -224,3 +227,15 @@ def slice_name(service: str, agent: str, wanted: Family) -> str:
         return plain
     told_apart = sha256(f"{service}/{agent}".encode()).hexdigest()[:_HASH_LENGTH]
     return f"{service}-{agent}-{told_apart}-{suffix}"
+
+
+def why_unreached(key: str, ports: Iterable[str], service: Service | None) -> str:
+    """A sentence if a port of an agent has a name that no port of its Service (*key*) has, so no client reaches it."""
+    if service is None:
+        return f"there is no Service {key}"
+    names = [port.name for port in service.spec.ports or ()]
+    missing = [name for name in ports if name not in names]
+    if not missing or service.spec.cluster_ip == NO_CLUSTER_IP:  # without a cluster IP the agent's ports count alone
+        return ""
+    known = ", ".join(repr(name) for name in names) or "none"
+    return f"Service {key} has no port {missing[0]!r}: its ports are {known}; name it with --port NAME=PORT"

@@ -57,7 +57,7 @@ def plural(noun: str) -> str:
 
 
 def _without_s(word: str) -> str:
-    """``reach`` of ``reaches``, ``carry`` of ``carries``, ``tell`` of ``tells``"""
+    """Returns "reach" for "reaches", "carry" for "carries", "tell" for "tells"."""
     stem = word.removesuffix("s")
     if stem.endswith("ie"):
         return f"{stem[:-2]}y"
@@ -104,6 +104,15 @@ def nearest(name: str, names: Iterable[str]) -> tuple[str, ...]:
         if 2 * min(len(name), len(other)) >= _ALIKE_MIN * (len(name) + len(other))
     )
     return tuple(other for likeness, other in ranked if -likeness >= _ALIKE_MIN)[:NAMES_MAX]
+
+
+def misnamed_proxy(name: str, nodes: Sequence[str]) -> tuple[str, str]:
+    """Returns a clause that says which of *nodes* a proxy that is called *name* means, and the flag that mends it."""
+    meant = [node for node in nodes if name.startswith(f"{node}.") or node.startswith(f"{name}.")]
+    meant = meant or list(nearest(name, nodes))
+    if meant:
+        return f"the Node is {meant[0]}", f"--hostname-override={meant[0]}"
+    return "there is no such Node", f"--hostname-override=NODE, one of {some(nodes)}, or with --register-node"
 
 
 def no_such(kind: str, key: str, known: Iterable[str]) -> str:

@@ -12,11 +12,14 @@ from sliceplane.kit.ip import parse_strict
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
+_SEARCH_LABEL = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
+_SEARCH = rf"{_SEARCH_LABEL}(\.{_SEARCH_LABEL})*"
 _QUALIFIED = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _LABEL_VALUE = rf"({_QUALIFIED})?"
 
 _LABEL_RE = re.compile(_LABEL)
 _SUBDOMAIN_RE = re.compile(_SUBDOMAIN)
+_SEARCH_RE = re.compile(_SEARCH)
 _QUALIFIED_RE = re.compile(_QUALIFIED)
 _LABEL_VALUE_RE = re.compile(_LABEL_VALUE)
 
@@ -54,6 +57,18 @@ def check_dns_subdomain(value: str) -> tuple[str, ...]:
             "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must "
             "start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
             f"'{_LABEL}(\\.{_LABEL})*')"
+        )
+    return tuple(problems)
+
+
+def check_dns_search(value: str) -> tuple[str, ...]:
+    """A subdomain with underscores: a search path of a resolver."""
+    problems = [_too_long(SUBDOMAIN_MAX)] if len(value) > SUBDOMAIN_MAX else []
+    if not _SEARCH_RE.fullmatch(value):
+        problems.append(
+            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and "
+            "must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
+            f"'{_SEARCH}')"
         )
     return tuple(problems)
 

@@ -40,9 +40,9 @@ KEPT: Final[dict[str, frozenset[str]]] = {
         "core.TopologySpreadConstraint": "topologyKey matchLabelKeys",
         "meta.LabelSelector": "matchLabels",
         "meta.LabelSelectorRequirement": "key operator values",
-        # readiness and ports, by which endpoints are resolved
+        # readiness and ports, by which endpoints are resolved and emulated nodes chosen
         "core.PodReadinessGate": "conditionType",
-        "core.ContainerPort": "name protocol",
+        "core.ContainerPort": "name protocol hostIP",
         "core.HTTPGetAction": "port",
         "core.TCPSocketAction": "port",
         # names of elements, by which the timeline tells them apart; the image is what a rollout is about

@@ -187,10 +187,7 @@ class NodeFacts:
         self.name: Final = node.metadata.name
         self.zone: Final = labels.get(LABEL_ZONE, "")
         self.view: Final = EndpointPlace(zone=self.zone, region=labels.get(LABEL_REGION, ""), node=self.name)
-        ready = any(
-            condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions or ()
-        )
-        self.counted: Final = ready and not any(label in labels for label in _CONTROL_PLANE_LABELS)
+        self.counted: Final = node.is_ready and not any(label in labels for label in _CONTROL_PLANE_LABELS)
         self.cpu_milli: Final = _milli((node.status.allocatable or {}).get("cpu", 0))
         name = encode(self.name)
         zone = encode(self.zone)

@@ -277,9 +277,7 @@ def zone_shares(nodes: Mapping[str, Node]) -> dict[str, Fraction]:
         labels = node.metadata.labels or {}
         if "node-role.kubernetes.io/control-plane" in labels or "node-role.kubernetes.io/master" in labels:
             continue
-        if not any(
-            condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions or ()
-        ):
+        if not node.is_ready:
             continue
         zone = labels.get(LABEL_ZONE)
         allocatable = Fraction(amount((node.status.allocatable or {}).get("cpu", 0)))

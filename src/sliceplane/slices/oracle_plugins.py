@@ -32,11 +32,8 @@ def zone_views(nodes: Mapping[str, Node]) -> tuple[ZoneView, ...]:
     regions: dict[str, Counter[str]] = {}
     for node in nodes.values():
         labels = node.metadata.labels or {}
-        ready = any(
-            condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions or ()
-        )
         zone = labels.get(LABEL_ZONE, "")
-        if zone and ready and not _CONTROL_PLANE & labels.keys():
+        if zone and node.is_ready and not _CONTROL_PLANE & labels.keys():
             milli[zone] += int(amount((node.status.allocatable or {}).get("cpu", 0)) * 1000)
             regions.setdefault(zone, Counter())[labels.get(LABEL_REGION, "")] += 1
     whole = sum(milli.values()) or 1

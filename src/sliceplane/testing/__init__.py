@@ -18,3 +18,7 @@ from sliceplane.testing.faults import Fault, Faults
 from sliceplane.testing.plane import Plane
 
 __all__ = ["Fault", "Faults", "Plane"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -238,7 +238,7 @@ class Faults:
 
 
 class _Wire:
-    """A ``request.Connection`` that can fall silent.  One for each request, so that a watch is told by its own."""
+    """A ``request.StreamConnection`` that can fall silent.  Each request has one: a watch is told by its own."""
 
     def __init__(self, connection: StreamConnection) -> None:
         self._connection = connection

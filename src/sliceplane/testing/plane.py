@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from sliceplane.testing.faults import Faults
-from sliceplane.testing.thread import PlaneThread
+from sliceplane.testing.thread import NOT_RUNNING, PlaneThread
 
 if TYPE_CHECKING:
     from sliceplane.balancing.model import Endpoint
@@ -66,6 +66,11 @@ class Plane:
             raise ValueError("emulated nodes need the controllers: leave out controllers=False, or nodes")
         if self._zones and not nodes:
             raise ValueError("zones are those of emulated nodes: say how many nodes, too")
+        for name, value in (("nodes", nodes), ("ready_delay", ready_delay), ("termination", termination)):
+            if value < 0:
+                raise ValueError(f"{name} is {value}, it must be 0 or more")
+        if not 0 <= port <= 65535:
+            raise ValueError(f"port is {port}, it must be 0 (a free one) to 65535")
         self._ahead = 0.0
         self.faults = Faults()
         # Set by ``start``.
@@ -95,7 +100,8 @@ class Plane:
 
     def start(self) -> None:
         """Returns when the server answers, and every controller knows the state."""
-        assert self._thread is None, "this plane runs already"
+        if self._thread is not None:
+            raise ValueError("this plane runs already: a with block starts it, and start() does so without one")
         self._plane = _made(self)
         thread = PlaneThread(self._plane)
         thread.start()
@@ -126,8 +132,14 @@ class Plane:
     def _call(self, question: Any) -> Any:
         if self._thread is None:
             question.close()
-            raise RuntimeError("this plane is not running: use it inside its with block")
+            raise ValueError(NOT_RUNNING)
         return self._thread.call(question)
+
+    def __getattr__(self, name: str) -> Any:
+        """Members that ``start`` sets are asked for before."""
+        if name in ("_plane", "_objects"):
+            raise ValueError(NOT_RUNNING)
+        raise AttributeError(f"a Plane has no {name!r}")
 
     # Where it is
 

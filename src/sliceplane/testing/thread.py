@@ -9,12 +9,14 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from sliceplane.shell.server.plane import ServerPlane
 
 T = TypeVar("T")
+
+NOT_RUNNING: Final = "this plane is not running: use it inside its with block"
 
 
 class PlaneThread:
@@ -43,8 +45,10 @@ class PlaneThread:
         """What *question* gives, run in the plane's loop."""
         if self._ended or not self._started.done():
             question.close()
-            raise RuntimeError("this plane is not running: use it inside its with block")
-        assert threading.current_thread() is not self._thread, "the plane's own loop cannot wait for itself"
+            raise ValueError(NOT_RUNNING)
+        if threading.current_thread() is self._thread:
+            question.close()
+            raise ValueError("a Plane is not used from its own thread, which would wait for itself: call it elsewhere")
         try:
             return asyncio.run_coroutine_threadsafe(question, self._started.result()).result()
         except CancelledError:

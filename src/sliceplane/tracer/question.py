@@ -13,6 +13,9 @@ from sliceplane.kit.ip import Family, canonical
 Protocol = Literal["TCP", "UDP", "SCTP"]
 
 NAMESPACE_DEFAULT: Final = "default"
+OUTSIDE: Final = "outside"
+#: where ``outside`` sends from: addresses for documentation (RFC 5737, RFC 3849), which no cluster has
+OUTSIDE_ADDRESSES: Final[dict[Family, str]] = {"IPv4": "203.0.113.1", "IPv6": "2001:db8::1"}
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
@@ -67,7 +70,7 @@ def parse_source(text: str, namespace: str = NAMESPACE_DEFAULT) -> str | NamedSo
         return ip
     kind, _, name = text.rpartition("/")
     if kind not in ("", "pod", "node") or not _NAME.fullmatch(name):
-        raise Unanswerable(f"--from {text!r} is neither an IP address nor [pod/]NAME nor node/NAME")
+        raise Unanswerable(f"--from {text!r} is neither an IP address nor [pod/]NAME nor node/NAME nor {OUTSIDE}")
     return NamedSource("" if kind == "node" else namespace, name)
 
 

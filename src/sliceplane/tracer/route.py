@@ -13,7 +13,15 @@ from sliceplane.nft.trace import Packet, Path
 from sliceplane.proxy.model import ServedPort, ServiceKey
 from sliceplane.proxy.servicemap import service_ports, why_not_served
 from sliceplane.tracer.cluster import TracedCluster, node_addresses, role_of
-from sliceplane.tracer.question import AddressTarget, NameTarget, Question, Unanswerable, family_of, joined
+from sliceplane.tracer.question import (
+    OUTSIDE_ADDRESSES,
+    AddressTarget,
+    NameTarget,
+    Question,
+    Unanswerable,
+    family_of,
+    joined,
+)
 
 #: what packets of a node's own Pods come in through, for detectors that go by interface: its real name does not matter
 POD_INTERFACE: Final = "pods"
@@ -139,17 +147,19 @@ def _place(question: Question, ip: str, cluster: TracedCluster) -> _TracedPlace:
     name = home.metadata.name if home is not None else pod.metadata.key if pod is not None else ""
     lives_on = home.metadata.name if home is not None else pod.spec.node_name if pod is not None else ""
     asked = question.node or lives_on
+    notes = []
     if not asked:
-        addressed = cluster.node_of(ip)
+        addressed = cluster.node_of(ip) or _entrance(question, cluster)
         if addressed is None:
             unread = f" ({some(cluster.unread)})" if cluster.unread else ""
             who = f"Pod {name}, which is on no node yet" if pod is not None else f"no address of a Pod or Node{unread}"
             raise Unanswerable(f"{source} is {who}: say with --node which node the packet comes to")
         asked = addressed.metadata.name
+        if source in OUTSIDE_ADDRESSES.values() and len(cluster.nodes) > 1:
+            notes.append(f"a client outside may come to any node; of {asked} this is the answer, --node names another")
     node = cluster.node_by_name.get(asked)
     if node is None:
         raise Unanswerable(no_such("Node", asked, cluster.node_by_name))
-    notes = []
     if lives_on and lives_on != asked:
         notes.append(f"{kind} {name} is on node {lives_on}: its packets meet the rules there first")
     addressed = cluster.node_of(ip)
@@ -157,3 +167,16 @@ def _place(question: Question, ip: str, cluster: TracedCluster) -> _TracedPlace:
         other = addressed.metadata.name
         notes.append(f"{ip} is an address of node {other}: what becomes of the packet there, --node {other} tells")
     return _TracedPlace(node, kind, name, tuple(notes))
+
+
+def _entrance(question: Question, cluster: TracedCluster) -> Node | None:
+    """The first Node that is Ready, else the first: where a client outside comes in if nothing says another one.
+    ``None`` for other senders."""
+    if question.source not in OUTSIDE_ADDRESSES.values():
+        return None
+    if not cluster.nodes:
+        raise Unanswerable(
+            "there is no Node, so no node proxy leads packets: sliceplane up --proxy registers this host"
+        )
+    nodes = cluster.node_by_name.values()
+    return next((node for node in nodes if node.is_ready), next(iter(nodes)))

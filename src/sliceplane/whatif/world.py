@@ -422,7 +422,9 @@ def _emulated(number: int, node: Node) -> EmulatedNode:
     ours = (f"100.{64 + (number >> 8)}.{number & 255}.0/24", f"fd00:64:{number:x}::/64")
     labels = node.metadata.labels or {}
     addresses = [address.address for address in node.status.addresses or () if address.type == "InternalIP"]
-    address = addresses[0] if addresses else "192.0.2.1"
     return EmulatedNode(
-        name=node.metadata.name, zone=labels.get(LABEL_ZONE, ""), pod_cidrs=cidrs or ours, address=address
+        name=node.metadata.name,
+        zone=labels.get(LABEL_ZONE, ""),
+        pod_cidrs=cidrs or ours,
+        addresses=tuple(addresses) or ("192.0.2.1",),
     )

@@ -65,6 +65,8 @@ class XdsCatalog:
             self._next_epoch, config.collected_from, config.assignment_max, config.with_names
         )
         self.services: Final[dict[ServiceKey, ServedService]] = {}
+        #: namespace to number of Services that are served
+        self.namespaces: Final[dict[str, int]] = {}
         self._views: dict[XdsClient, XdsView] = {}
         self._dirty: dict[ServiceKey, None] = {}
         self._moved: dict[XdsView, None] = {}
@@ -99,6 +101,18 @@ class XdsCatalog:
         served = self.services.get(ServiceKey(namespace, name))
         return () if served is None else tuple(served.problems)
 
+    def absence(self, service: ServiceKey, port: str, *, as_key: bool) -> str:
+        """Why clients cannot have *port* of *service*, as a sentence; "" if they can.  *as_key*: the port is part of a
+        key, not of what a person wrote."""
+        if not self._is_served(service):
+            return f"this server serves other namespaces alone: {', '.join(self.config.namespaces)}"
+        served = self.services.get(service)
+        if served is not None and served.exists:
+            return served.absence(port, as_key=as_key)
+        if service.namespace not in self.namespaces:
+            return f"there is no Service in the namespace {service.namespace}"
+        return f"there is no Service {service}"
+
     def _next_epoch(self) -> str:
         self._epochs += 1
         return f"{self._process}-{self._epochs:x}"
@@ -109,8 +123,20 @@ class XdsCatalog:
         subject = after if after is not None else before
         assert subject is not None, "an event has an old or a new object"
         key = ServiceKey(subject.metadata.namespace, subject.metadata.name)
-        if self._is_served(key) and self._served(key).on_service(after):
+        if not self._is_served(key):
+            return
+        served = self._served(key)
+        before_exists = served.exists
+        if served.on_service(after):
             self._note(key)
+        self._count_service(key.namespace, served.exists - before_exists)
+
+    def _count_service(self, namespace: str, by: int) -> None:
+        count = self.namespaces.get(namespace, 0) + by
+        if count:
+            self.namespaces[namespace] = count
+        else:
+            self.namespaces.pop(namespace, None)
 
     def on_slice(self, before: EndpointSlice | None, after: EndpointSlice | None) -> None:
         was, now = (None if subject is None else _service_of(subject) for subject in (before, after))

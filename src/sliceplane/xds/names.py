@@ -72,6 +72,16 @@ def parse_target(name: str, namespace: str, domains: tuple[str, ...]) -> GrpcTar
     return GrpcTarget(ServiceKey(of, name_in_service), match["port"] or "") if of else None
 
 
+def why_no_target(name: str, namespace: str, domains: tuple[str, ...]) -> str:
+    """The reason why ``parse_target`` returns ``None``."""
+    match = _TARGET.fullmatch(name.lower()) if may_be_target(name) else None
+    if match is None:
+        return "it is not spelled like SERVICE.NAMESPACE or SERVICE.NAMESPACE:PORT"
+    if "." not in match["host"] and not namespace:
+        return "it has no namespace, and neither has the client: write SERVICE.NAMESPACE"
+    return f"it is neither SERVICE.NAMESPACE nor SERVICE.NAMESPACE.svc.{domains[0] if domains else 'DOMAIN'}"
+
+
 def collection(epoch: str) -> str:
     """The glob of a collection.  *epoch* alone tells it from all others, and it is short: each member that changes says
     it again.  Envoy escapes other characters than these and then finds nothing."""

@@ -225,6 +225,20 @@ class ServedService:
         numbered: Iterable[PortSettings] = (held for held in self.settings.values() if str(held.number) == port)
         return self.settings.get(port) or next(iter(numbered), None)
 
+    def absence(self, port: str, *, as_key: bool) -> str:
+        """Why no port of the Service is *port*, as ``asked`` resolves it or, *as_key*, to the letter; "" if one is."""
+        if port in self.settings or (not as_key and self.asked(port) is not None):
+            return ""
+        if not self.settings:
+            return f"Service {self.key} has no port that xDS serves (TCP, and not of the type ExternalName)"
+        ports = ", ".join(
+            name if name == str(settings.number) else f"{name} ({settings.number})"
+            for name, settings in self.settings.items()
+        )
+        if not port:
+            return f"Service {self.key} has several ports, so the name needs one: {ports}"
+        return f"Service {self.key} has no port {port}: it has {ports}"
+
     def _kept(
         self, type_url: str, port: str, variant: str, make: Callable[[PortSettings], bytes | None]
     ) -> XdsResource | None:

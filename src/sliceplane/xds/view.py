@@ -24,6 +24,7 @@ from sliceplane.xds.names import (
     may_be_target,
     parse_key,
     parse_target,
+    why_no_target,
 )
 from sliceplane.xds.resource import XdsClient, XdsResource
 from sliceplane.xds.served import ServedService
@@ -130,6 +131,19 @@ class XdsView:
         if key is None or served is None or key.port not in served.settings:
             return None
         return served.endpoints(key.port, self.place)
+
+    def absence(self, type_url: str, name: str) -> str:
+        """Why *name* leads to no port of a Service, as a sentence; "" if it does."""
+        if type_url == LISTENER and self.client.kind == "grpc":
+            domains = self._catalog.config.domains
+            target = parse_target(name, self.client.namespace, domains)
+            if target is None:
+                return why_no_target(name, self.client.namespace, domains)
+            return self._catalog.absence(target.service, target.port, as_key=False)
+        key = parse_key(name)
+        if key is None:
+            return "it is not spelled like NAMESPACE/SERVICE:PORT"
+        return self._catalog.absence(key.service, key.port, as_key=True)
 
     def topic(self, type_url: str, name: str) -> str:
         """By which changes of *name* are told: the name, but ``NAMESPACE/SERVICE`` of listeners for gRPC."""

@@ -202,6 +202,20 @@ def a_proxy_uses_the_long_name_of_its_host(world: World) -> None:
 
 
 @near_miss("N7")
+def a_plane_without_nodes_has_a_proxy(world: World) -> None:
+    """As on machines outside Kubernetes: there is no Node whose name it could have."""
+    for name in [node["metadata"]["name"] for node in world.all("Node")]:
+        world.drop("Node", "", name)
+    add_proxy(world, "vm")
+
+
+@planted("N7")
+def a_proxy_has_a_name_that_no_node_has_or_resembles(world: World) -> None:
+    add_proxies(world)
+    add_proxy(world, "laptop")
+
+
+@near_miss("N7")
 def a_proxy_does_not_own_its_lease_yet(world: World) -> None:
     add_proxies(world)
     del lease_of(world, "node-1")["metadata"]["ownerReferences"]

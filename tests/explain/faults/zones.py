@@ -133,6 +133,14 @@ def a_node_is_asked_about_that_has_no_zone(world: World) -> ExplainQuestion:
 
 
 @near_miss("Z3")
+def no_node_has_a_zone(world: World) -> ExplainQuestion:
+    for name in [node["metadata"]["name"] for node in world.all("Node")]:
+        world.drop("Node", "", name)
+    add_node(world, "node-9", "")
+    return ExplainQuestion("node", "node-9")
+
+
+@near_miss("Z3")
 def the_clients_node_has_a_zone(world: World) -> ExplainQuestion:
     hinted(world)
     return _from("node", "node-0")

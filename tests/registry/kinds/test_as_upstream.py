@@ -20,7 +20,7 @@ from sliceplane.kit.times import format_time
 from sliceplane.registry.kinds import kind_of
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Body, Context, Outcome, Target, User, WriteOptions
-from sliceplane.sim.cluster import START, Cluster
+from sliceplane.sim.cluster import START
 
 ADMIN = User(name="admin", groups=("system:masters",))
 ROWS: list[Any] = json.loads((Path(__file__).parent / "data" / "upstream.json").read_text())
@@ -70,21 +70,21 @@ def complaints(registry: Registry, row: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if "errors" in row], ids=row_id)
-def test_what_upstream_refuses_is_refused_in_its_words(row: dict[str, Any]) -> None:
-    assert complaints(Cluster().registry, row) == row["errors"]
+def test_what_upstream_refuses_is_refused_in_its_words(api: Any, row: dict[str, Any]) -> None:
+    assert complaints(api.registry, row) == row["errors"]
 
 
 KEPT = [row for row in ROWS if row["document"]["metadata"]["name"].startswith("kept-")]
 
 
 @pytest.mark.parametrize("row", [row for row in KEPT if "made" in row], ids=row_id)
-def test_what_was_bad_before_may_stay_where_upstream_lets_it(row: dict[str, Any]) -> None:
-    assert complaints(Cluster().registry, row) == []
+def test_what_was_bad_before_may_stay_where_upstream_lets_it(api: Any, row: dict[str, Any]) -> None:
+    assert complaints(api.registry, row) == []
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if "made" in row and row not in KEPT], ids=row_id)
-def test_what_upstream_takes_is_stored_as_upstream_stores_it(row: dict[str, Any]) -> None:
-    outcome = written(Cluster().registry, row)
+def test_what_upstream_takes_is_stored_as_upstream_stores_it(api: Any, row: dict[str, Any]) -> None:
+    outcome = written(api.registry, row)
     document = json.loads(outcome.body)
     made = {name: value for name, value in document.items() if name not in ("apiVersion", "kind", "metadata")}
     if "labels" in document["metadata"]:

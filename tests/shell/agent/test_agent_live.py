@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import pytest
 import yaml
+from tests.ports import free_port
 from tests.waiting import eventually
 
 from sliceplane.api.requests import Write
@@ -36,7 +37,8 @@ from sliceplane.shell.agent.machine import MachineError, SleepWatch
 from sliceplane.shell.agent.probes import look
 from sliceplane.shell.agent.program import EXIT_REFUSED, AgentOptions
 from sliceplane.shell.agent.start import serve, service_of
-from sliceplane.shell.transport.base import Client
+from sliceplane.shell.agent.token import granted_name
+from sliceplane.shell.transport.base import Client, Unreachable
 from sliceplane.shell.transport.kubeconfig import from_file
 from sliceplane.testing import Plane
 
@@ -248,6 +250,61 @@ async def test_one_name_has_one_process_on_a_machine_and_one_host(
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
 
 
+async def test_an_agent_of_one_service_has_the_name_of_the_service_and_of_its_host(
+    machine: Machine, service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.name = ""
+    for host in ("laptop.example", "desk"):
+        machine.address = f"192.0.2.{next(_numbers)}"  # one that left in a hurry keeps its own for a while
+        monkeypatch.setattr("socket.gethostname", lambda host=host: host)
+        async with machine.agent(service, _WELL) as running:
+            own = f"{service}-{host.partition('.')[0]}"
+            await eventually(lambda: running.said, lambda said, line=f"default/{service}: passing": line in said)
+            assert await control.only_agent() == own
+            (stored,) = machine.plane.list("EndpointSlice", label_selector=f"agent.sliceplane.dev/name={own}")
+            assert stored["metadata"]["labels"]["kubernetes.io/service-name"] == service
+            async with machine.agent(service, _WELL) as second:
+                with pytest.raises(MachineError, match=f"agent '{own}' runs on this machine already .*: --name$"):
+                    await second.task
+    with pytest.raises(control.NoAgent, match="no agent of this user runs on this machine"):
+        await control.only_agent()
+
+
+def test_a_long_name_of_a_service_or_a_host_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "h" * 200)
+    names = {machine_module.default_name("s" * length) for length in (1, 63)}
+    assert {len(name) for name in names} == {42, 63}
+    assert len(machine_module.default_name()) == 63
+
+
+async def test_a_server_that_is_away_is_the_cause_before_any_address_is(machine: Machine, tmp_path: Path) -> None:
+    cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{free_port()}"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": ""}}
+    machine.kubeconfig = tmp_path / "nowhere"
+    machine.kubeconfig.write_text(json.dumps({"clusters": [cluster], "contexts": [context], "current-context": "c"}))
+    machine.address = "127.0.0.1"
+    async with machine.agent("web", _WELL) as running:
+        with pytest.raises(Unreachable):
+            await running.task
+
+
+async def test_an_agent_that_no_port_of_its_service_leads_to_is_listed_with_the_reason(
+    machine: Machine, service: str
+) -> None:
+    entry = ServiceEntry(service, "default", (AgentPort("htpp", 8080),), (_WELL,))
+    running = Running(machine, lambda: AgentFile(machine.name, (machine.address,), "", "", (entry,)))
+    try:
+        await machine.until("ready", True)
+        async with connect(machine.kubeconfig) as client:
+            (row,) = [row for row in await list_of(client, "default", time.time()) if row.service == service]
+        assert row.state == "passing"
+        assert row.why == (
+            f"Service default/{service} has no port 'htpp': its ports are 'http'; name it with --port NAME=PORT"
+        )
+    finally:
+        await running.end()
+
+
 async def test_a_granted_account_can_do_its_work_and_nothing_else(
     machine: Machine, service: str, tmp_path: Path
 ) -> None:
@@ -257,7 +314,9 @@ async def test_a_granted_account_can_do_its_work_and_nothing_else(
         assert not await serves_policies(client)
         text = await apply_grant(client, from_file(machine.kubeconfig), grant, 3600.0, with_policies=False)
     granted.write_text(text)
+    assert await granted_name(from_file(machine.kubeconfig)) == ""
     machine.kubeconfig = granted
+    assert await granted_name(from_file(granted)) == machine.name, "so it needs no --name"
     async with machine.agent(service, _WELL):
         await machine.until("ready", True)
     for verb, resource, name, allowed in (

@@ -119,7 +119,7 @@ def test_sigusr1_saves(setting: Setting) -> None:
         flying = asyncio.create_task(setting.flight.run())
         await asyncio.sleep(0)
         os.kill(os.getpid(), signal.SIGUSR1)
-        await eventually(setting.files, within_s=30)
+        await eventually(setting.files)
         flying.cancel()
         await asyncio.gather(flying, return_exceptions=True)
 

@@ -22,12 +22,19 @@ PYTHON = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 PARENT = """
 import subprocess, sys, time
 from sliceplane.shell.process.lifeline import lifeline
-environment, descriptors = lifeline()
+environment, descriptors, _ = lifeline()
 child = subprocess.Popen((sys.executable, "-c", sys.argv[1]), env=environment, pass_fds=descriptors)
 print(child.pid, flush=True)
 time.sleep(600)
 """
-CHILD = "from sliceplane.shell.process import lifeline; {}; lifeline.end_with_parent(); import time; time.sleep(600)"
+CHILD = """
+from sliceplane.shell.process import lifeline
+import time
+{}
+lifeline.end_with_parent()
+print("watching", flush=True)
+time.sleep(600)
+"""
 #: starts a foreign program whose group must not outlive it
 FOREIGN = """
 import subprocess, sys, time
@@ -47,6 +54,11 @@ def started(script: str, *arguments: str) -> tuple[subprocess.Popen[str], Proces
     return parent, known
 
 
+def watching(parent: subprocess.Popen[str]) -> None:
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "watching\n", "the child is past its start"
+
+
 def killed(parent: subprocess.Popen[str]) -> None:
     parent.kill()
     parent.wait()
@@ -59,15 +71,24 @@ def killed(parent: subprocess.Popen[str]) -> None:
 )
 def test_a_child_ends_with_its_parent_by_the_pipe_alone_and_by_the_signal_alone(without: str) -> None:
     parent, child = started(PARENT, CHILD.format(without))
-    time.sleep(0.5)  # the child is past its start
+    watching(parent)
     assert child.is_alive
     killed(parent)
     until(lambda: not child.is_alive)
 
 
+def test_a_child_with_a_grace_outlives_its_parent_by_that_and_no_longer() -> None:
+    parent, child = started(PARENT.replace("lifeline()", "lifeline(2)"), CHILD.format("pass"))
+    time.sleep(0.5)  # the child is past its start
+    killed(parent)
+    ended = time.monotonic()
+    until(lambda: not child.is_alive)
+    assert time.monotonic() - ended > 1.5
+
+
 def test_a_child_that_is_stopped_ends_too() -> None:
     parent, child = started(PARENT, CHILD.format("pass"))
-    time.sleep(0.5)
+    watching(parent)
     os.kill(child.pid, signal.SIGSTOP)
     killed(parent)
     until(lambda: not child.is_alive)
@@ -75,7 +96,7 @@ def test_a_child_that_is_stopped_ends_too() -> None:
 
 def test_a_child_whose_parent_was_gone_before_it_could_look_ends() -> None:
     reading, writing = os.pipe()
-    environment = {**PYTHON, "SLICEPLANE_PARENT": f"{os.getpid() + 1}:{reading}"}
+    environment = {**PYTHON, "SLICEPLANE_PARENT": f"{os.getpid() + 1}:{reading}:0"}
     command = (sys.executable, "-c", CHILD.format("pass"))
     done = subprocess.run(command, env=environment, pass_fds=(reading,), check=False, timeout=60)
     os.close(reading)
@@ -88,9 +109,8 @@ def test_the_group_of_a_foreign_program_does_not_outlive_us(tmp_path: Path) -> N
     # The first shell ends at SIGTERM; the process that it started does not.
     inner = f"trap 'echo term >> {said}' TERM; echo $$ > {said}; while :; do sleep 0.1; done"
     parent, program = started(FOREIGN, f'sh -c "{inner}" & wait', "1.0")
-    until(said.exists)
-    time.sleep(0.2)
-    stubborn = identity.identity(int(said.read_text().split()[0]))
+    pid = until(lambda: said.read_text().split(), ignoring=(FileNotFoundError,))[0]
+    stubborn = identity.identity(int(pid))
     assert stubborn is not None
     killed(parent)
     until(lambda: "term" in said.read_text())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import dns.message
+import pytest
 from tests.shell.resolver.test_resolver import exchanged
 from tests.waiting import eventually
 
@@ -10,7 +13,7 @@ from sliceplane.api.codec import decode, decode_document
 from sliceplane.api.core import Service
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Services
-from sliceplane.shell.resolver.embedded import DnsService, reachable, service_address, write_service
+from sliceplane.shell.resolver.embedded import DnsService, reachable, resolv_conf, service_address, write_service
 from sliceplane.shell.server.config import PlaneConfig
 from sliceplane.shell.server.plane import ServerPlane
 
@@ -40,9 +43,12 @@ async def test_a_plane_answers_the_name_of_its_name_server_also_after_that_has_d
 async def test_the_slice_of_kube_dns_is_where_the_name_server_listens_now() -> None:
     async with ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), ()) as plane:
         client = plane.client("system:admin")
+        births = set()
         for port in (5300, 5301):
             await write_service(client, CIDRS, ("192.0.2.7", port))
-        (body,) = (await client.list(Selection(EndpointSlices, "kube-system"))).items
+            (body,) = (await client.list(Selection(EndpointSlices, "kube-system"))).items
+            births.add(decode_document(body)["metadata"]["uid"])
+        assert len(births) == 1, "changed in place: rules that lead to the name server stay"
         document = decode_document(body)
         assert document["endpoints"][0]["addresses"] == ["192.0.2.7"]
         assert [(port["name"], port["protocol"], port["port"]) for port in document["ports"]] == [
@@ -54,6 +60,31 @@ async def test_the_slice_of_kube_dns_is_where_the_name_server_listens_now() -> N
         await write_service(client, CIDRS, ("127.0.0.1", 5300))
         (body,) = (await client.list(Selection(EndpointSlices, "kube-system"))).items
         assert not decode_document(body).get("endpoints")
+        await write_service(client, CIDRS, ("2001:db8::7", 5300))
+        (body,) = (await client.list(Selection(EndpointSlices, "kube-system"))).items
+        assert decode_document(body)["addressType"] == "IPv6"
+
+
+@pytest.mark.parametrize(
+    ("listen", "proxied", "servers"),
+    [
+        (("192.0.2.7", 53), True, ["10.96.0.10", "192.0.2.53"]),
+        (("192.0.2.7", 5300), True, ["10.96.0.10", "192.0.2.53"]),
+        (("192.0.2.7", 53), False, ["192.0.2.7", "10.96.0.10"]),
+        (("127.0.0.1", 53), True, ["127.0.0.1", "10.96.0.10"]),
+        (("192.0.2.7", 5300), False, []),
+    ],
+)
+def test_the_resolv_conf_that_is_printed_has_a_second_server_and_search(
+    listen: tuple[str, int], proxied: bool, servers: list[str], tmp_path: Path
+) -> None:
+    """A resolv.conf has no ports, and what leads to the name server itself is no second server."""
+    search = "search default.svc.cluster.local svc.cluster.local cluster.local"
+    file = tmp_path / "resolv.conf"
+    lines = [f"nameserver {server}" for server in servers]
+    assert resolv_conf(listen, CIDRS, proxied=proxied, path=file) == ((lines[0], search) if servers else ())
+    file.write_text("nameserver 10.96.0.10\nnameserver 192.0.2.7\nnameserver 192.0.2.53\n")
+    assert resolv_conf(listen, CIDRS, proxied=proxied, path=file) == ((*lines, search) if servers else ())
 
 
 def test_where_others_reach_an_address() -> None:

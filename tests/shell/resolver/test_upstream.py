@@ -198,6 +198,18 @@ async def test_an_upstream_that_is_ourselves_is_refused(address: str) -> None:
     await resolver.close()
 
 
+async def test_a_resolv_conf_that_names_this_server_first_is_forwarded_to_its_others(tmp_path: Path) -> None:
+    """As a machine's own is once it asks the plane: by the address of the Service, too, which leads back here."""
+    file = tmp_path / "resolv.conf"
+    async with others(1) as (_, where):
+        file.write_text(f"nameserver 10.96.0.10\nnameserver {where}\n")
+        async with forwarding(ForwardFlags(forward=(str(file),), skip=("10.96.0.10",))) as (_, port):
+            assert told(await ask(port, "www.example.")) == ["www.example. 60 IN A 192.0.2.1"]
+        file.write_text("nameserver 10.96.0.10\n")
+        async with forwarding(ForwardFlags(forward=(str(file),), skip=("10.96.0.10",))) as (_, port):
+            assert (await ask(port, "www.example.")).rcode() == dns.rcode.REFUSED
+
+
 async def test_two_servers_that_forward_to_each_other_notice_it() -> None:
     """The first asks the second, which asks the first; people are told by an Event, too."""
     async with (

@@ -45,3 +45,16 @@ def test_an_address_that_others_can_dial_is_an_endpoint(
 def test_the_way_out_is_one_of_our_own_addresses() -> None:
     address = interfaces.outward(4)
     assert not address or address in interfaces.addresses(ipv6=False)
+
+
+def test_without_a_way_out_an_address_of_the_family_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def socket_without_a_route(*_: object) -> object:
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr(interfaces.socket, "socket", socket_without_a_route)
+    monkeypatch.setattr(
+        interfaces, "addresses", lambda *, ipv6: ("192.0.2.7", "2001:db8::7") if ipv6 else ("192.0.2.7",)
+    )
+    assert (interfaces.outward(4), interfaces.outward(6)) == ("192.0.2.7", "2001:db8::7")
+    monkeypatch.setattr(interfaces, "addresses", lambda **_: ("192.0.2.7",))
+    assert interfaces.outward(6) == "", "an IPv4 address is no way out of IPv6"

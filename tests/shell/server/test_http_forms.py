@@ -151,7 +151,11 @@ def test_a_review_has_no_columns(server: Server, path: str) -> None:
 
 @pytest.mark.parametrize("subresource", ["log", "exec", "attach", "portforward", "proxy"])
 def test_a_person_who_asks_for_a_container_is_told_that_there_is_none(server: Server, subresource: str) -> None:
-    reply = server.get(f"/api/v1/namespaces/default/pods/a/{subresource}")
+    pods = "/api/v1/namespaces/default/pods"
+    assert_status(server.get(f"{pods}/missing/{subresource}"), 404, "NotFound", 'pods "missing" not found')
+    spec = {"containers": [{"name": "c", "image": "i"}]}
+    server.request("POST", pods, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec})
+    reply = server.get(f"{pods}/a/{subresource}")
     why = f"there is no {subresource} of a pod here: no kubelet runs containers behind this server"
     assert_status(reply, 404, "NotFound", f"{why}; see docs/api.md#not-served")
     assert server.get("/api/v1/namespaces/default/pods/a/nonsense").json["message"].startswith("the server could not")

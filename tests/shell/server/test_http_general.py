@@ -309,11 +309,11 @@ def test_unknown_resources_are_status_404(server: Server, path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "unserved"),
     [
-        ("/apis/batch/v1/namespaces/default/jobs", "jobs of batch/v1"),
-        ("/apis/batch/v1/cronjobs?watch=true", "cronjobs of batch/v1"),
+        ("/apis/batch/v1/namespaces/default/jobs/a/status", "jobs/status of batch/v1"),
+        ("/apis/batch/v1beta1/cronjobs?watch=true", "cronjobs of batch/v1beta1"),
         (
-            "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers/a",
-            "horizontalpodautoscalers of autoscaling/v2",
+            "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers/a",
+            "horizontalpodautoscalers of autoscaling/v1",
         ),
         (
             "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",

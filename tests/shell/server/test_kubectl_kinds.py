@@ -70,6 +70,50 @@ def test_addresses_of_services(server: Server, tmp_path: Path) -> None:
     assert address not in kubectl(server, tmp_path, "get", "ipaddresses", "--no-headers")
 
 
+CLAIM = """
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data, labels: {app: stored}}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+"""
+VOLUME = """
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: disk, labels: {app: stored}}
+spec: {accessModes: [ReadWriteOnce], capacity: {storage: 1Gi}, hostPath: {path: /a}, storageClassName: fast}
+"""
+CLASS = """
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: fast}
+provisioner: example.com/disk
+"""
+
+
+def test_storage_is_applied_shown_and_pruned(server: Server, tmp_path: Path) -> None:
+    """``kubectl apply --prune`` lists claims, volumes, Jobs and CronJobs, too, and ends with 0."""
+    kubectl(server, tmp_path, "apply", "-f", "-", stdin=f"{CLAIM}---{VOLUME}---{CLASS}")
+    lines = kubectl(server, tmp_path, "get", "pvc,pv,sc", "--no-headers").splitlines()
+    shown = [line.split()[:-1] for line in lines if line]
+    assert shown == [
+        ["persistentvolumeclaim/data", "Pending", "<unset>"],
+        ["persistentvolume/disk", "1Gi", "RWO", "Retain", "Pending", "fast", "<unset>"],
+        ["storageclass.storage.k8s.io/fast", "example.com/disk", "Delete", "Immediate", "false"],
+    ]
+    pruned = kubectl(server, tmp_path, "apply", "--prune", "-l", "app=stored", "-f", "-", stdin=CLAIM)
+    assert "persistentvolume/disk pruned" in pruned
+    kubectl(server, tmp_path, "apply", "--server-side", "-f", "-", stdin=CLASS)
+    kubectl(server, tmp_path, "delete", "pvc/data", "sc/fast")
+
+
+def test_a_job_is_refused_with_the_reason(server: Server, tmp_path: Path) -> None:
+    line = command(server, tmp_path, "create", "job", "once", "--image=i")
+    refused = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert refused.returncode == 1
+    assert "jobs.batch cannot be written: this server does not implement Job" in refused.stderr
+    assert kubectl(server, tmp_path, "get", "jobs") == ""
+
+
 def test_limit_ranges(server: Server, tmp_path: Path) -> None:
     manifest = """
 apiVersion: v1

@@ -41,6 +41,23 @@ def test_health(server: Server, case: Case) -> None:
         assert reply.body == b"ok"
 
 
+def test_the_results_of_health_checks_are_a_page_of_their_own(server: Server) -> None:
+    """Upstream's page of service level indicators."""
+    before = _results(server)
+    check(server, Case("B1", "GET", "/readyz", 200, "ok"))
+    after = _results(server)
+    series = 'kubernetes_healthchecks_total{name="etcd",status="success",type="readyz"}'
+    assert after[series] == before.get(series, 0) + 1
+    assert after['kubernetes_healthcheck{name="etcd",type="readyz"}'] == 1
+    assert {name.split("_")[0] for name in after} == {"kubernetes", "process"}
+
+
+def _results(server: Server) -> dict[str, float]:
+    lines = server.request("GET", "/metrics/slis").body.decode().splitlines()
+    rows = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in rows}
+
+
 class Probing:
     """A service that takes its time to stop, and looks at the plane meanwhile."""
 

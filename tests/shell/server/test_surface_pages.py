@@ -33,7 +33,6 @@ CASES = [
             "/readyz/",
             "/livez/nope",
             "/metrics/",
-            "/metrics/slis",
             "/version/x",
             "//api/v1",
             "/configz",
@@ -47,6 +46,7 @@ CASES = [
             "/swagger.json",
         )
     ),
+    Case("B1 /metrics/slis", "GET", "/metrics/slis", 200, 'kubernetes_healthcheck{name="ping",type="livez"} 1.0'),
     Case("B1 page, any method", "POST", "/nope", 404, PAGE, headers={"Content-Type": PLAIN}),
     Case("B1 version", "GET", "/api/v2", 404, GONE),
     Case("B1 version", "GET", "/apis/discovery.k8s.io/v9", 404, GONE),

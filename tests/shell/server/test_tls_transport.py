@@ -23,7 +23,7 @@ from tests.waiting import eventually, turns
 from sliceplane.shell.server.connections.newcomers import ConnectionTiming
 from sliceplane.shell.server.connections.tls_transport import RECORD_BYTES, TlsTransport
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 120.0
 Test = Callable[[Meeting], Coroutine[Any, Any, None]]
 
 

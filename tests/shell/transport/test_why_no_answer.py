@@ -6,6 +6,7 @@ import socket
 import ssl
 
 import pytest
+from tests.ports import free_port
 from tests.shell.server.serving import Server
 
 from sliceplane.api.requests import Selection
@@ -28,8 +29,7 @@ async def told(server: str, context: ssl.SSLContext | None = None) -> str:
 
 
 async def test_nobody_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     assert await told(f"http://127.0.0.1:{port}") == f"http://127.0.0.1:{port}: connection refused"
 
 

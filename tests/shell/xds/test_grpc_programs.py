@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def test_a_program_sees_endpoints_come_and_go_and_an_unknown_name_fails_and_recovers(
-    tmp_path: Path, served: Served, shop: Shop
+    tmp_path: Path, served: Served, shop: Shop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = f"xds:///web.{shop.namespace}:80"
     at = host_address()
@@ -32,6 +32,11 @@ async def test_a_program_sees_endpoints_come_and_go_and_an_unknown_name_fails_an
         told = await program.ask("call", target, 1)
         assert told["answered"] == {}
         assert told["s"] < 10.0, "a name that leads nowhere is not waited for: gRPC would do so for 15 s"
+        (listeners,) = next(report for report in served.server.reports() if report.types).types
+        why = f"there is no Service in the namespace {shop.namespace}"
+        assert listeners.absent == {f"web.{shop.namespace}:80": why}
+        line = next(line for line in capsys.readouterr().err.splitlines() if "a name that leads nowhere" in line)
+        assert all(part in line for part in ("level=info", "client=program", f"web.{shop.namespace}:80", why)), line
 
         await shop.service()
         await shop.slice("web-1", first, endpoint(at, "one"))

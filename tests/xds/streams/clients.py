@@ -86,6 +86,9 @@ class FakeView:
     def topic(self, type_url: str, name: str) -> str:
         return name
 
+    def absence(self, type_url: str, name: str) -> str:
+        return "" if name in self.held.get(type_url, {}) else "nothing is there"
+
     def namespace_of(self, type_url: str, name: str) -> str | None:
         return name.partition("/")[0] if "/" in name else None
 

@@ -7,6 +7,7 @@ import time
 import tracemalloc
 
 import pytest
+from tests.fuzz.watchdog import slowness
 from tests.xds.streams.clients import (
     API,
     WEB,
@@ -28,7 +29,7 @@ from sliceplane.xds.streams.delta import DeltaStream
 from sliceplane.xds.streams.stream import AdsStream
 from sliceplane.xds.streams.whole import WholeStream
 
-#: of a step, of the processor's time: the machine is small and busy
+#: of a step, of the processor's time, on a machine that is not busy
 STEP_S_MAX = 0.05
 
 
@@ -97,7 +98,7 @@ def test_too_many_versions_are_refused_in_steps(view: FakeView) -> None:
     assert finished is not None
     assert finished.status == messages.RESOURCE_EXHAUSTED
     assert steps > 100
-    assert longest_s < STEP_S_MAX
+    assert longest_s < STEP_S_MAX * slowness()
 
 
 def test_as_many_versions_as_are_taken_are_answered_in_steps(view: FakeView) -> None:
@@ -106,7 +107,7 @@ def test_as_many_versions_as_are_taken_are_answered_in_steps(view: FakeView) -> 
     steps, longest_s, finished = work(stream, message)
     assert finished is None
     assert steps > requests.NAMES_MAX // requests.STEP
-    assert longest_s < STEP_S_MAX
+    assert longest_s < STEP_S_MAX * slowness()
 
 
 @pytest.mark.parametrize("make", [DeltaStream, WholeStream])
@@ -118,7 +119,7 @@ def test_as_many_names_as_are_taken_are_answered_in_steps(view: FakeView, make: 
     steps, longest_s, finished = work(stream, message)
     assert finished is None
     assert steps > requests.NAMES_MAX // requests.STEP
-    assert longest_s < STEP_S_MAX
+    assert longest_s < STEP_S_MAX * slowness()
 
 
 def test_many_short_fields_are_refused_in_steps(view: FakeView) -> None:
@@ -126,7 +127,7 @@ def test_many_short_fields_are_refused_in_steps(view: FakeView) -> None:
     assert finished is not None
     assert (finished.status, finished.limit) == (messages.RESOURCE_EXHAUSTED, "request-fields")
     assert steps > 100
-    assert longest_s < STEP_S_MAX
+    assert longest_s < STEP_S_MAX * slowness()
 
 
 def test_requests_keep_their_order_and_changes_come_in_between(view: FakeView) -> None:

@@ -16,6 +16,6 @@ What it promises of upstream's behaviour, line by line with tests, is in docs/em
 * ``pods``        which Pods count, and which go first
 * ``templates``   the hash of a pod template and the documents of children made from it
 * ``nodes``       what is emulated: names, zones, pod address ranges, delays
-* ``kubelet``     Pods get a node (``placement``), ``addresses`` and a status (``pod_status``: readiness and its gates);
+* ``kubelet``     Pods get a node (``placement``), addresses and a status (``pod_status``: readiness and its gates);
   they terminate after a grace period
 """

@@ -68,6 +68,15 @@ def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
     )
 
 
+def eviction_delay_s(tolerations: Iterable[Toleration], taint: Taint) -> float | None:
+    """Seconds for which a Pod stays on a node after it got *taint*, whose effect is NoExecute; ``None``: for ever."""
+    used = [toleration for toleration in tolerations if tolerates((toleration,), taint)]
+    bounds = [toleration.toleration_seconds for toleration in used if toleration.toleration_seconds is not None]
+    if not used:
+        return 0.0
+    return max(min(bounds), 0) if bounds else None
+
+
 def repels(node: Node, tolerations: Iterable[Toleration], effects: tuple[str, ...]) -> bool:
     """A taint of *effects* that is not tolerated."""
     tolerated = tuple(tolerations)

@@ -12,16 +12,18 @@ itself is ready when its readiness gates are met, too (``pod_status``).
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec.structs import replace
 
 from sliceplane.api.codec import encode
-from sliceplane.api.core import Node, Pod
+from sliceplane.api.core import Node, Pod, Taint
 from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.requests import PatchType, Verb
 from sliceplane.api.scheme import Nodes, Pods
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Selection, Write
-from sliceplane.controllers.emulation.eligibility import UNSCHEDULABLE, is_selected, tolerates
+from sliceplane.controllers.emulation.eligibility import UNSCHEDULABLE, eviction_delay_s, is_selected, repels, tolerates
 from sliceplane.controllers.emulation.nodes import (
     ANNOTATION_READY,
     EmulatedNode,
@@ -29,13 +31,15 @@ from sliceplane.controllers.emulation.nodes import (
     node_document,
     node_status,
 )
-from sliceplane.controllers.emulation.placement import Placement, PodAddresses
+from sliceplane.controllers.emulation.placement import Placement, PodAddresses, host_ports
 from sliceplane.controllers.emulation.pod_status import (
     debuggers_status,
+    image_fault,
     overdue_status,
     readiness,
     ready_status,
     started_status,
+    waiting_status,
 )
 from sliceplane.controllers.emulation.pods import has_ended, pod_condition
 from sliceplane.controllers.emulation.templates import controller_uid
@@ -63,6 +67,7 @@ class KubeletController(KeyedController):
         self._placement = Placement()
         self._seen: dict[tuple[str, bool], float] = {}  # (pod uid, terminating) -> when we first saw it so
         self._addresses = PodAddresses(config.nodes)
+        self._tainted: dict[str, dict[Taint, float]] = {}  # node -> its taints that evict -> when we first saw them
 
     def on_synced(self, now: float) -> None:
         super().on_synced(now)
@@ -74,6 +79,7 @@ class KubeletController(KeyedController):
         if change.resource == Nodes.key:
             name = change.object.metadata.name
             if isinstance(change.new, Node):
+                self._note_taints(change.new, now)
                 self._nodes[name] = change.new
                 if name in self._emulated:
                     self._follow_zone(name, (change.new.metadata.labels or {}).get(LABEL_ZONE, ""))
@@ -81,6 +87,7 @@ class KubeletController(KeyedController):
                 self._try_waiting(now)
             else:
                 self._nodes.pop(name, None)
+                self._tainted.pop(name, None)
             return
         key = f"pod/{change.object.metadata.key}"
         old = change.old
@@ -99,6 +106,22 @@ class KubeletController(KeyedController):
             self._waiting.discard(key)
             self._without_address.discard(key)
             self._expectations.forget(key)
+
+    def _note_taints(self, node: Node, now: float) -> None:
+        name = node.metadata.name
+        known = self._tainted.get(name, {})
+        taints = {taint: known.get(taint, now) for taint in node.spec.taints or () if taint.effect == "NoExecute"}
+        if taints != known and name in self._emulated:
+            self._tainted[name] = taints
+            for key, pod in self._pods.items():
+                if pod.spec.node_name == name:
+                    self.enqueue(key, now)
+
+    def _evicted_at(self, node: Node, pod: Pod) -> float | None:
+        """When the taints of its node drive the Pod away; ``None``: never."""
+        seen = self._tainted.get(node.metadata.name, {})
+        delays = ((eviction_delay_s(pod.spec.tolerations or (), taint), since) for taint, since in seen.items())
+        return min((since + delay for delay, since in delays if delay is not None), default=None)
 
     def _follow_zone(self, name: str, zone: str) -> None:
         """Pods spread over the zones that Nodes are labelled with, as those of a scheduler do."""
@@ -125,7 +148,7 @@ class KubeletController(KeyedController):
         self._addresses.hold(uid, tuple(item.ip for item in pod.status.pod_ips or ()))
         node = self._emulated.get(pod.spec.node_name)
         if node is not None:
-            self._placement.put(uid, node, controller_uid(pod))
+            self._placement.put(uid, node, controller_uid(pod), host_ports(pod))
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         if key.startswith("node/"):
@@ -141,6 +164,15 @@ class KubeletController(KeyedController):
             return ()
         if pod.metadata.deletion_timestamp is not None:
             return self._terminate(key, pod, now)
+        node = self._nodes.get(pod.spec.node_name)
+        due = None if node is None else self._evicted_at(node, pod)
+        if due is not None:
+            if now >= due:
+                self._note(
+                    pod, "Normal", "TaintManagerEviction", f"Marking for deletion Pod {pod.metadata.key}", "Evicting"
+                )
+                return (_write("delete", pod, body=encode({"preconditions": {"uid": pod.metadata.uid}})),)
+            self.enqueue_after(key, due - now, now)
         return self._run(key, pod, now)
 
     def _register(self, node: EmulatedNode, now: float) -> tuple[Write, ...]:
@@ -157,13 +189,17 @@ class KubeletController(KeyedController):
         if present is None:
             body = encode(node_document(node))
             return (Write(verb="create", resource=Nodes, body=body, tolerate=("AlreadyExists",)), status)
-        if not any(one.type == "Ready" and one.status == "True" for one in present.status.conditions or ()):
+        if not present.is_ready:
             return (status,)
         return _without_taint(present)
 
     def _fits(self, node: EmulatedNode, pod: Pod) -> bool:
         present = self._nodes.get(node.name)
         if present is None or (present.spec.unschedulable and not tolerates(pod.spec.tolerations or (), UNSCHEDULABLE)):
+            return False
+        if repels(present, pod.spec.tolerations or (), ("NoSchedule", "NoExecute")):
+            return False
+        if not self._placement.has_ports(node.name, host_ports(pod)):
             return False
         return self._placement.load_of(node.name) < self._addresses.room(node.name) and is_selected(pod.spec, present)
 
@@ -174,13 +210,21 @@ class KubeletController(KeyedController):
         fitting = [node for node in self._emulated.values() if self._fits(node, pod)]
         if not fitting:
             if key not in self._waiting:
-                why = "none is schedulable, has the labels asked for and a Pod address left"
-                self._warn(pod, "FailedScheduling", f"0/{len(self._emulated)} emulated nodes fit: {why}", "Scheduling")
+                why = (
+                    "none is schedulable, has the labels asked for, tolerated taints, free ports and a Pod address left"
+                )
+                self._note(
+                    pod,
+                    "Warning",
+                    "FailedScheduling",
+                    f"0/{len(self._emulated)} emulated nodes fit: {why}",
+                    "Scheduling",
+                )
             self._waiting.add(key)
             return ()
         self._waiting.discard(key)
         chosen = self._placement.choose(fitting, controller_uid(pod))
-        self._placement.put(uid, chosen, controller_uid(pod))
+        self._placement.put(uid, chosen, controller_uid(pod), host_ports(pod))
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
@@ -206,7 +250,7 @@ class KubeletController(KeyedController):
         return min(server_time, self._seen[pod.metadata.uid, pod.metadata.deletion_timestamp is not None])
 
     def _run(self, key: str, pod: Pod, now: float) -> tuple[Write, ...]:
-        if not pod.status.pod_ips:
+        if not pod.status.pod_ips or pod.status.phase != "Running":
             created_at = parse_time(pod.metadata.creation_timestamp or _LONG_AGO)
             due = self._moment(pod, created_at) + self._config.start_s
             if now < due:
@@ -217,12 +261,10 @@ class KubeletController(KeyedController):
                 if key not in self._without_address:
                     self._without_address.add(key)
                     why = f"node {pod.spec.node_name} has no Pod address left"
-                    self._warn(pod, "FailedCreatePodSandBox", why, "Starting")
+                    self._note(pod, "Warning", "FailedCreatePodSandBox", why, "Starting")
                 return ()
             self._without_address.discard(key)
-            node = self._emulated[pod.spec.node_name]
-            state = readiness(pod, containers=self._wants_ready(pod) and not self._config.ready_s)
-            return (_status(pod, started_status(pod, addresses, node.address, state, now)),)
+            return self._start(pod, addresses, now)
         if pod.spec.active_deadline_seconds is not None:
             until = parse_time(pod.status.start_time or pod.metadata.creation_timestamp or _LONG_AGO)
             until += pod.spec.active_deadline_seconds
@@ -241,12 +283,25 @@ class KubeletController(KeyedController):
         state = readiness(pod, containers=wants)
         return () if state.is_shown(pod) else (_status(pod, ready_status(pod, state, now)),)
 
-    def _warn(self, pod: Pod, reason: str, note: str, action: str) -> None:
+    def _start(self, pod: Pod, addresses: tuple[str, ...], now: float) -> tuple[Write, ...]:
+        hosts = self._emulated[pod.spec.node_name].addresses
+        fault = next(filter(None, (image_fault(container.image) for container in pod.spec.containers or ())), None)
+        if fault is not None:
+            waiting = waiting_status(pod, addresses, hosts, now)
+            if waiting is None:
+                return ()
+            self._note(pod, "Warning", "Failed", f"Error: {fault['reason']}: {fault['message']}", "Pulling")
+            return (_status(pod, waiting),)
+        state = readiness(pod, containers=self._wants_ready(pod) and not self._config.ready_s)
+        self._note(pod, "Normal", "Started", "Container started", "Starting")
+        return (_status(pod, started_status(pod, addresses, hosts, state, now)),)
+
+    def _note(self, pod: Pod, kind: Literal["Normal", "Warning"], reason: str, note: str, action: str) -> None:
         self.note(
             EventNote(
                 regarding=pod,
                 regarding_resource=Pods,
-                type="Warning",
+                type=kind,
                 reason=reason,
                 note=note,
                 component=COMPONENT,
@@ -265,7 +320,12 @@ class KubeletController(KeyedController):
         # The answer to a binding is a Status without a version; the placement stands in for it until the
         # cache shows the node.  A binding that failed is taken back.
         pod = self._pods.get(done.job.key)
-        if pod is not None and not pod.spec.node_name and (done.error is not None or not done.results[0]):
+        if pod is None:
+            return
+        if done.error is None and done.results[0]:
+            node = self._placement.node_of(pod.metadata.uid)
+            self._note(pod, "Normal", "Scheduled", f"Successfully assigned {pod.metadata.key} to {node}", "Binding")
+        elif not pod.spec.node_name:
             self._placement.drop(pod.metadata.uid)
 
     def check(self) -> None:

@@ -32,7 +32,8 @@ class EmulatedNode(msgspec.Struct, frozen=True, kw_only=True):
     region: str = ""
     labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     pod_cidrs: tuple[str, ...] = ()
-    address: str = ""
+    #: at most one of each family
+    addresses: tuple[str, ...] = ()
 
     def all_labels(self) -> dict[str, str]:
         labels = {LABEL_EMULATED: "true", LABEL_HOSTNAME: self.name, "kubernetes.io/os": "linux"}
@@ -58,7 +59,7 @@ def _defaults(index: int, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "podCIDRs": [f"10.244.{index}.0/24", f"fd00:10:244:{index:x}::/64"],
-        "address": f"192.0.2.{index}",
+        "address": [f"192.0.2.{index}", f"2001:db8::{index:x}"],
     }
 
 
@@ -86,7 +87,7 @@ def parse_nodes(entries: Any) -> tuple[EmulatedNode, ...]:
         unknown = sorted(set(entry) - _MEMBERS)
         if unknown:
             raise ValueError(f"node {name}: unknown member {unknown[0]!r}; known are {', '.join(sorted(_MEMBERS))}")
-        nodes.append(_node(name, {**_defaults(index, name), **entry}))
+        nodes.append(_node(index, name, {**_defaults(index, name), **entry}))
     names = [node.name for node in nodes]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -94,12 +95,12 @@ def parse_nodes(entries: Any) -> tuple[EmulatedNode, ...]:
     return tuple(nodes)
 
 
-def _node(name: str, entry: dict[str, Any]) -> EmulatedNode:
+def _node(index: int, name: str, entry: dict[str, Any]) -> EmulatedNode:
     """Raises ``ValueError`` that names the node and the fault."""
     zone, region = (str(entry.get(member) or "") for member in ("zone", "region"))
     labels = entry.get("labels") or {}
     cidrs = entry["podCIDRs"]
-    address = entry["address"]
+    addresses = [entry["address"]] if isinstance(entry["address"], str) else entry["address"]
     if not isinstance(labels, dict):
         raise ValueError(f"node {name}: labels: expected a mapping, got {labels!r}")
     labels = {str(key): str(value) for key, value in labels.items()}
@@ -118,9 +119,33 @@ def _node(name: str, entry: dict[str, Any]) -> EmulatedNode:
             raise ValueError(f"node {name}: podCIDRs: {error}") from error
         if network.num_addresses < POD_CIDR_ADDRESSES_MIN:
             raise ValueError(f"node {name}: podCIDRs: {cidr} has room for no Pod")
-    if not isinstance(address, str) or parse_strict(address) is None:
-        raise ValueError(f"node {name}: address: {address!r} is not an IP address")
-    return EmulatedNode(name=name, zone=zone, region=region, labels=labels, pod_cidrs=tuple(cidrs), address=address)
+    families = [ipaddress.ip_network(cidr).version for cidr in cidrs]
+    if addresses == _defaults(index, name)["address"]:
+        # A node has an address of each family that its Pods have.
+        addresses = [address for address in addresses if ipaddress.ip_address(address).version in families]
+    return EmulatedNode(
+        name=name,
+        zone=zone,
+        region=region,
+        labels=labels,
+        pod_cidrs=tuple(cidrs),
+        addresses=_checked_addresses(name, addresses),
+    )
+
+
+def _checked_addresses(name: str, addresses: Any) -> tuple[str, ...]:
+    """Raises ``ValueError`` that names the node and the fault."""
+    if not isinstance(addresses, list) or not addresses:
+        raise ValueError(f"node {name}: address: {addresses!r} is not an IP address or a list of them")
+    families = set()
+    for address in addresses:
+        parsed = parse_strict(address) if isinstance(address, str) else None
+        if parsed is None:
+            raise ValueError(f"node {name}: address: {address!r} is not an IP address")
+        families.add(parsed.version)
+    if len(families) != len(addresses):
+        raise ValueError(f"node {name}: address: at most one of IPv4 and one of IPv6 can be given")
+    return tuple(addresses)
 
 
 def node_document(node: EmulatedNode) -> Document:
@@ -139,7 +164,9 @@ def node_status(node: EmulatedNode, now: float) -> Document:
         "capacity": resources,
         "allocatable": resources,
         "addresses": [
-            {"type": "InternalIP", "address": node.address},
+            # They are told apart by their types, and two have one.
+            {"$patch": "replace"},
+            *({"type": "InternalIP", "address": address} for address in node.addresses),
             {"type": "Hostname", "address": node.name},
         ],
         "conditions": [

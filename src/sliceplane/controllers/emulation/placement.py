@@ -9,8 +9,37 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
+from sliceplane.api.core import Pod
 from sliceplane.controllers.emulation.nodes import EmulatedNode
+
+
+class HostPort(NamedTuple):
+    """A port of a node that a container wants; "" stands for every address of the node."""
+
+    protocol: str
+    address: str
+    number: int
+
+
+def host_ports(pod: Pod) -> frozenset[HostPort]:
+    containers = (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))
+    return frozenset(
+        HostPort(port.protocol, "" if port.host_ip in _EVERYWHERE else port.host_ip, port.host_port)
+        for container in containers
+        for port in container.ports or ()
+        if port.host_port
+    )
+
+
+_EVERYWHERE: Final = ("", "0.0.0.0", "::")
+
+
+def _clash(one: HostPort, other: HostPort) -> bool:
+    if (one.protocol, one.number) != (other.protocol, other.number):
+        return False
+    return one.address == other.address or not (one.address and other.address)
 
 
 class Placement:
@@ -24,6 +53,7 @@ class Placement:
         self._placed: dict[str, tuple[str, str, str]] = {}  # pod uid -> (node, zone, owner uid)
         self._load: dict[str, int] = {}
         self._owner_load: dict[tuple[str, str], int] = {}  # (owner uid, zone) -> Pods
+        self._ports: dict[str, dict[str, frozenset[HostPort]]] = {}  # node -> pod uid -> ports, of Pods that have any
 
     def node_of(self, uid: str) -> str:
         return self._placed[uid][0] if uid in self._placed else ""
@@ -32,8 +62,15 @@ class Placement:
         """How many Pods are on *node*, or will be."""
         return self._load.get(node, 0)
 
-    def put(self, uid: str, node: EmulatedNode, owner: str) -> None:
+    def has_ports(self, node: str, ports: frozenset[HostPort]) -> bool:
+        """Returns True if none of *ports* is taken on *node*."""
+        taken = [port for other in self._ports.get(node, {}).values() for port in other] if ports else ()
+        return not any(_clash(port, other) for port in ports for other in taken)
+
+    def put(self, uid: str, node: EmulatedNode, owner: str, ports: frozenset[HostPort]) -> None:
         self.drop(uid)
+        if ports:
+            self._ports.setdefault(node.name, {})[uid] = ports
         self._placed[uid] = (node.name, node.zone, owner)
         self._load[node.name] = self._load.get(node.name, 0) + 1
         self._owner_load[owner, node.zone] = self._owner_load.get((owner, node.zone), 0) + 1
@@ -42,6 +79,8 @@ class Placement:
         if uid not in self._placed:
             return
         node, zone, owner = self._placed.pop(uid)
+        if self._ports.get(node, {}).pop(uid, None) and not self._ports[node]:
+            del self._ports[node]
         self._load[node] -= 1
         self._owner_load[owner, zone] -= 1
         if not self._owner_load[owner, zone]:
@@ -51,7 +90,7 @@ class Placement:
         """Its zone may be another one than it was."""
         for uid, (name, zone, owner) in list(self._placed.items()):
             if name == node.name and zone != node.zone:
-                self.put(uid, node, owner)
+                self.put(uid, node, owner, self._ports.get(name, {}).get(uid, frozenset()))
 
     def choose(self, fitting: Iterable[EmulatedNode], owner: str) -> EmulatedNode:
         """Fewest Pods of the owner in the zone, then fewest on the node, then by name."""
@@ -71,6 +110,7 @@ class Placement:
         for node, _zone, _owner in self._placed.values():
             load[node] = load.get(node, 0) + 1
         assert load == {node: count for node, count in self._load.items() if count}, f"{load} != {self._load}"
+        assert all(uids.keys() <= self._placed.keys() for uids in self._ports.values()), f"{self._ports}"
         assert sum(self._owner_load.values()) == len(self._placed), f"{self._owner_load} != {self._placed}"
 
 

@@ -213,7 +213,7 @@ class PodOwnerController(KeyedController, Generic[O]):
             made = (done.error.details or {}).get("name", "")
             name = wanted.name
             reason = "FailedCreate"
-            if wanted.generate_name and made.startswith(wanted.generate_name):
+            if not name and wanted.generate_name and made.startswith(wanted.generate_name):
                 # The prefix in the place of the name that was made for this try: Events of one cause are one.
                 message = message.replace(f'"{made}"', f'"{wanted.generate_name}"')
         self._refusals.note(meta.uid, meta.generation, reason, message, now)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from sliceplane.api.core import Container, Pod
+from sliceplane.api.images import is_image, is_nowhere
 from sliceplane.api.meta import Document
 from sliceplane.controllers.emulation.pods import pod_condition
 from sliceplane.kit.times import format_time
@@ -28,6 +29,8 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
         ready = pod_condition(pod, "Ready")
         containers = pod_condition(pod, "ContainersReady")
         if ready is None or containers is None or (containers.status == "True") != self.containers:
+            return False
+        if pod.status.observed_generation != pod.metadata.generation:
             return False
         return (ready.status == "True", ready.reason, ready.message) == (self.ready, self.reason, self.message)
 
@@ -59,6 +62,7 @@ def _condition(pod: Pod, kind: str, *, true: bool, now: float, reason: str = "",
         "type": kind,
         "status": status,
         "lastTransitionTime": before.last_transition_time if same and before else format_time(now),
+        **_observed(pod),
     }
     for member, value, old in (
         ("reason", reason, before.reason if before else ""),
@@ -67,6 +71,11 @@ def _condition(pod: Pod, kind: str, *, true: bool, now: float, reason: str = "",
         if value or old:
             condition[member] = value or None
     return condition
+
+
+def _observed(pod: Pod) -> Document:
+    """Which generation of the Pod the kubelet has seen (KEP-5067)."""
+    return {"observedGeneration": pod.metadata.generation} if pod.metadata.generation else {}
 
 
 def _statuses(containers: Iterable[Container], state: Document, *, ready: bool) -> list[Document]:
@@ -85,7 +94,7 @@ def _statuses(containers: Iterable[Container], state: Document, *, ready: bool) 
 
 
 def _running(since: str) -> Document:
-    return {"running": {"startedAt": since}}
+    return {"running": {"startedAt": since}, "waiting": None}
 
 
 def ready_status(pod: Pod, state: Readiness, now: float) -> Document:
@@ -93,6 +102,7 @@ def ready_status(pod: Pod, state: Readiness, now: float) -> Document:
     why = {"reason": state.reason, "message": state.message}
     of_containers = {} if state.containers else why
     return {
+        **_observed(pod),
         "conditions": [
             _condition(pod, "Ready", true=state.ready, now=now, **why),
             _condition(pod, "ContainersReady", true=state.containers, now=now, **of_containers),
@@ -103,20 +113,48 @@ def ready_status(pod: Pod, state: Readiness, now: float) -> Document:
     }
 
 
-def started_status(pod: Pod, addresses: tuple[str, ...], host: str, state: Readiness, now: float) -> Document:
+def started_status(
+    pod: Pod, addresses: tuple[str, ...], hosts: tuple[str, ...], state: Readiness, now: float
+) -> Document:
     """A Pod that has just started on its node."""
-    stamp = format_time(now)
+    return {**_placed(ready_status(pod, state, now), pod, addresses, hosts, now), "phase": "Running"}
+
+
+def waiting_status(pod: Pod, addresses: tuple[str, ...], hosts: tuple[str, ...], now: float) -> Document | None:
+    """A Pod with an image that cannot be pulled; ``None`` if the Pod says so already."""
+    state = readiness(pod, containers=False)
+    if pod.status.pod_ips and state.is_shown(pod):
+        return None
     status = ready_status(pod, state, now)
-    status["conditions"] += [
-        _condition(pod, "PodScheduled", true=True, now=now),
-        _condition(pod, "Initialized", true=True, now=now),
-    ]
+    for told, container in zip(status["containerStatuses"], pod.spec.containers or (), strict=True):
+        # Null: of the state that it had.
+        fault = image_fault(container.image) or {"reason": "ContainerCreating"}
+        told |= {"state": {"waiting": fault, "running": None}, "started": False}
+    return {**_placed(status, pod, addresses, hosts, now), "phase": "Pending"}
+
+
+def image_fault(image: str) -> dict[str, str] | None:
+    """The reason and the message of a container that waits for an image which cannot be pulled."""
+    if not is_image(image):
+        why = f'couldn\'t parse image name "{image}": invalid reference format'
+        return {"reason": "InvalidImageName", "message": f'Failed to apply default image tag "{image}": {why}'}
+    if is_nowhere(image):
+        return {
+            "reason": "ImagePullBackOff",
+            "message": f'Back-off pulling image "{image}": ErrImagePull: no such host',
+        }
+    return None
+
+
+def _placed(status: Document, pod: Pod, addresses: tuple[str, ...], hosts: tuple[str, ...], now: float) -> Document:
+    """*status* with what a Pod has as soon as it is on its node."""
+    conditions = [_condition(pod, kind, true=True, now=now) for kind in ("PodScheduled", "Initialized")]
     return {
         **status,
-        "phase": "Running",
-        "startTime": stamp,
-        "hostIP": host,
-        "hostIPs": [{"ip": host}],
+        "conditions": [*status["conditions"], *conditions],
+        "startTime": pod.status.start_time or format_time(now),
+        "hostIP": hosts[0],
+        "hostIPs": [{"ip": host} for host in hosts],
         "podIP": addresses[0],
         "podIPs": [{"ip": address} for address in addresses],
     }

@@ -51,7 +51,7 @@ class StatefulSetController(PodOwnerController[StatefulSet]):
 
     def event_text(self, owner: StatefulSet, verb: str, pod: str, error: str) -> str:
         outcome = f"failed error: {error}" if error else "successful"
-        return f"{verb} Pod {pod} in StatefulSet {owner.metadata.name} {outcome}"
+        return f"{verb.title()} Pod {pod} in StatefulSet {owner.metadata.name} {outcome}"
 
     def revisions_in_use(self, owner: StatefulSet, pods: list[Pod]) -> set[str]:
         return {owner.status.current_revision, owner.status.update_revision, *map(_revision_of, pods)}

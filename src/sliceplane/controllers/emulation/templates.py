@@ -92,11 +92,12 @@ def pod_document(
 ) -> Document:
     """A Pod as its owner creates it: the template's metadata and spec with *labels* added, and the owner.
 
-    Without a *name* the server makes one from the owner's.
+    Without a *name* the server makes one from the owner's.  As upstream: the prefix is there even with a name.
     """
     meta: dict[str, Any] = template.get("metadata") or {}
     metadata: Document = {
-        **({"name": name} if name else {"generateName": f"{owner.metadata.name}-"}),
+        **({"name": name} if name else {}),
+        "generateName": f"{owner.metadata.name}-",
         "namespace": owner.metadata.namespace,
         "ownerReferences": [owner_reference(owner, resource)],
     }

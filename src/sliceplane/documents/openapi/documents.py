@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sliceplane.api.scheme import OPTIONAL_RESOURCES, SERVED, Resource
+from sliceplane.api.scheme import DESCRIBED, LISTED, OPTIONAL_RESOURCES, Resource
 from sliceplane.documents.openapi import protobuf
 from sliceplane.documents.openapi.components import Components
 from sliceplane.documents.openapi.paths import paths_of
@@ -137,13 +137,15 @@ def _name_of(resource: Resource) -> str:
 
 
 @cache
-def document_names(served: tuple[Resource, ...] = SERVED) -> tuple[str, ...]:
-    """``api/v1``, ``apis/apps/v1``, ..., the documents about what is *served*, and those about discovery, sorted."""
-    groups = {f"apis/{resource.group}" for resource in served if resource.group}
-    return tuple(sorted({_name_of(resource) for resource in served} | groups | {"api", "apis", "version"}))
+def document_names(served: tuple[Resource, ...] = DESCRIBED) -> tuple[str, ...]:
+    """``api/v1``, ``apis/apps/v1``, ..., the documents about what is *served* and has fields here, and those about
+    discovery, sorted."""
+    described = [resource for resource in served if resource not in LISTED]
+    groups = {f"apis/{resource.group}" for resource in described if resource.group}
+    return tuple(sorted({_name_of(resource) for resource in described} | groups | {"api", "apis", "version"}))
 
 
-def index(served: tuple[Resource, ...] = SERVED) -> dict[str, Any]:
+def index(served: tuple[Resource, ...] = DESCRIBED) -> dict[str, Any]:
     """The answer to ``/openapi/v3``."""
     names = document_names(served)
     return {"paths": {name: {"serverRelativeURL": f"/openapi/v3/{name}?hash={hash_of(name)}"} for name in names}}
@@ -152,7 +154,7 @@ def index(served: tuple[Resource, ...] = SERVED) -> dict[str, Any]:
 @cache
 def document(name: str) -> bytes | None:
     """The document called *name* as JSON, of a version served or not, or ``None`` if there is none."""
-    all_resources = (*SERVED, *OPTIONAL_RESOURCES)
+    all_resources = (*DESCRIBED, *OPTIONAL_RESOURCES)
     resources = [resource for resource in all_resources if _name_of(resource) == name]
     paths: dict[str, Any] = {}
     if resources:

@@ -8,8 +8,7 @@ documents are JSON, with inlined members, RFC 3339 times and quantities as text.
 - ``schema``: the table, as messages; which kind is which message.
 - ``special``: messages whose JSON form is not an object (times, quantities, int-or-string, ...).
 - ``encoder``, ``decoder``: each message compiled, on first use, into a list of closures.
-- ``envelope``: the ``k8s\\0`` envelope, lists from ready items, errors as StatusError 400.
-- ``frames``: watch streams.
+- ``envelope``: the ``k8s\\0`` envelope, lists from ready items, watch streams, errors as StatusError 400.
 - ``nothings``: what has no form here is left out of documents that came in another one.
 
 Decoding yields what a JSON client would have sent: fields that JSON leaves out when empty are left out,

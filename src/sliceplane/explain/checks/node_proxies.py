@@ -20,7 +20,7 @@ from sliceplane.explain.case import NodeCase, ServiceCase
 from sliceplane.explain.facts import Facts
 from sliceplane.explain.objects import LEASES, NODES, SLICES
 from sliceplane.findings.finding import Evidence, Finding
-from sliceplane.findings.wording import count, lasting, nearest, some
+from sliceplane.findings.wording import count, lasting, misnamed_proxy, some
 from sliceplane.proxy.progress import (
     ANNOTATION_PROGRESS,
     COMPONENT,
@@ -203,20 +203,20 @@ def _lost_event(proxy: ToldNode, place: Place, held: Held) -> Finding:
 
 
 def _misnamed(facts: Facts, proxy: ToldNode) -> Iterator[Finding]:
-    """N7"""
+    """N7.  Where there is no Node at all no name is wrong: machines outside Kubernetes may run a proxy, too."""
     if proxy.owner or facts.get(NODES, "", proxy.node) is not None or not facts.was_read(NODES.named("", proxy.node)):
         return
-    names = [node.metadata.name for node in facts.of(NODES)]
-    meant = [name for name in names if proxy.node.startswith(f"{name}.") or name.startswith(f"{proxy.node}.")]
-    meant = meant or list(nearest(proxy.node, names))
-    said = f"the Node is {meant[0]}" if meant else "there is no such Node"
+    names = sorted(node.metadata.name for node in facts.of(NODES))
+    if not names:
+        return
+    said, flag = misnamed_proxy(proxy.node, names)
     yield reports.finding(
         "N7",
         proxy,
         f"its proxy says that it is {proxy.node}; {said}",
         evidence=reports.in_lease(proxy, "spec.holderIdentity", proxy.node),
         effect="hints and local endpoints do not count there: with a policy of Local all is dropped",
-        remedy=f"start that proxy with --hostname-override={meant[0] if meant else 'NODE'}",
+        remedy=f"start that proxy with {flag}",
     )
 
 

@@ -55,6 +55,8 @@ def _runs_cilium(facts: Facts) -> bool:
 
 def node_wants(case: NodeCase) -> Iterator[Selection]:
     yield NODES.named("", case.name)
+    if case.node is not None and not case.zone:
+        yield NODES.everywhere()
 
 
 def asks(case: ServiceCase) -> Evidence | None:
@@ -103,8 +105,8 @@ def client_without_zone(case: ServiceCase) -> Iterable[Finding]:
 
 
 def node_without_zone(case: NodeCase) -> Iterable[Finding]:
-    """Z3"""
-    if case.node is not None and not case.zone:
+    """Z3.  Where no Node has a zone none is missing: a single machine, for example."""
+    if case.node is not None and not case.zone and any(zone_of(node) for node in case.facts.of(NODES)):
         yield _no_zone(case.name, case.node, "hints for zones do not count there, and void those of its Pods' Services")
 
 

@@ -6,7 +6,7 @@ within a single held rule.  Upstream makes a list of the combinations; 24 KB of 
 stay multiplied: a rule is a *box* with a side for each dimension, and of each side only the difference between values
 that some held rule tells apart counts.
 
-``_Boxes.covered`` works on a set of boxes and the held rules that are left for them:
+``_Boxes._covered`` works on a set of boxes and the held rules that are left for them:
 
 1. no held rule is left: not covered; one is left that takes every value on all sides still open: covered;
 2. else the values of a side fall into *classes*, those that the same held rules take.  One side is chosen, the one with

@@ -24,7 +24,7 @@ from typing import Final
 
 from sliceplane.api.meta import Object
 from sliceplane.api.quantity import quantity_of
-from sliceplane.api.scheme import POSTED, Resource
+from sliceplane.api.scheme import LISTED, POSTED, Resource
 from sliceplane.documents.table.columns import PLAIN
 from sliceplane.registry.kinds import (
     config_map,
@@ -57,8 +57,11 @@ from sliceplane.registry.kinds import (
     service_account,
     service_cidr,
     stateful_set,
+    storage,
+    volumes,
 )
-from sliceplane.registry.kinds.kind import Kind, bare_kind
+from sliceplane.registry.kinds.kind import NOT_GRANTED, Kind, bare_kind, edited
+from sliceplane.registry.kinds.plain import plain_kind
 
 KINDS: Final[tuple[Kind, ...]] = (
     config_map.CONFIG_MAP,
@@ -96,6 +99,16 @@ KINDS: Final[tuple[Kind, ...]] = (
     pod_disruption_budget.POD_DISRUPTION_BUDGET,
     priority_class.PRIORITY_CLASS,
     runtime_class.RUNTIME_CLASS,
+    volumes.PERSISTENT_VOLUME_CLAIM,
+    volumes.PERSISTENT_VOLUME,
+    storage.CSI_DRIVER,
+    storage.CSI_NODE,
+    storage.CSI_STORAGE_CAPACITY,
+    storage.STORAGE_CLASS,
+    storage.VOLUME_ATTACHMENT,
+    storage.VOLUME_ATTRIBUTES_CLASS,
+    # Lists that are always empty.  Roles of a namespace grant writes, as upstream's: a user reads why there are none.
+    *(plain_kind(resource, (), PLAIN, granted=edited() if resource.namespaced else NOT_GRANTED) for resource in LISTED),
     # POSTed, done or answered by a function that ``registry.registry`` names, and never stored.
     *(bare_kind(resource, PLAIN) for resource in POSTED),
 )
@@ -107,12 +120,9 @@ def kind_of(resource: Resource) -> Kind:
     return _BY_KEY[resource.key]
 
 
-#: names of kinds that are not served: there are no objects of them
-_UNSERVED: Final = ("persistentvolumeclaims", "requests.storage")
-_UNSERVED_FORMS: Final = tuple(f".storageclass.storage.k8s.io/{name}" for name in _UNSERVED)
 COUNTED: Final = tuple(kind.resource for kind in KINDS if kind.quota.counted)
-#: the one kind with names that have a form and are no words
-_BY_FORM: Final = pod.POD
+#: the kinds with names that have a form and are no words
+_BY_FORM: Final = (pod.POD, volumes.PERSISTENT_VOLUME_CLAIM)
 
 
 def usage(resource: Resource, projection: Object) -> dict[str, Fraction | int]:
@@ -121,7 +131,7 @@ def usage(resource: Resource, projection: Object) -> dict[str, Fraction | int]:
 
 
 def _countable() -> dict[str, str]:
-    names = dict.fromkeys(_UNSERVED, "")
+    names: dict[str, str] = {}
     for kind in KINDS:
         if kind.quota.counted:
             names[resource_quota.COUNT_PREFIX + kind.resource.key] = kind.resource.key
@@ -129,17 +139,15 @@ def _countable() -> dict[str, str]:
     return names
 
 
-#: every word that is counted, and the key of the kind that it counts ("": one that is not served)
+#: every word that is counted, and the key of the kind that it counts
 COUNTABLE: Final = _countable()
 
 
 def counted_kind(name: str) -> str | None:
-    """The key of the kind of which a quota counts *name*, "" for one that is not served; ``None``: not counted."""
+    """The key of the kind of which a quota counts *name*; ``None``: not counted."""
     if name in COUNTABLE:
         return COUNTABLE[name]
-    if _BY_FORM.quota.counts(name):
-        return _BY_FORM.resource.key
-    return "" if name.endswith(_UNSERVED_FORMS) else None
+    return next((kind.resource.key for kind in _BY_FORM if kind.quota.counts(name)), None)
 
 
 def quota_text(name: str, number: Fraction | int) -> str:

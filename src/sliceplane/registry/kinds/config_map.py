@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from sliceplane.api.errors import FieldError, duplicate, forbidden_field, invalid_value, too_long, while_few
@@ -10,14 +9,9 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ConfigMaps
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, mapping, name_of
 from sliceplane.registry.kinds import kind
+from sliceplane.registry.validation.environment import key_problems
 
 DATA_MAX_BYTES = 1024 * 1024
-KEY_MAX_BYTES = 253
-_KEY = re.compile("[-._a-zA-Z0-9]+")
-_KEY_SHAPE = (
-    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or "
-    "'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
-)
 
 
 def _validate(document: Document) -> list[FieldError]:
@@ -53,16 +47,7 @@ def _validate_update(new: Document, old: Document) -> list[FieldError]:
 
 
 def validate_key(path: str, key: str) -> list[FieldError]:
-    errors: list[FieldError] = []
-    if len(key) > KEY_MAX_BYTES:
-        errors.append(invalid_value(path, key, f"must be no more than {KEY_MAX_BYTES} characters"))
-    if not _KEY.fullmatch(key):
-        errors.append(invalid_value(path, key, _KEY_SHAPE))
-    elif key in (".", ".."):
-        errors.append(invalid_value(path, key, f"must not be '{key}'"))
-    elif key.startswith(".."):
-        errors.append(invalid_value(path, key, "must not start with '..'"))
-    return errors
+    return [invalid_value(path, key, problem) for problem in key_problems(key)]
 
 
 def _cells(config_map: Document, now: float) -> tuple[Cell, ...]:

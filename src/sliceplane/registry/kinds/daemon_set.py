@@ -25,15 +25,17 @@ from sliceplane.registry.kinds.workload import (
     check_at_most_100_percent,
     check_counts,
     check_int_or_percent,
+    check_not_empty,
     check_same_selector,
     check_status_counts,
     check_template,
     default_template,
     int_or_percent,
     labels_fit,
+    shown_rolling,
     template_cells,
 )
-from sliceplane.registry.metadata import check_label_selector, in_go
+from sliceplane.registry.metadata import check_label_selector
 
 #: counts of the status that are shown even if they are zero, and those that are not
 _COUNTS: Final = ("currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady")
@@ -53,15 +55,15 @@ def _default(document: Document) -> None:
     default_template(spec)
 
 
-def _validate(document: Document) -> list[FieldError]:
+def _validate(document: Document, old: Document | None = None) -> list[FieldError]:
     spec: Document = document["spec"]
     selector = spec.get("selector")
     errors = check_label_selector("spec.selector", selector)
     if not errors:
         errors += labels_fit(selector, spec["template"])
-    if selector is not None and not (selector.get("matchLabels") or selector.get("matchExpressions")):
-        errors.append(invalid_value("spec.selector", selector, "empty selector is invalid for daemonset"))
-    errors += check_template("spec.template", spec["template"], "DaemonSet")
+    if selector is not None:
+        errors += check_not_empty(selector, "daemonset")
+    errors += check_template("spec.template", spec["template"], "DaemonSet", old and old["spec"]["template"])
     errors += check_counts(spec, ("minReadySeconds",))
     errors += _strategy(spec["updateStrategy"])
     return errors + check_counts(spec, ("revisionHistoryLimit",))
@@ -71,7 +73,7 @@ def _strategy(strategy: Document) -> list[FieldError]:
     path = "spec.updateStrategy"
     rolling = strategy.get("rollingUpdate")
     if strategy["type"] not in STRATEGIES:
-        shown = {"Type": strategy["type"], "RollingUpdate": rolling and in_go(rolling, "maxUnavailable", "maxSurge")}
+        shown = {"Type": strategy["type"], "RollingUpdate": shown_rolling(rolling)}
         return [not_supported(path, shown, STRATEGIES)]
     if strategy["type"] == "OnDelete" or rolling is None:
         return []
@@ -106,7 +108,7 @@ DAEMON_SET: Final = kind.Kind(
     prepare_create=kind.created_as_sent,
     prepare_update=kind.updated_as_sent,
     validate=_validate,
-    validate_update=lambda new, old: check_same_selector(new, old) + _validate(new),
+    validate_update=lambda new, old: check_same_selector(new, old) + _validate(new, old),
     warnings=kind.no_warnings,
     status=kind.beside_spec(
         lambda _document: dict.fromkeys(_COUNTS, 0), lambda new, _old: check_status_counts(new, (*_COUNTS, *_FURTHER))

@@ -20,6 +20,7 @@ from sliceplane.registry.kinds.workload import (
     check_selector_and_template,
     default_template,
     int_or_percent,
+    shown_rolling,
     template_cells,
 )
 
@@ -40,10 +41,10 @@ def _default(document: Document) -> None:
     default_template(spec)
 
 
-def _validate(document: Document) -> list[FieldError]:
+def _validate(document: Document, old: Document | None = None) -> list[FieldError]:
     spec: Document = document["spec"]
     errors = check_counts(spec, ("replicas",))
-    errors += check_selector_and_template(spec)
+    errors += check_selector_and_template(spec, old and old["spec"])
     errors += _strategy(spec.get("strategy", {}))
     errors += check_counts(spec, ("minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"))
     deadline = spec.get("progressDeadlineSeconds")
@@ -57,7 +58,8 @@ def _strategy(strategy: Document) -> list[FieldError]:
     kind = strategy.get("type", "")
     rolling = strategy.get("rollingUpdate")
     if kind not in STRATEGIES:
-        return [not_supported("spec.strategy.type", kind, STRATEGIES)]
+        shown = {"Type": kind, "RollingUpdate": shown_rolling(rolling)}
+        return [not_supported("spec.strategy", shown, STRATEGIES)]
     path = "spec.strategy.rollingUpdate"
     if kind == "Recreate":
         detail = "may not be specified when strategy `type` is 'Recreate'"
@@ -89,7 +91,7 @@ DEPLOYMENT: Final = kind.Kind(
     prepare_create=kind.created_as_sent,
     prepare_update=kind.updated_as_sent,
     validate=_validate,
-    validate_update=lambda new, old: _validate(new) + check_same_selector(new, old),
+    validate_update=lambda new, old: _validate(new, old) + check_same_selector(new, old),
     warnings=kind.no_warnings,
     status=kind.Status(
         first=kind.empty_status,

@@ -25,8 +25,8 @@ from sliceplane.documents.table.columns import (
     text,
 )
 from sliceplane.kit.names import SUBDOMAIN_MAX, check_dns_label, check_dns_subdomain, check_path_segment
-from sliceplane.registry.documents import document_of
 from sliceplane.registry.kinds import kind
+from sliceplane.registry.kinds.plain import default_object
 from sliceplane.registry.types import Target
 from sliceplane.registry.validation.addresses import check_number, iana_name_problems, ip_problem, version_of
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sliceplane.registry.core import Core
 
 #: an IngressClass with this is that of Ingresses which name none
-_IS_DEFAULT: Final = "ingressclass.kubernetes.io/is-default-class"
+DEFAULT_CLASS_MARK: Final = "ingressclass.kubernetes.io/is-default-class"
 NOT_A_NAME: Final = "must be a DNS name, not an IP address"
 _PATH_TYPES: Final = ("Exact", "ImplementationSpecific", "Prefix")
 _BAD_PARTS: Final = ("//", "/./", "/../", "%2f", "%2F")
@@ -208,17 +208,13 @@ def _addresses(document: Document) -> list[Document]:
 
 
 def _choose_class(core: Core, _target: Target, document: Document) -> None:
-    """A new Ingress that names no class gets the default; of several the newest, then the first by name."""
+    """A new Ingress that names no class gets the default."""
     spec = document["spec"]
     if "ingressClassName" in spec or _CLASS in document["metadata"].get("annotations", {}):
         return
-    heads = (document_of(record)["metadata"] for record in core.store.iter_latest(IngressClasses.storage_key))
-    defaults = sorted(
-        (head for head in heads if head.get("annotations", {}).get(_IS_DEFAULT) == "true"),
-        key=lambda head: head["name"],
-    )
-    if defaults:
-        spec["ingressClassName"] = max(defaults, key=lambda head: head["creationTimestamp"])["name"]
+    name = default_object(core, IngressClasses, DEFAULT_CLASS_MARK)
+    if name is not None:
+        spec["ingressClassName"] = name
 
 
 def _cells(ingress: Document, now: float) -> tuple[Cell, ...]:

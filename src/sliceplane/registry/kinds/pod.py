@@ -1,7 +1,6 @@
-"""Pod: what discovery and the emulation of workloads rely on, and that a Pod's spec stays.
+"""Pod: what is completed when one is created, and what may change later.
 
-Volumes and mounts are not checked; nothing here runs containers.  What Pods share
-with templates is in ``pod_spec``, and the Status column in ``pod_columns``.
+What Pods share with templates is in ``pod_spec``, and the Status column in ``pod_columns``.
 
 Every Pod gets something besides what its author said: zone and region of its node, an account, a priority, tolerations,
 what its RuntimeClass asks for.
@@ -10,7 +9,7 @@ As upstream's admission does it, in that order, with the two priority classes of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -23,10 +22,15 @@ from sliceplane.documents import fields
 from sliceplane.registry.admission import limit_ranges, runtime_classes, service_accounts
 from sliceplane.registry.documents import document_of
 from sliceplane.registry.kinds import kind, pod_columns, pod_parts, pod_quota
-from sliceplane.registry.kinds.pod_spec import default_pod_spec, validate_pod_spec
+from sliceplane.registry.kinds.pod_spec import default_pod, validate_new_pod, validate_pod_spec
 from sliceplane.registry.kinds.priority_class import default_class
 from sliceplane.registry.types import Target
 from sliceplane.registry.validation.addresses import ip_problem
+from sliceplane.registry.validation.annotations import check_annotation_update, check_pod_annotations
+from sliceplane.registry.validation.containers import check_image
+from sliceplane.registry.validation.rules import needs, within
+from sliceplane.registry.validation.scheduling import check_narrowed, check_tolerations
+from sliceplane.registry.validation.security import ID_MAX
 from sliceplane.store.mvcc import Store
 from sliceplane.store.types import Key
 
@@ -52,6 +56,32 @@ def _complete(core: Core, _target: Target, document: Document) -> None:
     if missing:
         spec["tolerations"] = [*spec.get("tolerations", ()), *map(_toleration, missing)]
     runtime_classes.admit_pod(core.store, document)
+    merge_label_keys(document)
+
+
+def merge_label_keys(document: Document) -> None:
+    """Labels of the Pod whose keys a term names become part of the term's selector (KEP-3633, KEP-3243)."""
+    spec: Document = document["spec"]
+    affinity: Document = spec.get("affinity", {})
+    terms: list[Document] = list(spec.get("topologySpreadConstraints", ()))
+    for member in ("podAffinity", "podAntiAffinity"):
+        wanted = affinity.get(member, {})
+        preferred = wanted.get("preferredDuringSchedulingIgnoredDuringExecution", ())
+        terms += (term["podAffinityTerm"] for term in preferred if "podAffinityTerm" in term)
+        terms += wanted.get("requiredDuringSchedulingIgnoredDuringExecution", ())
+    labels: dict[str, str] = document["metadata"].get("labels", {})
+    for term in terms:
+        if "labelSelector" not in term:
+            continue
+        added = [
+            {"key": key, "operator": operator, "values": [labels[key]]}
+            for member, operator in (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn"))
+            for key in term.get(member, ())
+            if key in labels
+        ]
+        if added:
+            selector = term["labelSelector"]
+            selector["matchExpressions"] = [*selector.get("matchExpressions", ()), *added]
 
 
 def _carry_over(_core: Core, _target: Target, new: Document, old: Document) -> None:
@@ -124,7 +154,7 @@ def _toleration(key: str) -> Document:
     return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATION_S}
 
 
-_CONTAINER_LISTS = ("initContainers", "containers")
+_CONTAINER_LISTS = ("containers", "initContainers")
 _MAY_CHANGE = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
     "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
@@ -135,8 +165,7 @@ POD_GRACE_DEFAULT_S = 30
 
 def _default(document: Document) -> None:
     spec = document.setdefault("spec", {})
-    default_pod_spec(spec)
-    spec.setdefault("enableServiceLinks", True)
+    default_pod(spec)
     status = document.get("status", {})
     _agree(status, "podIP", "podIPs")
     _agree(status, "hostIP", "hostIPs")
@@ -166,52 +195,104 @@ def _validate_status(new: Document, _old: Document) -> list[FieldError]:
     return errors
 
 
-def _validate(document: Document) -> list[FieldError]:
-    return [*validate_pod_spec(document.get("spec", {}), "spec"), *pod_parts.none_at_first(document.get("spec", {}))]
-
-
 def _validate_update(new: Document, old: Document) -> list[FieldError]:
-    spec = new.get("spec", {})
-    before = old.get("spec", {})
-    if spec == before:
-        return []
+    spec: Document = new["spec"]
+    before: Document = old["spec"]
+    annotations: dict[str, str] = new["metadata"].get("annotations", {})
+    path = "metadata.annotations"
+    of_annotations = check_pod_annotations(path, annotations, spec)
+    unchanged = spec == before
+    # What was accepted by an earlier release may stay.
+    errors = [*of_annotations, *([] if unchanged else validate_pod_spec(spec, "spec", new["metadata"]))]
+    errors += check_annotation_update(path, annotations, old["metadata"].get("annotations", {}))
+    errors += of_annotations
+    if unchanged:
+        return errors
     for member in _CONTAINER_LISTS:
         if len(spec.get(member, ())) != len(before.get(member, ())):
-            return [forbidden_field(f"spec.{member}", "pod updates may not add or remove containers")]
-    errors: list[FieldError] = []
-    # Their members are scalars.
-    tolerations = {frozenset(toleration.items()) for toleration in spec.get("tolerations", ())}
-    if any(frozenset(toleration.items()) not in tolerations for toleration in before.get("tolerations", ())):
+            return [*errors, forbidden_field(f"spec.{member}", "pod updates may not add or remove containers")]
+        for index, container in while_few(errors, enumerate(spec.get(member, ()))):
+            errors += needs("image")(f"spec.{member}[{index}]", container)
+            errors += check_image(f"spec.{member}[{index}]", container)
+    deadline = _deadline(spec, before)
+    if deadline and "activeDeadlineSeconds" in spec:
+        return errors + deadline
+    errors += deadline + _tolerations(spec, before) + _gates(spec, before)
+    return errors + _immutable(spec, before)
+
+
+def _deadline(spec: Document, before: Document) -> list[FieldError]:
+    """It may come, and come sooner."""
+    path = "spec.activeDeadlineSeconds"
+    had = before.get("activeDeadlineSeconds")
+    if "activeDeadlineSeconds" not in spec:
+        detail = "must not update from a positive integer to nil value"
+        return [] if had is None else [invalid_value(path, None, detail)]
+    errors = within("activeDeadlineSeconds", 0, ID_MAX)("spec", spec)
+    now_s = spec["activeDeadlineSeconds"]
+    if errors or had is None or now_s <= had:
+        return errors
+    return [invalid_value(path, now_s, "must be less than or equal to previous value")]
+
+
+def _tolerations(spec: Document, before: Document) -> list[FieldError]:
+    # Their members are scalars; the seconds may change.
+    kept = {_without_seconds(toleration) for toleration in spec.get("tolerations", ())}
+    if any(_without_seconds(toleration) not in kept for toleration in before.get("tolerations", ())):
         detail = "existing toleration can not be modified except its tolerationSeconds"
-        errors.append(forbidden_field("spec.tolerations", detail))
-    spec = _without_changeable(spec, before)
-    changed = [
-        f"spec.{member}" for member in sorted(spec.keys() | before.keys()) if spec.get(member) != before.get(member)
+        return [forbidden_field("spec.tolerations", detail)]
+    return check_tolerations("spec.tolerations", spec.get("tolerations", []))
+
+
+def _without_seconds(toleration: Document) -> frozenset[tuple[str, str]]:
+    return frozenset((name, value) for name, value in toleration.items() if name != "tolerationSeconds")
+
+
+def _gates(spec: Document, before: Document) -> list[FieldError]:
+    had = {gate.get("name", "") for gate in before.get("schedulingGates", ())}
+    new = {gate.get("name", ""): index for index, gate in enumerate(spec.get("schedulingGates", ()))}
+    return [
+        forbidden_field(
+            f"spec.schedulingGates[{new[name]}].name",
+            f"only deletion is allowed, but found new scheduling gate '{name}'",
+        )
+        for name in new
+        if name not in had
     ]
-    if changed:
-        detail = f"{_MAY_CHANGE}\nchanged: {', '.join(changed)}"
-        errors.append(forbidden_field("spec", detail))
-    return errors or validate_pod_spec(new.get("spec", {}), "spec")
 
 
-def _without_changeable(spec: Document, before: Document) -> Document:
-    """*spec* with everything that may change set back to what it was."""
-    result = dict(spec)
-    for member in ("activeDeadlineSeconds", "tolerations"):
-        _reset(result, before, member)
+def _immutable(spec: Document, before: Document) -> list[FieldError]:
+    changeable = {"activeDeadlineSeconds", "tolerations", "schedulingGates"}
     if before.get("terminationGracePeriodSeconds", 0) < 0 and spec.get("terminationGracePeriodSeconds") == 1:
-        _reset(result, before, "terminationGracePeriodSeconds")
-    for member in _CONTAINER_LISTS:
-        if member in result:
-            pairs = zip(result[member], before[member], strict=True)
-            result[member] = [{**new, "image": old.get("image", "")} for new, old in pairs]
-    return result
+        changeable.add("terminationGracePeriodSeconds")
+    errors: list[FieldError] = []
+    affinity, affinity_before = spec.get("affinity", {}), before.get("affinity", {})
+    if before.get("schedulingGates"):
+        # Where the Pod may run can be narrowed until it is scheduled (KEP-3838).
+        selector = spec.get("nodeSelector", {})
+        if not before.get("nodeSelector", {}).items() <= selector.items():
+            detail = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
+            errors.append(invalid_value("spec.nodeSelector", selector, detail))
+        errors += check_narrowed("spec.affinity", affinity, affinity_before)
+        changeable |= {"nodeSelector"}
+        others = [
+            {name: part for name, part in value.items() if name != "nodeAffinity"}
+            for value in (affinity, affinity_before)
+        ]
+        changeable |= {"affinity"} if others[0] == others[1] else set()
+    changed = [
+        f"spec.{member}"
+        for member in sorted(spec.keys() | before.keys())
+        if member not in changeable and _comparable(spec, member) != _comparable(before, member)
+    ]
+    return [*errors, forbidden_field("spec", f"{_MAY_CHANGE}\nchanged: {', '.join(changed)}")] if changed else errors
 
 
-def _reset(result: Document, before: Document, member: str) -> None:
-    result.pop(member, None)
-    if member in before:
-        result[member] = before[member]
+def _comparable(spec: Document, member: str) -> Any:
+    """*member* without what may change inside it."""
+    if member in _CONTAINER_LISTS:
+        return [{**container, "image": ""} for container in spec.get(member, ())]
+    return spec.get(member)
 
 
 def _grace_s(pod: Document, asked: int | None) -> int:
@@ -229,7 +310,7 @@ POD: Final = kind.Kind(
     defaults=_default,
     prepare_create=_complete,
     prepare_update=_carry_over,
-    validate=_validate,
+    validate=validate_new_pod,
     validate_update=_validate_update,
     warnings=kind.no_warnings,
     status=kind.Status(

@@ -12,7 +12,12 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import PodDisruptionBudgets
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, member, name_of, number
 from sliceplane.registry.kinds import kind
-from sliceplane.registry.kinds.workload import check_at_most_100_percent, check_int_or_percent, check_status_counts
+from sliceplane.registry.kinds.workload import (
+    check_at_most_100_percent,
+    check_int_or_percent,
+    check_status_counts,
+    shown_selector,
+)
 from sliceplane.registry.metadata import check_label_selector, in_go
 
 _COUNTS: Final = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
@@ -27,7 +32,8 @@ def _validate(document: Document) -> list[FieldError]:
     spec: Document = document["spec"]
     errors: list[FieldError] = []
     if "minAvailable" in spec and "maxUnavailable" in spec:
-        shown = in_go(spec, "minAvailable", "selector", "maxUnavailable", "unhealthyPodEvictionPolicy")
+        told = {**spec, "selector": shown_selector(spec.get("selector"))}
+        shown = in_go(told, "minAvailable", "selector", "maxUnavailable", "unhealthyPodEvictionPolicy")
         errors.append(invalid_value("spec", shown, "minAvailable and maxUnavailable cannot be both set"))
     for name in ("minAvailable", "maxUnavailable"):
         if name in spec:

@@ -17,18 +17,12 @@ from sliceplane.registry.admission import limit_ranges
 from sliceplane.registry.kinds import pod_quota
 from sliceplane.registry.kinds.kind import SpecPart, admitted
 from sliceplane.registry.kinds.pod_spec import validate_pod_spec
+from sliceplane.registry.validation.annotations import MIRROR
 
 if TYPE_CHECKING:
     from sliceplane.registry.core import Core
 
-_MIRROR: Final = "kubernetes.io/config.mirror"
 _EPHEMERAL: Final = "ephemeralContainers"
-_NOT_HERE: Final = "cannot be set for an Ephemeral Container"
-#: what a container that is no part of the workload cannot have
-_OF_WORKLOADS: Final = (
-    *("lifecycle", "livenessProbe", "ports", "readinessProbe", "resizePolicy"),
-    *("resources", "restartPolicy", "restartPolicyRules", "startupProbe"),
-)
 _RESIZED: Final = ("containers", "initContainers")
 _RESIZABLE: Final = ("resizePolicy", "resources")
 _VITAL: Final = ("cpu", "memory")
@@ -43,11 +37,10 @@ def _merge_ephemeral(wanted: Document, before: Document) -> Document:
 
 
 def _validate_ephemeral(new: Document, old: Document) -> list[FieldError]:
-    errors = validate_pod_spec(new["spec"], "spec")
+    errors = validate_pod_spec(new["spec"], "spec", new["metadata"])
     if _is_static(old):
-        return [forbidden_field("", "static pods do not support ephemeral containers")]
+        return [forbidden_field("[]", "static pods do not support ephemeral containers")]
     path = f"spec.{_EPHEMERAL}"
-    errors += _containers(new["spec"], path)
     wanted = {container.get("name"): container for container in new["spec"].get(_EPHEMERAL, ())}
     for container in while_few(errors, old["spec"].get(_EPHEMERAL, ())):
         name = container["name"]
@@ -55,22 +48,6 @@ def _validate_ephemeral(new: Document, old: Document) -> list[FieldError]:
             errors.append(forbidden_field(path, f'existing ephemeral containers "{name}" may not be removed\n'))
         elif wanted[name] != container:
             errors.append(forbidden_field(path, f'existing ephemeral containers "{name}" may not be changed\n'))
-    return errors
-
-
-def _containers(spec: Document, path: str) -> list[FieldError]:
-    """What ``validate_pod_spec`` has not said of every container."""
-    others = {container.get("name") for member in _RESIZED for container in spec.get(member, ())}
-    errors: list[FieldError] = []
-    for index, container in while_few(errors, enumerate(spec.get(_EPHEMERAL, ()))):
-        where = f"{path}[{index}]"
-        aim = container.get("targetContainerName")
-        if aim and aim not in others:
-            errors.append(FieldError("FieldValueNotFound", f"{where}.targetContainerName", f'Not found: "{aim}"'))
-        errors += [forbidden_field(f"{where}.{member}", _NOT_HERE) for member in _OF_WORKLOADS if container.get(member)]
-        for at, mount in enumerate(container.get("volumeMounts", ())):
-            parts = (member for member in ("subPath", "subPathExpr") if mount.get(member))
-            errors += [forbidden_field(f"{where}.volumeMounts[{at}].{member}", _NOT_HERE) for member in parts]
     return errors
 
 
@@ -102,14 +79,14 @@ def _validate_resize(new: Document, old: Document) -> list[FieldError]:
     spec: Document = new["spec"]
     before: Document = old["spec"]
     if _is_static(old):
-        return [forbidden_field("", "static pods cannot be resized")]
+        return [forbidden_field("[]", "static pods cannot be resized")]
     if before.get("os", {}).get("name") == "windows":
-        return [forbidden_field("", "windows pods cannot be resized")]
+        return [forbidden_field("[]", "windows pods cannot be resized")]
     for member in _RESIZED:
         if _names(spec.get(member, [])) != _names(before.get(member, [])):
             detail = "containers may not be added, removed, reordered or renamed by a resize"
             return [forbidden_field(f"spec.{member}", detail)]
-    errors = validate_pod_spec(spec, "spec")
+    errors = validate_pod_spec(spec, "spec", new["metadata"])
     for member in _RESIZED:
         pairs = zip(spec.get(member, ()), before.get(member, ()), strict=True)
         for index, (wanted, had) in while_few(errors, enumerate(pairs)):
@@ -156,12 +133,7 @@ def _names(containers: Iterable[Document]) -> list[str]:
 
 
 def _is_static(pod: Document) -> bool:
-    return _MIRROR in pod["metadata"].get("annotations", {})
-
-
-def none_at_first(spec: Document) -> list[FieldError]:
-    """Of a new Pod."""
-    return [forbidden_field(f"spec.{_EPHEMERAL}", "cannot be set on create")] if spec.get(_EPHEMERAL) else []
+    return MIRROR in pod["metadata"].get("annotations", {})
 
 
 PARTS: Final = {

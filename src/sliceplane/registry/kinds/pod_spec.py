@@ -2,57 +2,116 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-import msgspec
+from typing import Any, Final
 
 from sliceplane.api.errors import (
     FieldError,
-    duplicate,
     forbidden_field,
     invalid_value,
-    not_supported,
+    missing_value,
     required,
+    too_long,
     while_few,
 )
+from sliceplane.api.images import pull_policy
 from sliceplane.api.meta import Document
 from sliceplane.api.service_rules import PROTOCOL_DEFAULT
-from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
-from sliceplane.registry.metadata import validate_labels
-from sliceplane.registry.validation.addresses import check_number, check_protocol, iana_name_problems, ip_problem
+from sliceplane.kit.names import check_dns_label, check_dns_search, check_dns_subdomain, check_qualified_name
+from sliceplane.registry.metadata import validate_labels, validate_maps
+from sliceplane.registry.validation.addresses import ip_problem
+from sliceplane.registry.validation.annotations import MIRROR, check_agreement, check_pod_annotations
 from sliceplane.registry.validation.containers import (
-    ID_MAX,
-    NO_CLAIMS,
-    ClaimNames,
-    check_env,
-    check_env_from,
-    check_handler,
-    check_ids,
-    check_probe,
-    check_resources,
-    check_seccomp,
-    check_security,
-    claim_names,
+    PodContext,
+    check_containers,
+    check_ephemeral_containers,
+    check_image,
+    check_init_containers,
+    check_ports_of_node,
 )
+from sliceplane.registry.validation.resources import (
+    AMOUNTS_MAX,
+    NO_CLAIMS,
+    check_claims_of_pod,
+    check_pod_resources,
+    check_resources,
+    claim_names,
+    count_amounts,
+    is_of_pods,
+    sum_of_containers,
+)
+from sliceplane.registry.validation.rules import check, named, one_of, part, parts, within
 from sliceplane.registry.validation.scheduling import (
     check_affinity,
     check_gates,
     check_tolerations,
     check_topology_spread,
 )
+from sliceplane.registry.validation.security import (
+    ID_MAX,
+    check_host_process,
+    check_host_users,
+    check_pod_security,
+    check_system,
+    containers_of,
+)
+from sliceplane.registry.validation.volumes import check_volumes
 
 _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _FILE_MODE = 0o644
 _TOKEN_EXPIRATION_S = 3600
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
-PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+PREEMPTION_POLICIES = ("PreemptLowerPriority", "Never")
+_NAMESERVERS_MAX: Final = 3
+_SEARCHES_MAX: Final = 32
+_SEARCH_BYTES_MAX: Final = 2048
+_HOST_NAME_BYTES_MAX: Final = 64
+
+
+def default_pod(spec: Document) -> None:
+    """What a Pod has besides what a template has."""
+    for member in _CONTAINER_LISTS[:2]:
+        for container in spec.get(member, ()):
+            resources = container.get("resources", {})
+            if resources.get("limits"):
+                # A limit without a request asks for as much as it allows.
+                resources["requests"] = {**resources["limits"], **resources.get("requests", {})}
+            for port in container.get("ports", ()) if spec.get("hostNetwork") else ():
+                port["hostPort"] = port.get("hostPort") or port.get("containerPort", 0)
+    whole: Document = spec.get("resources", {})
+    if whole.get("limits") or whole.get("requests"):
+        _default_whole(whole, spec)
+    spec.setdefault("enableServiceLinks", True)
+    default_pod_spec(spec)
+    # As upstream: of a Pod, not of a template.
+    if spec["terminationGracePeriodSeconds"] < 0:
+        spec["terminationGracePeriodSeconds"] = 1
+
+
+def _default_whole(whole: Document, spec: Document) -> None:
+    """Amounts of the Pod as a whole, from those of its containers (KEP-2837)."""
+    limits: Document = dict(whole.get("limits", {}))
+    requests: Document = dict(whole.get("requests", {}))
+    for name, limit in sum_of_containers(spec, "limits").items():
+        if name.startswith("hugepages-") and name not in requests:
+            limits.setdefault(name, limit)
+    if limits:
+        for name, request in sum_of_containers(spec, "requests").items():
+            if name in ("cpu", "memory"):
+                requests.setdefault(name, request)
+        for name, limit in limits.items():
+            if is_of_pods(name):
+                requests.setdefault(name, limit)
+    whole |= {member: amounts for member, amounts in (("limits", limits), ("requests", requests)) if amounts}
 
 
 def default_pod_spec(spec: Document) -> None:
-    spec["restartPolicy"] = spec.get("restartPolicy") or "Always"
-    spec["dnsPolicy"] = spec.get("dnsPolicy") or "ClusterFirst"
-    spec["schedulerName"] = spec.get("schedulerName") or "default-scheduler"
+    _fill(
+        spec,
+        restartPolicy="Always",
+        dnsPolicy="ClusterFirst",
+        schedulerName="default-scheduler",
+    )
     spec.setdefault("terminationGracePeriodSeconds", 30)
     spec.setdefault("securityContext", {})
     # ``serviceAccount`` is the old name of ``serviceAccountName``; both are shown.
@@ -61,27 +120,32 @@ def default_pod_spec(spec: Document) -> None:
         spec["serviceAccountName"] = spec["serviceAccount"] = account
     for member in _CONTAINER_LISTS:
         for container in spec.get(member, ()):
-            _default_container(container, host_network=bool(spec.get("hostNetwork")))
+            _default_container(container)
     for volume in spec.get("volumes", ()):
         _default_volume(volume)
 
 
-def _default_container(container: Document, *, host_network: bool) -> None:
-    container["imagePullPolicy"] = container.get("imagePullPolicy") or _pull_policy(container.get("image", ""))
-    container["terminationMessagePath"] = container.get("terminationMessagePath") or "/dev/termination-log"
-    container["terminationMessagePolicy"] = container.get("terminationMessagePolicy") or "File"
-    resources = container.setdefault("resources", {})
-    if resources.get("limits"):
-        # A limit without a request asks for as much as it allows.
-        resources["requests"] = {**resources["limits"], **resources.get("requests", {})}
+def _fill(document: Document, **values: Any) -> None:
+    """Members that are missing or empty."""
+    for member, value in values.items():
+        document[member] = document.get(member) or value
+
+
+def _default_container(container: Document) -> None:
+    _fill(
+        container,
+        imagePullPolicy=pull_policy(container.get("image", "")),
+        terminationMessagePath="/dev/termination-log",
+        terminationMessagePolicy="File",
+    )
+    container.setdefault("resources", {})
     for port in container.get("ports", ()):
-        port["protocol"] = port.get("protocol") or PROTOCOL_DEFAULT
-        if host_network and not port.get("hostPort"):
-            port["hostPort"] = port.get("containerPort", 0)
+        _fill(port, protocol=PROTOCOL_DEFAULT)
     for variable in container.get("env", ()):
-        reference = variable.get("valueFrom", {}).get("fieldRef")
-        if reference is not None:
-            reference["apiVersion"] = reference.get("apiVersion") or "v1"
+        source = variable.get("valueFrom", {})
+        _default_field(source)
+        if "fileKeyRef" in source:
+            source["fileKeyRef"].setdefault("optional", False)
     for member in _PROBES:
         if member in container:
             _default_probe(container[member])
@@ -90,114 +154,147 @@ def _default_container(container: Document, *, host_network: bool) -> None:
             _default_http(hook)
 
 
-def _pull_policy(image: str) -> str:
-    """``Always`` for ``latest`` and for no tag at all, unless a digest pins the image."""
-    if "@" in image:
-        return "IfNotPresent"
-    _, _, tag = image.rpartition("/")[2].partition(":")
-    return "Always" if tag in ("", "latest") else "IfNotPresent"
+def _default_field(source: Document) -> None:
+    if "fieldRef" in source:
+        _fill(source["fieldRef"], apiVersion="v1")
+    if "resourceFieldRef" in source:
+        source["resourceFieldRef"].setdefault("divisor", "0")
 
 
 def _default_probe(probe: Document) -> None:
-    for member, value in (
-        ("timeoutSeconds", 1),
-        ("periodSeconds", 10),
-        ("successThreshold", 1),
-        ("failureThreshold", 3),
-    ):
-        probe[member] = probe.get(member) or value
+    _fill(probe, timeoutSeconds=1, periodSeconds=10, successThreshold=1, failureThreshold=3)
     _default_http(probe)
     if "grpc" in probe:
         probe["grpc"].setdefault("service", "")
 
 
 def _default_http(handler: Document) -> None:
-    request = handler.get("httpGet")
-    if request is not None:
-        request["path"] = request.get("path") or "/"
-        request["scheme"] = request.get("scheme") or "HTTP"
+    if "httpGet" in handler:
+        _fill(handler["httpGet"], path="/", scheme="HTTP")
 
 
 def _default_volume(volume: Document) -> None:
     if set(volume) <= {"name"}:
         volume["emptyDir"] = {}
-    for member in ("configMap", "secret", "downwardAPI", "projected"):
+    for member, values in _VOLUME_DEFAULTS.items():
         if member in volume:
-            volume[member].setdefault("defaultMode", _FILE_MODE)
-    for source in volume.get("projected", {}).get("sources", ()):
+            for name, value in values.items():
+                volume[member].setdefault(name, value)
+    for member, texts in _VOLUME_TEXTS.items():
+        if member in volume:
+            _fill(volume[member], **texts)
+    projections: list[Document] = volume.get("projected", {}).get("sources", [])
+    for source in projections:
         if "serviceAccountToken" in source:
             source["serviceAccountToken"].setdefault("expirationSeconds", _TOKEN_EXPIRATION_S)
-    if "hostPath" in volume:
-        volume["hostPath"].setdefault("type", "")
+    for holder in (volume, *projections):
+        for item in holder.get("downwardAPI", {}).get("items", ()):
+            _default_field(item)
+    if "volumeClaimTemplate" in volume.get("ephemeral", {}):
+        default_claim(volume["ephemeral"]["volumeClaimTemplate"])
+    if "image" in volume:
+        _fill(volume["image"], pullPolicy=pull_policy(volume["image"].get("reference", "")))
 
 
-def validate_pod_spec(spec: Document, path: str) -> list[FieldError]:
-    errors: list[FieldError] = []
-    names: set[str] = set()
-    context = _Context(
-        grace_s=spec.get("terminationGracePeriodSeconds", 0),
-        claims=claim_names(spec["resourceClaims"]) if "resourceClaims" in spec else NO_CLAIMS,
-        host_users=spec.get("hostUsers", True),
+def default_claim(claim: Document) -> None:
+    """A PersistentVolumeClaim or a template of one."""
+    claim.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
+
+
+#: members of volumes that are missing; and those that are missing or empty
+_VOLUME_DEFAULTS: Final[dict[str, Document]] = {
+    "hostPath": {"type": ""},
+    **{member: {"defaultMode": _FILE_MODE} for member in ("configMap", "secret", "downwardAPI", "projected")},
+    "azureDisk": {"cachingMode": "ReadWrite", "fsType": "ext4", "readOnly": False, "kind": "Shared"},
+}
+_VOLUME_TEXTS: Final[dict[str, Document]] = {
+    "iscsi": {"iscsiInterface": "default"},
+    "rbd": {"pool": "rbd", "user": "admin", "keyring": "/etc/ceph/keyring"},
+    "scaleIO": {"storageMode": "ThinProvisioned", "fsType": "xfs"},
+}
+
+
+def validate_pod_spec(spec: Document, path: str, head: Document | None = None) -> list[FieldError]:
+    """*head*: the metadata of a Pod; ``None`` for a template, to which some rules do not apply yet."""
+    is_pod = head is not None
+    if count_amounts(spec) > AMOUNTS_MAX:
+        detail = f"must not have more than {AMOUNTS_MAX} amounts of resources in all containers together"
+        return [forbidden_field(f"{path}.containers", detail)]
+    volumes, errors = check_volumes(
+        f"{path}.volumes", spec.get("volumes", []), (head or {}).get("name") if is_pod else None
     )
-    containers: list[Document] = spec.get("containers", [])
-    if not containers:
-        errors.append(required(f"{path}.containers"))
-    for member in ("containers", "initContainers", "ephemeralContainers"):
+    claims: list[Document] = spec.get("resourceClaims", [])
+    if claims and head is not None and MIRROR in head.get("annotations", {}):
+        errors.append(forbidden_field("[]", "static pods do not support resource claims"))
+    else:
+        errors += check_claims_of_pod(f"{path}.resourceClaims", claims)
+    pod = PodContext(
+        grace_s=spec.get("terminationGracePeriodSeconds", 0),
+        volumes=volumes,
+        claims=claim_names(claims) if claims else NO_CLAIMS,
+        host_users=spec.get("hostUsers", True),
+        restart_policy=spec.get("restartPolicy", ""),
+    )
+    containers, init, ephemeral = (
+        spec.get(member, []) for member in ("containers", "initContainers", "ephemeralContainers")
+    )
+    errors += check_containers(f"{path}.containers", containers, pod)
+    errors += check_init_containers(f"{path}.initContainers", init, containers, pod)
+    errors += check_ephemeral_containers(f"{path}.ephemeralContainers", ephemeral, [*containers, *init], pod)
+    if "resources" in spec:
+        errors += check_pod_resources(f"{path}.resources", spec, pod.claims)
+    if spec.get("hostNetwork"):
+        errors += check_ports_of_node(path, spec, is_pod=is_pod)
+    errors += check(path, spec, _ROWS)
+    return errors + (_of_pods(path, spec) if is_pod else [])
+
+
+def validate_template(template: Document, path: str) -> list[FieldError]:
+    head: Document = template.get("metadata", {})
+    annotations: dict[str, str] = head.get("annotations", {})
+    spec: Document = template.get("spec", {})
+    errors = validate_maps(head, path)
+    errors += check_pod_annotations(f"{path}.annotations", annotations, spec)
+    errors += validate_pod_spec(spec, f"{path}.spec")
+    errors += check_agreement(f"{path}.spec", annotations, spec)
+    if spec.get("ephemeralContainers"):
+        detail = "ephemeral containers not allowed in pod template"
+        errors.append(forbidden_field(f"{path}.spec.ephemeralContainers", detail))
+    return errors
+
+
+def validate_new_pod(document: Document) -> list[FieldError]:
+    head: Document = document["metadata"]
+    annotations: dict[str, str] = head.get("annotations", {})
+    spec: Document = document["spec"]
+    errors = check_pod_annotations("metadata.annotations", annotations, spec)
+    errors += validate_pod_spec(spec, "spec", head)
+    if spec.get("ephemeralContainers"):
+        errors.append(forbidden_field("spec.ephemeralContainers", "cannot be set on create"))
+    if spec.get("nodeName") and spec.get("schedulingGates"):
+        detail = "cannot be set until all schedulingGates have been cleared"
+        errors.append(forbidden_field("spec.nodeName", detail))
+    return errors + check_agreement("spec", annotations, spec)
+
+
+def _of_pods(path: str, spec: Document) -> list[FieldError]:
+    """The rules that templates do not have."""
+    errors: list[FieldError] = []
+    if not spec.get("serviceAccountName"):
+        for index, volume in enumerate(spec.get("volumes", ())):
+            for at, source in enumerate(volume.get("projected", {}).get("sources", ())):
+                if "serviceAccountToken" in source:
+                    where = f"{path}.volumes[{index}].projected.sources[{at}].serviceAccountToken"
+                    detail = "must not be specified when serviceAccountName is not set"
+                    errors.append(forbidden_field(where, detail))
+    for member in ("containers", "initContainers"):
         for index, container in while_few(errors, enumerate(spec.get(member, ()))):
-            errors += _container(f"{path}.{member}[{index}]", container, names, context)
-            errors += _handlers(f"{path}.{member}[{index}]", container, context, member)
-    errors += _enums(path, spec)
-    errors += _pod_security(f"{path}.securityContext", spec.get("securityContext", {}))
-    errors += _dns(f"{path}.dnsConfig", spec)
-    for index, gate in while_few(errors, enumerate(spec.get("readinessGates", ()))):
-        kind = gate.get("conditionType", "")
-        where = f"{path}.readinessGates[{index}].conditionType"
-        errors += [invalid_value(where, kind, problem) for problem in check_qualified_name(kind)]
-    for member, check in _PARTS:
-        if member in spec:
-            errors += check(f"{path}.{member}", spec[member])
-    for member, check_name in _NAMES:
-        value = spec.get(member, "")
-        if value:
-            errors += [invalid_value(f"{path}.{member}", value, problem) for problem in check_name(value)]
-    deadline = spec.get("activeDeadlineSeconds")
-    if deadline is not None and not 1 <= deadline <= ID_MAX:
-        detail = f"must be between 1 and {ID_MAX}, inclusive"
-        errors.append(invalid_value(f"{path}.activeDeadlineSeconds", deadline, detail))
-    return errors + _last_parts(path, spec)
-
-
-class _Context(msgspec.Struct, frozen=True):
-    """The facts of the Pod that rules of its containers need."""
-
-    grace_s: int
-    claims: ClaimNames
-    host_users: bool
-
-
-def _enums(path: str, spec: Document) -> list[FieldError]:
-    return [
-        not_supported(f"{path}.{member}", spec[member], values)
-        for member, values in _VALUES
-        if member in spec and spec[member] not in values
-    ]
-
-
-def _pod_security(path: str, context: Document) -> list[FieldError]:
-    if not context:
-        return []
-    errors = check_ids(path, context, ("fsGroup", "runAsUser", "runAsGroup"))
-    groups = {
-        f"supplementalGroups[{index}]": group for index, group in enumerate(context.get("supplementalGroups", ()))
-    }
-    errors += check_ids(path, groups, tuple(groups))
-    policies = ("Always", "OnRootMismatch")
-    if context.get("fsGroupChangePolicy", "Always") not in policies:
-        errors.append(not_supported(f"{path}.fsGroupChangePolicy", context["fsGroupChangePolicy"], policies))
-    return errors + check_seccomp(f"{path}.seccompProfile", context.get("seccompProfile"))
+            errors += check_image(f"{path}.{member}[{index}]", container)
+    return errors
 
 
 def _dns(path: str, spec: Document) -> list[FieldError]:
+    path = f"{path}.dnsConfig"
     config: Document | None = spec.get("dnsConfig")
     if spec.get("dnsPolicy") == "None":
         if config is None:
@@ -213,144 +310,106 @@ def _dns(path: str, spec: Document) -> list[FieldError]:
         detail = f"must not have more than {_NAMESERVERS_MAX} nameservers"
         errors.append(invalid_value(f"{path}.nameservers", servers, detail))
     for index, server in while_few(errors, enumerate(servers)):
-        problem = ip_problem(server)
-        errors += [invalid_value(f"{path}.nameservers[{index}]", server, problem)] if problem else []
+        errors += _ip(f"{path}.nameservers[{index}]", server)
     searches: list[str] = config.get("searches", [])
     if len(searches) > _SEARCHES_MAX:
         detail = f"must not have more than {_SEARCHES_MAX} search paths"
         errors.append(invalid_value(f"{path}.searches", searches, detail))
+    if sum(len(search.encode()) + 1 for search in searches) - 1 > _SEARCH_BYTES_MAX:
+        detail = f"must not have more than {_SEARCH_BYTES_MAX} characters (including spaces) in the search list"
+        errors.append(invalid_value(f"{path}.searches", searches, detail))
+    for index, search in while_few(errors, enumerate(searches)):
+        name = search.removesuffix(".")
+        problems = () if search == "." else check_dns_search(name)
+        errors += [invalid_value(f"{path}.searches[{index}]", name, problem) for problem in problems]
     for index, option in while_few(errors, enumerate(config.get("options", ()))):
         if not option.get("name"):
             errors.append(required(f"{path}.options[{index}]", "must not be empty"))
     return errors
 
 
-def _host_aliases(path: str, aliases: list[Document]) -> list[FieldError]:
-    errors: list[FieldError] = []
-    for index, alias in while_few(errors, enumerate(aliases)):
-        address = alias.get("ip", "")
-        problem = ip_problem(address)
-        errors += [invalid_value(f"{path}[{index}].ip", address, problem)] if problem else []
-        for at, name in while_few(errors, enumerate(alias.get("hostnames", ()))):
-            where = f"{path}[{index}].hostnames[{at}]"
-            errors += [invalid_value(where, name, problem) for problem in check_dns_subdomain(name)]
+def _host_alias(path: str, alias: Document) -> list[FieldError]:
+    errors = _ip(f"{path}.ip", alias.get("ip", ""))
+    for at, name in while_few(errors, enumerate(alias.get("hostnames", ()))):
+        errors += [invalid_value(f"{path}.hostnames[{at}]", name, problem) for problem in check_dns_subdomain(name)]
     return errors
 
 
-def _last_parts(path: str, spec: Document) -> list[FieldError]:
-    errors: list[FieldError] = []
-    for member, check in (("tolerations", check_tolerations), ("hostAliases", _host_aliases)):
-        if member in spec:
-            errors += check(f"{path}.{member}", spec[member])
-    if spec.get("preemptionPolicy", "Never") not in PREEMPTION_POLICIES:
-        errors.append(not_supported(f"{path}.preemptionPolicy", spec["preemptionPolicy"], PREEMPTION_POLICIES))
-    if "overhead" in spec:
-        errors += check_resources(f"{path}.overhead", {"limits": spec["overhead"]}, NO_CLAIMS)
-    if "os" in spec:
-        name = spec["os"].get("name", "")
-        if not name:
-            errors.append(required(f"{path}.os.name"))
-        elif name not in _SYSTEMS:
-            errors.append(not_supported(f"{path}.os", name, _SYSTEMS))
-    return errors
+def _ip(path: str, address: str) -> list[FieldError]:
+    problem = ip_problem(address)
+    return [invalid_value(path, address, problem)] if problem else []
 
 
-def _container(path: str, container: Document, names: set[str], context: _Context) -> list[FieldError]:
-    errors: list[FieldError] = []
-    name = container.get("name", "")
-    if not name:
-        errors.append(required(f"{path}.name"))
-    else:
-        errors += [invalid_value(f"{path}.name", name, problem) for problem in check_dns_label(name)]
-    image = container.get("image", "")
-    if not image:
-        errors.append(required(f"{path}.image"))
-    elif image != image.strip():
-        errors.append(invalid_value(f"{path}.image", image, "must not have leading or trailing whitespace"))
-    policy = container.get("terminationMessagePolicy", "")
-    if policy not in _MESSAGE_POLICIES:
-        errors.append(not_supported(f"{path}.terminationMessagePolicy", policy, _MESSAGE_POLICIES))
-    errors += _container_ports(f"{path}.ports", container.get("ports", []))
-    if "env" in container:
-        errors += check_env(f"{path}.env", container["env"])
-    if "envFrom" in container:
-        errors += check_env_from(f"{path}.envFrom", container["envFrom"])
-    policy = container.get("imagePullPolicy", "")
-    if policy not in PULL_POLICIES:
-        errors.append(not_supported(f"{path}.imagePullPolicy", policy, PULL_POLICIES))
-    if container.get("resources"):
-        errors += check_resources(f"{path}.resources", container["resources"], context.claims)
-    if "securityContext" in container:
-        own: Document = container["securityContext"]
-        errors += check_security(f"{path}.securityContext", own, host_users=context.host_users)
-    if name and name in names:
-        errors.append(duplicate(f"{path}.name", name))
-    names.add(name)
-    return errors
+def _gate(path: str, gate: Document) -> list[FieldError]:
+    kind = gate.get("conditionType", "")
+    return [invalid_value(f"{path}.conditionType", kind, problem) for problem in check_qualified_name(kind)]
 
 
-def _handlers(path: str, container: Document, context: _Context, member: str) -> list[FieldError]:
-    """Probes and hooks, which a container that ends by itself before others begin does not have."""
-    if member == "ephemeralContainers":
+def _host_name(path: str, spec: Document) -> list[FieldError]:
+    """``hostnameOverride`` (KEP-4762)."""
+    name = spec.get("hostnameOverride")
+    if name is None:
         return []
-    given = [name for name in ("lifecycle", *_PROBE_ORDER) if name in container]
-    if member == "initContainers" and container.get("restartPolicy") != "Always":
-        detail = "may not be set for init containers without restartPolicy=Always"
-        return [forbidden_field(f"{path}.{name}", detail) for name in given]
+    where = f"{path}.hostnameOverride"
+    errors = [
+        forbidden_field(where, f"may not be specified when {member} is true")
+        for member in ("setHostnameAsFQDN", "hostNetwork")
+        if spec.get(member)
+    ]
+    if len(name.encode()) > _HOST_NAME_BYTES_MAX:
+        errors.append(too_long(where, _HOST_NAME_BYTES_MAX))
+    return errors + [invalid_value(where, name, problem) for problem in check_dns_subdomain(name)]
+
+
+def _overhead(path: str, amounts: Document) -> list[FieldError]:
+    return check_resources(path, {"limits": amounts}, NO_CLAIMS)
+
+
+def _files_of_variables(path: str, spec: Document) -> list[FieldError]:
+    """Volumes that variables are read from (KEP-3721)."""
     errors: list[FieldError] = []
-    for name in given:
-        if name != "lifecycle":
-            errors += check_probe(path, name, container[name], context.grace_s)
-            continue
-        for hook in ("postStart", "preStop"):
-            if hook in container[name]:
-                errors += check_handler(f"{path}.{name}.{hook}", container[name][hook], context.grace_s)
+    volumes = {volume.get("name", ""): volume for volume in spec.get("volumes", ())}
+    for where, container in while_few(errors, containers_of(path, spec)):
+        for index, variable in while_few(errors, enumerate(container.get("env", ()))):
+            reference = variable.get("valueFrom", {}).get("fileKeyRef")
+            if reference is None:
+                continue
+            name = reference.get("volumeName", "")
+            at = f"{where}.env[{index}].valueFrom.fileKeyRef.volumeName"
+            if name not in volumes:
+                errors.append(missing_value(at, name))
+            elif "emptyDir" not in volumes[name]:
+                errors.append(invalid_value(at, name, "referenced volume must be of type emptyDir"))
     return errors
 
 
-_PROBE_ORDER: Final = ("livenessProbe", "readinessProbe", "startupProbe")
-_MESSAGE_POLICIES: Final = ("File", "FallbackToLogsOnError")
-PREEMPTION_POLICIES: Final = ("PreemptLowerPriority", "Never")
-_SYSTEMS: Final = ("linux", "windows")
-_NAMESERVERS_MAX: Final = 3
-_SEARCHES_MAX: Final = 32
-_VALUES: Final = (
-    ("restartPolicy", RESTART_POLICIES),
-    ("dnsPolicy", ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")),
+_ROWS: Final = (
+    one_of("restartPolicy", *RESTART_POLICIES),
+    one_of("dnsPolicy", "ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"),
+    part("nodeSelector", lambda path, labels: validate_labels(labels, path)),
+    check_pod_security,
+    part("affinity", check_affinity),
+    _dns,
+    parts("readinessGates", _gate),
+    part("schedulingGates", check_gates),
+    part("topologySpreadConstraints", check_topology_spread),
+    check_host_process,
+    check_host_users,
+    _host_name,
+    named("serviceAccountName", check_dns_subdomain),
+    named("nodeName", check_dns_subdomain),
+    within("activeDeadlineSeconds", 1, ID_MAX),
+    named("hostname", check_dns_label),
+    named("subdomain", check_dns_label),
+    part("tolerations", check_tolerations),
+    parts("hostAliases", _host_alias),
+    named("priorityClassName", check_dns_subdomain),
+    part(
+        "runtimeClassName",
+        lambda path, name: [invalid_value(path, name, problem) for problem in check_dns_subdomain(name)],
+    ),
+    one_of("preemptionPolicy", *PREEMPTION_POLICIES),
+    part("overhead", _overhead),
+    check_system,
+    _files_of_variables,
 )
-_PARTS: Final = (
-    ("nodeSelector", lambda path, labels: validate_labels(labels, path)),
-    ("affinity", check_affinity),
-    ("schedulingGates", check_gates),
-    ("topologySpreadConstraints", check_topology_spread),
-)
-_NAMES: Final = (
-    ("serviceAccountName", check_dns_subdomain),
-    ("nodeName", check_dns_subdomain),
-    ("hostname", check_dns_label),
-    ("subdomain", check_dns_label),
-    ("priorityClassName", check_dns_subdomain),
-    ("runtimeClassName", check_dns_subdomain),
-)
-
-
-def _container_ports(path: str, ports: list[Document]) -> list[FieldError]:
-    errors: list[FieldError] = []
-    names: set[str] = set()
-    for index, port in while_few(errors, enumerate(ports)):
-        where = f"{path}[{index}]"
-        name = port.get("name", "")
-        number = port.get("containerPort", 0)
-        if name:
-            errors += [invalid_value(f"{where}.name", name, problem) for problem in iana_name_problems(name)]
-            if name in names:
-                errors.append(duplicate(f"{where}.name", name))
-            names.add(name)
-        if number == 0:
-            errors.append(required(f"{where}.containerPort"))
-        else:
-            errors += check_number(f"{where}.containerPort", number)
-        if port.get("hostPort", 0):
-            errors += check_number(f"{where}.hostPort", port["hostPort"])
-        errors += check_protocol(f"{where}.protocol", port.get("protocol"))
-    return errors

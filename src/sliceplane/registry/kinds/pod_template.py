@@ -9,14 +9,12 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import PodTemplates
 from sliceplane.documents.table.columns import NAME, Cell, Column, Printer, labels_text, mapping, name_of
 from sliceplane.registry.kinds import kind
-from sliceplane.registry.kinds.pod_spec import validate_pod_spec
+from sliceplane.registry.kinds.pod_spec import validate_template
 from sliceplane.registry.kinds.workload import default_template, template_cells
-from sliceplane.registry.metadata import validate_maps
 
 
 def _validate(document: Document) -> list[FieldError]:
-    template: Document = document["template"]
-    return validate_maps(template["metadata"], "template") + validate_pod_spec(template["spec"], "template.spec")
+    return validate_template(document["template"], "template")
 
 
 def _cells(pod_template: Document, _now: float) -> tuple[Cell, ...]:
@@ -28,7 +26,7 @@ POD_TEMPLATE: Final = kind.stored_as_sent(
     resource=PodTemplates,
     defaults=default_template,
     validate=_validate,
-    validate_update=kind.as_new(_validate),
+    validate_update=lambda new, old: [] if new["template"] == old["template"] else _validate(new),
     warnings=kind.no_warnings,
     quota=kind.COUNTED,
     granted=kind.NOT_GRANTED,

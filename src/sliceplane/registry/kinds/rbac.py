@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required, while_few
+from sliceplane.api.errors import FieldError, invalid_value, not_supported, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, RoleBindings, Roles
 from sliceplane.documents.table.columns import AGE, NAME, PLAIN, Cell, Column, Printer, age, name_of, objects, text
-from sliceplane.kit.names import check_dns_subdomain, check_label_value, check_path_segment, check_qualified_name
+from sliceplane.kit.names import check_dns_subdomain, check_path_segment
 from sliceplane.registry.kinds import kind
-from sliceplane.registry.metadata import validate_labels
+from sliceplane.registry.metadata import check_label_selector
 
 if TYPE_CHECKING:
     from sliceplane.registry.core import Core
@@ -39,7 +39,7 @@ def _validate_cluster_role(document: Document) -> list[FieldError]:
         detail = "at least one clusterRoleSelector required if aggregationRule is non-nil"
         errors.append(required("aggregationRule.clusterRoleSelectors", detail))
     for index, selector in enumerate((aggregation or {}).get("clusterRoleSelectors", ())):
-        errors += _selector(f"aggregationRule.clusterRoleSelectors[{index}]", selector)
+        errors += check_label_selector(f"aggregationRule.clusterRoleSelectors[{index}]", selector)
     return errors
 
 
@@ -88,33 +88,6 @@ def _rule(path: str, rule: Document, *, namespaced: bool) -> list[FieldError]:
         errors.append(required(f"{path}.apiGroups", "resource rules must supply at least one api group"))
     if not rule.get("resources"):
         errors.append(required(f"{path}.resources", "resource rules must supply at least one resource"))
-    return errors
-
-
-def _selector(path: str, selector: Document) -> list[FieldError]:
-    errors = validate_labels(selector.get("matchLabels", {}), f"{path}.matchLabels")
-    for index, expression in enumerate(selector.get("matchExpressions", ())):
-        errors += _requirement(f"{path}.matchExpressions[{index}]", expression)
-    return errors
-
-
-def _requirement(path: str, expression: Document) -> list[FieldError]:
-    operator = expression.get("operator", "")
-    key = expression.get("key", "")
-    values = expression.get("values", ())
-    errors: list[FieldError] = []
-    if operator in ("In", "NotIn"):
-        if not values:
-            errors.append(required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'"))
-    elif operator in ("Exists", "DoesNotExist"):
-        if values:
-            detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-            errors.append(forbidden_field(f"{path}.values", detail))
-    else:
-        errors.append(invalid_value(f"{path}.operator", operator, "not a valid selector operator"))
-    errors += [invalid_value(f"{path}.key", key, problem) for problem in check_qualified_name(key)]
-    for index, value in enumerate(values):
-        errors += [invalid_value(f"{path}.values[{index}]", value, problem) for problem in check_label_value(value)]
     return errors
 
 

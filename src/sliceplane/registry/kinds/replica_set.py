@@ -27,9 +27,9 @@ def _default(document: Document) -> None:
     default_template(spec)
 
 
-def _validate(document: Document) -> list[FieldError]:
+def _validate(document: Document, old: Document | None = None) -> list[FieldError]:
     spec: Document = document["spec"]
-    return check_counts(spec, ("replicas", "minReadySeconds")) + check_selector_and_template(spec)
+    return check_counts(spec, ("replicas", "minReadySeconds")) + check_selector_and_template(spec, old and old["spec"])
 
 
 REPLICA_SET: Final = kind.Kind(
@@ -38,7 +38,7 @@ REPLICA_SET: Final = kind.Kind(
     prepare_create=kind.created_as_sent,
     prepare_update=kind.updated_as_sent,
     validate=_validate,
-    validate_update=lambda new, old: _validate(new) + check_same_selector(new, old),
+    validate_update=lambda new, old: _validate(new, old) + check_same_selector(new, old),
     warnings=kind.no_warnings,
     status=kind.beside_spec(lambda _document: {"replicas": 0}, kind.no_update_rules),
     parts=kind.NO_PARTS,

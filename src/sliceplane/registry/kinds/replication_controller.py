@@ -41,7 +41,7 @@ def _default(document: Document) -> None:
             parent[member] = parent.get(member) or dict(labels)
 
 
-def _validate(document: Document) -> list[FieldError]:
+def _validate(document: Document, old: Document | None = None) -> list[FieldError]:
     spec: Document = document["spec"]
     errors = check_counts(spec, ("minReadySeconds",))
     if not spec.get("selector"):
@@ -51,7 +51,9 @@ def _validate(document: Document) -> list[FieldError]:
         return [*errors, required("spec.template")]
     if spec.get("selector"):
         errors += labels_fit({"matchLabels": spec["selector"]}, spec["template"])
-    return errors + check_template("spec.template", spec["template"], "ReplicationController")
+    return errors + check_template(
+        "spec.template", spec["template"], "ReplicationController", old and old["spec"].get("template")
+    )
 
 
 def _warnings(new: Document, old: Document | None) -> tuple[str, ...]:
@@ -73,7 +75,7 @@ REPLICATION_CONTROLLER: Final = kind.Kind(
     prepare_create=kind.created_as_sent,
     prepare_update=kind.updated_as_sent,
     validate=_validate,
-    validate_update=kind.as_new(_validate),
+    validate_update=_validate,
     warnings=_warnings,
     status=kind.beside_spec(
         lambda _document: {"replicas": 0},

@@ -24,8 +24,8 @@ from sliceplane.documents.table.columns import (
     text,
 )
 from sliceplane.registry.kinds.kind import Granted
-from sliceplane.registry.kinds.pod_spec import default_pod_spec, validate_pod_spec
-from sliceplane.registry.metadata import IMMUTABLE, validate_maps
+from sliceplane.registry.kinds.pod_spec import default_pod_spec, validate_template
+from sliceplane.registry.metadata import IMMUTABLE, check_label_selector, in_go
 
 NOT_NEGATIVE = "must be greater than or equal to 0"
 _PERCENT = re.compile("[0-9]+%")
@@ -65,13 +65,13 @@ def check_status_counts(
         if status.get(member, 0) < 0
     ]
     errors += [
-        invalid_value(f"status.{member}", status[member], "cannot be greater than status.replicas")
+        invalid_value(f"status.{member}", status.get(member, 0), "cannot be greater than status.replicas")
         for member in bounded
         if status.get(member, 0) > status.get("replicas", 0)
     ]
     if bounded and status.get("availableReplicas", 0) > status.get("readyReplicas", 0):
         detail = f"cannot be greater than {ready}"
-        errors.append(invalid_value("status.availableReplicas", status["availableReplicas"], detail))
+        errors.append(invalid_value("status.availableReplicas", status.get("availableReplicas", 0), detail))
     return errors
 
 
@@ -79,30 +79,45 @@ def check_same_selector(new: Document, old: Document) -> list[FieldError]:
     selector = new["spec"].get("selector")
     if selector == old["spec"].get("selector"):
         return []
-    return [invalid_value("spec.selector", selector, IMMUTABLE)]
+    return [invalid_value("spec.selector", shown_selector(selector), IMMUTABLE)]
 
 
-def check_selector_and_template(spec: Document) -> list[FieldError]:
-    errors: list[FieldError] = []
+def check_selector_and_template(spec: Document, old: Document | None = None) -> list[FieldError]:
+    """*old*: the spec that is updated."""
     selector = spec.get("selector")
-    template = spec.get("template", {})
     if selector is None:
-        errors.append(required("spec.selector"))
-    elif not selector:
-        # As upstream: the same sentence for ReplicaSets.
-        errors.append(invalid_value("spec.selector", selector, "empty selector is invalid for deployment"))
+        errors = [required("spec.selector")]
     else:
-        errors += labels_fit(selector, template)
-    return errors + check_template("spec.template", template, "ReplicaSet")
+        errors = check_label_selector("spec.selector", selector)
+        # As upstream: the same sentence for ReplicaSets.
+        errors += check_not_empty(selector, "deployment")
+        if not is_selector(selector):
+            return [*errors, invalid_value("spec.selector", shown_selector(selector), "invalid label selector")]
+    errors += labels_fit(selector, spec["template"])
+    return errors + check_template("spec.template", spec["template"], "ReplicaSet", (old or {}).get("template"))
 
 
-def check_template(path: str, template: Document, kind: str) -> list[FieldError]:
-    """The template of a workload, whose Pods run for ever; *kind* is told in a message."""
-    errors = validate_maps(template.get("metadata", {}), path)
+def check_not_empty(selector: Document, kind: str) -> list[FieldError]:
+    if selector.get("matchLabels") or selector.get("matchExpressions"):
+        return []
+    return [invalid_value("spec.selector", shown_selector(selector), f"empty selector is invalid for {kind}")]
+
+
+def check_template(path: str, template: Document, kind: str, old: Document | None) -> list[FieldError]:
+    """The template of a workload, whose Pods run for ever; *kind* is told in a message.
+
+    *old*: the template that an update replaces.  One that stays was accepted once, perhaps by an earlier release.
+    """
+    if template == old:
+        return []
+    return validate_template(template, path) + check_runs_for_ever(path, template, kind)
+
+
+def check_runs_for_ever(path: str, template: Document, kind: str) -> list[FieldError]:
+    errors: list[FieldError] = []
     pod = template.get("spec", {})
-    errors += validate_pod_spec(pod, f"{path}.spec")
-    if pod.get("restartPolicy") in ("Never", "OnFailure"):
-        errors.append(not_supported(f"{path}.spec.restartPolicy", pod["restartPolicy"], ("Always",)))
+    if pod.get("restartPolicy") != "Always":
+        errors.append(not_supported(f"{path}.spec.restartPolicy", pod.get("restartPolicy", ""), ("Always",)))
     if "activeDeadlineSeconds" in pod:
         detail = f"activeDeadlineSeconds in {kind} is not Supported"
         errors.append(forbidden_field(f"{path}.spec.activeDeadlineSeconds", detail))
@@ -110,16 +125,45 @@ def check_template(path: str, template: Document, kind: str) -> list[FieldError]
 
 
 def labels_fit(selector: Document | None, template: Document) -> list[FieldError]:
-    """As upstream: no selector matches nothing."""
-    labels: dict[str, str] = template.get("metadata", {}).get("labels", {})
-    try:
-        matches = selector is not None and _requirements(selector).matches(labels)
-    except StatusError as error:
-        return [invalid_value("spec.selector", selector, error.message)]
-    if matches:
+    """As upstream: no selector matches nothing, an empty one everything."""
+    labels: dict[str, str] | None = template.get("metadata", {}).get("labels")
+    if selector is not None and _selects(selector, labels or {}):
         return []
     detail = "`selector` does not match template `labels`"
-    return [invalid_value("spec.template.metadata.labels", labels, detail)]
+    return [invalid_value("spec.template.metadata.labels", labels and dict(sorted(labels.items())), detail)]
+
+
+def _selects(selector: Document, labels: dict[str, str]) -> bool:
+    if selector.get("matchExpressions"):
+        return _requirements(selector).matches(labels)
+    return bool(selector.get("matchLabels", {}).items() <= labels.items())
+
+
+def is_selector(selector: Document) -> bool:
+    try:
+        _requirements(selector)
+    except StatusError:
+        return False
+    return True
+
+
+def shown_selector(selector: Document | None) -> Document | None:
+    """A selector as messages of Kubernetes show it."""
+    if selector is None:
+        return None
+    shown: Document = {}
+    if selector.get("matchLabels"):
+        shown["matchLabels"] = dict(sorted(selector["matchLabels"].items()))
+    if selector.get("matchExpressions"):
+        shown["matchExpressions"] = [
+            {
+                "key": one.get("key", ""),
+                "operator": one.get("operator", ""),
+                **({"values": one["values"]} if one.get("values") else {}),
+            }
+            for one in selector["matchExpressions"]
+        ]
+    return shown
 
 
 def template_cells(document: Document) -> tuple[str, str, str]:
@@ -152,6 +196,11 @@ def check_at_most_100_percent(path: str, value: Any) -> list[FieldError]:
     if isinstance(value, str) and int_or_percent(value) > 100:
         return [invalid_value(path, value, "must not be greater than 100%")]
     return []
+
+
+def shown_rolling(rolling: Document | None) -> Document | None:
+    """The parameters of a rolling update as messages of Kubernetes show them."""
+    return None if rolling is None else in_go(rolling, "maxUnavailable", "maxSurge", maxUnavailable=0, maxSurge=0)
 
 
 def int_or_percent(value: Any) -> int:

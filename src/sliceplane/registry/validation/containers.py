@@ -1,7 +1,6 @@
-"""Rules of one container of a Pod: environment, mounts, amounts, handlers, and what it may do on its node.
+"""Rules of the containers of a Pod: ports, probes and hooks, restarts, and what each of the three lists may have.
 
-The messages and the order of complaints are those of Kubernetes (pkg/apis/core/validation/validation.go).  Where Go
-ranges over a map, names are taken in alphabetical order here.
+The messages and the order of complaints are those of Kubernetes (pkg/apis/core/validation/validation.go).
 """
 
 from __future__ import annotations
@@ -16,259 +15,245 @@ from sliceplane.api.errors import (
     duplicate,
     forbidden_field,
     invalid_value,
-    not_supported,
-    quote,
+    missing_value,
     required,
+    too_many,
     while_few,
 )
 from sliceplane.api.meta import Document
-from sliceplane.api.quantity import exact, quantity_of
-from sliceplane.kit.names import check_dns_subdomain, check_qualified_name
-from sliceplane.registry.validation.addresses import check_number, iana_name_problems
+from sliceplane.kit.names import check_dns_label
+from sliceplane.registry.validation.addresses import check_number, check_protocol, iana_name_problems
+from sliceplane.registry.validation.environment import check_env, check_env_from
+from sliceplane.registry.validation.resources import ClaimNames, check_resize, check_resources
+from sliceplane.registry.validation.rules import POSITIVE, check, named, needs, not_negative, one_of, part
+from sliceplane.registry.validation.security import check_security
+from sliceplane.registry.validation.volumes import PULL_POLICIES, Volumes, check_mounts
 
-NOT_NEGATIVE: Final = "must be greater than or equal to 0"
-ID_MAX: Final = 2**31 - 1
-_RANGE: Final = f"must be between 0 and {ID_MAX}, inclusive"
-_ENV_NAME: Final = re.compile(r"[ -<>-~]+")
-_ENV_DETAIL: Final = "a valid environment variable name must consist only of printable ASCII characters other than '='"
-_KEY: Final = re.compile(r"[-._a-zA-Z0-9]+")
-_KEY_DETAIL: Final = (
-    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or "
-    "'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
-)
 _HEADER: Final = re.compile(r"[-A-Za-z0-9]+")
 _HEADER_DETAIL: Final = (
     "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for "
     "validation is '[-A-Za-z0-9]+')"
 )
-ENV_FIELDS: Final = (
-    *("metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName"),
-    *("status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"),
-)
-_AMOUNTS: Final = (
-    *("limits.cpu", "limits.ephemeral-storage", "limits.memory"),
-    *("requests.cpu", "requests.ephemeral-storage", "requests.memory"),
-)
-_SOURCES: Final = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
-_NO_SOURCE: Final = (
-    "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
-)
-#: Characters of the names of a Pod's claims that one message lists; upstream has no bound.
-CLAIMS_SHOWN_MAX: Final = 4096
-_PROFILES: Final = ("Localhost", "RuntimeDefault", "Unconfined")
-_OF_CONTAINERS: Final = ("cpu", "memory", "ephemeral-storage")
 _HANDLERS: Final = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
-_COUNTS: Final = ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold")
+_HOOKS: Final = ("postStart", "preStop")
+_PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
+_RESTARTS: Final = ("Always", "Never", "OnFailure")
+_ACTIONS: Final = ("Restart", "RestartAllContainers")
+_RULES_MAX: Final = 20
+_CODES_MAX: Final = 255
+_NOT_EPHEMERAL: Final = "cannot be set for an Ephemeral Container"
+#: what a container that is no part of the workload cannot have
+_OF_WORKLOADS: Final = (
+    *("ports", "resources", "resizePolicy", "restartPolicy", "restartPolicyRules"),
+    *(*_PROBES, "lifecycle"),
+)
+_NOT_INIT: Final = "may not be set for init containers without restartPolicy=Always"
 
 
-def check_env(path: str, variables: list[Document]) -> list[FieldError]:
+class PodContext(msgspec.Struct, frozen=True):
+    """The facts of the Pod that rules of its containers need."""
+
+    grace_s: int
+    volumes: Volumes
+    claims: ClaimNames
+    host_users: bool
+    restart_policy: str
+
+
+def check_containers(path: str, containers: list[Document], pod: PodContext) -> list[FieldError]:
+    """``containers``."""
+    if not containers:
+        return [required(path)]
     errors: list[FieldError] = []
-    for index, variable in while_few(errors, enumerate(variables)):
+    names: set[str] = set()
+    for index, container in while_few(errors, enumerate(containers)):
         where = f"{path}[{index}]"
-        name = variable.get("name", "")
-        if not name:
-            errors.append(required(f"{where}.name"))
-        elif not _ENV_NAME.fullmatch(name):
-            errors.append(invalid_value(f"{where}.name", name, _ENV_DETAIL))
-        if "valueFrom" in variable:
-            errors += _env_source(f"{where}.valueFrom", variable["valueFrom"], variable.get("value", ""))
-    return errors
+        errors += _common(where, container, pod) + _taken(where, container, names)
+        errors += _handlers(where, container, pod) + _restarts(where, container)
+    return errors + _host_ports(path, containers)
 
 
-def _env_source(path: str, source: Document, value: str) -> list[FieldError]:
+def check_init_containers(
+    path: str, containers: list[Document], others: list[Document], pod: PodContext
+) -> list[FieldError]:
     errors: list[FieldError] = []
-    if "fieldRef" in source:
-        errors += _field_of_pod(f"{path}.fieldRef", source["fieldRef"])
-    if "resourceFieldRef" in source:
-        errors += _amount_of_container(f"{path}.resourceFieldRef", source["resourceFieldRef"])
-    for member in ("configMapKeyRef", "secretKeyRef"):
-        if member in source:
-            errors += _key_of_object(f"{path}.{member}", source[member])
-    given = sum(member in source for member in _SOURCES)
-    if not given:
-        errors.append(invalid_value(path, "", _NO_SOURCE))
-    elif value:
-        errors.append(invalid_value(path, "", "may not be specified when `value` is not empty"))
-    elif given > 1:
-        errors.append(invalid_value(path, "", "may not have more than one field specified at a time"))
-    return errors
-
-
-def _field_of_pod(path: str, reference: Document) -> list[FieldError]:
-    field = reference.get("fieldPath", "")
-    if not field:
-        return [required(f"{path}.fieldPath")]
-    name, bracket, rest = field.partition("['")
-    if bracket and rest.endswith("']") and name in ("metadata.annotations", "metadata.labels"):
-        key = rest[:-2].lower() if name == "metadata.annotations" else rest[:-2]
-        return [invalid_value(path, key, problem) for problem in check_qualified_name(key)]
-    # As upstream: the old name of ``spec.nodeName`` is still understood.
-    if field in ENV_FIELDS or field == "spec.host":
-        return []
-    if field in ("metadata.annotations", "metadata.labels"):
-        return [not_supported(f"{path}.fieldPath", field, ENV_FIELDS)]
-    detail = f"error converting fieldPath: field label not supported: {field}"
-    return [invalid_value(f"{path}.fieldPath", field, detail)]
-
-
-def _amount_of_container(path: str, reference: Document) -> list[FieldError]:
-    name = reference.get("resource", "")
-    if not name:
-        return [required(f"{path}.resource")]
-    if name in _AMOUNTS or name.startswith(("limits.hugepages-", "requests.hugepages-")):
-        return []
-    return [not_supported(f"{path}.resource", name, _AMOUNTS)]
-
-
-def _key_of_object(path: str, reference: Document) -> list[FieldError]:
-    name = reference.get("name", "")
-    key = reference.get("key", "")
-    errors = [invalid_value(f"{path}.name", name, problem) for problem in check_dns_subdomain(name)]
-    if not key:
-        errors.append(required(f"{path}.key"))
-    elif not _KEY.fullmatch(key):
-        errors.append(invalid_value(f"{path}.key", key, _KEY_DETAIL))
-    return errors
-
-
-def check_env_from(path: str, sources: list[Document]) -> list[FieldError]:
-    errors: list[FieldError] = []
-    for index, source in while_few(errors, enumerate(sources)):
+    names = {container.get("name", "") for container in others}
+    for index, container in while_few(errors, enumerate(containers)):
         where = f"{path}[{index}]"
-        prefix = source.get("prefix", "")
-        if prefix and not _ENV_NAME.fullmatch(prefix):
-            errors.append(invalid_value(f"{where}.prefix", prefix, _ENV_DETAIL))
-        references = [member for member in ("configMapRef", "secretRef") if member in source]
-        for member in references:
-            name = source[member].get("name", "")
-            at = f"{where}.{member}.name"
-            errors += [invalid_value(at, name, problem) for problem in check_dns_subdomain(name)] if name else []
-            errors += [] if name else [required(at)]
-        # As upstream: the list is named, not its entry.
-        if not references:
-            errors.append(invalid_value(path, "", "must specify one of: `configMapRef` or `secretRef`"))
-        elif len(references) > 1:
-            errors.append(invalid_value(path, "", "may not have more than one field specified at a time"))
-    return errors
-
-
-class ClaimNames(msgspec.Struct, frozen=True):
-    """Names of a Pod's resource claims, and how a message lists them: sorted once, not for each complaint."""
-
-    names: frozenset[str] = frozenset()
-    listed: str = " which is empty"
-
-
-def claim_names(claims: list[Document]) -> ClaimNames:
-    names = frozenset(claim["name"] for claim in claims if claim.get("name"))
-    return ClaimNames(names, f": {', '.join(sorted(names))}"[:CLAIMS_SHOWN_MAX]) if names else NO_CLAIMS
-
-
-NO_CLAIMS: Final = ClaimNames()
-
-
-def check_resources(path: str, resources: Document, claims: ClaimNames) -> list[FieldError]:
-    errors: list[FieldError] = []
-    limits: Document = resources.get("limits", {})
-    requests: Document = resources.get("requests", {})
-    for name in while_few(errors, sorted(limits)):
-        errors += _amount(f"{path}.limits[{name}]", name, limits[name])
-    for name in while_few(errors, sorted(requests)):
-        errors += _amount(f"{path}.requests[{name}]", name, requests[name])
-        errors += _within_limit(path, name, requests[name], limits.get(name))
-    names = limits.keys() | requests.keys()
-    if any(map(_is_huge, names)) and not names & {"cpu", "memory"}:
-        errors.append(forbidden_field(path, "HugePages require cpu or memory"))
-    return errors + _claims(f"{path}.claims", resources.get("claims", []), claims)
-
-
-def _amount(path: str, name: str, quantity: Any) -> list[FieldError]:
-    if name in _OF_CONTAINERS:
-        errors = []
-    else:
-        errors = _resource_name(path, name)
-    number = exact(quantity)
-    if number < 0:
-        errors.append(invalid_value(path, _text(quantity), NOT_NEGATIVE))
-    if "/" in name and "kubernetes.io/" not in name and number.denominator != 1:
-        errors.append(invalid_value(path, _text(quantity), "must be an integer"))
-    if _is_huge(name):
-        size = name.removeprefix("hugepages-")
-        if number <= 0 or number % (exact(size) if re.fullmatch(r"[0-9]+[KMGTPE]i", size) else 1):
-            detail = f"{_text(quantity)} is not positive integer multiple of {name}"
-            errors.append(invalid_value(path, _text(quantity), detail))
-    return errors
-
-
-def _resource_name(path: str, name: str) -> list[FieldError]:
-    errors = [invalid_value(path, name, problem) for problem in check_qualified_name(name)]
-    if "/" not in name and not _is_huge(name):
-        if not errors:
-            errors.append(invalid_value(path, name, "must be a standard resource type or fully qualified"))
-        errors.append(invalid_value(path, name, "must be a standard resource for containers"))
-    elif "/" in name and "kubernetes.io/" not in name and name.startswith("requests."):
-        errors.append(invalid_value(path, name, "doesn't follow extended resource name standard"))
-    return errors
-
-
-def _within_limit(path: str, name: str, request: Any, limit: Any) -> list[FieldError]:
-    overcommits = ("/" not in name or "kubernetes.io/" in name) and not _is_huge(name)
-    if limit is None:
-        detail = "Limit must be set for non overcommitable resources"
-        return [] if overcommits else [required(f"{path}.limits", detail)]
-    if request == limit or exact(request) == exact(limit):
-        return []
-    if overcommits and exact(request) < exact(limit):
-        return []
-    relation = "less than or equal to" if overcommits else "equal to"
-    return [invalid_value(f"{path}.requests", _text(request), f"must be {relation} {name} limit of {_text(limit)}")]
-
-
-def _claims(path: str, claims: list[Document], of_pod: ClaimNames) -> list[FieldError]:
-    errors: list[FieldError] = []
-    seen: set[tuple[str, str]] = set()
-    for index, claim in while_few(errors, enumerate(claims)):
-        name = claim.get("name", "")
-        pair = (name, claim.get("request", ""))
-        if not name:
-            errors.append(required(f"{path}[{index}]"))
+        stays = container.get("restartPolicy") == "Always"
+        errors += _common(where, container, pod) + _restarts(where, container)
+        errors += _taken(where, container, names)
+        names.discard("")
+        # As upstream: they start one by one, and each is called the first.
+        errors += _host_ports(path, [container])
+        if stays:
+            errors += _handlers(where, container, pod)
             continue
-        if pair in seen:
-            errors.append(duplicate(f"{path}[{index}]", "/".join(filter(None, pair))))
-        seen.add(pair)
-        if name not in of_pod.names:
-            message = f"Not found: {quote(name)}: must be one of the names in pod.spec.resourceClaims{of_pod.listed}"
-            errors.append(FieldError("FieldValueNotFound", f"{path}[{index}]", message))
+        given = [member for member in ("lifecycle", *_PROBES) if member in container]
+        errors += [forbidden_field(f"{where}.{member}", _NOT_INIT) for member in given]
+        for at, policy in enumerate(container.get("resizePolicy", ())):
+            if policy.get("restartPolicy") == "RestartContainer":
+                detail = "must not be set to 'RestartContainer' for non-sidecar initContainers"
+                told = invalid_value(f"{where}.resizePolicy[{at}].restartPolicy", "RestartContainer", detail)
+                errors.append(told)
     return errors
 
 
-def _is_huge(name: str) -> bool:
-    return name.startswith("hugepages-")
+def check_ephemeral_containers(
+    path: str, containers: list[Document], others: list[Document], pod: PodContext
+) -> list[FieldError]:
+    errors: list[FieldError] = []
+    targets = {container.get("name", "") for container in others}
+    names = set(targets)
+    for index, container in while_few(errors, enumerate(containers)):
+        where = f"{path}[{index}]"
+        target = container.get("targetContainerName", "")
+        errors += _common(where, container, pod) + check_image(where, container) + _taken(where, container, names)
+        if target and target not in targets:
+            errors.append(missing_value(f"{where}.targetContainerName", target))
+        errors += [
+            forbidden_field(f"{where}.{member}", _NOT_EPHEMERAL)
+            for member in _OF_WORKLOADS
+            if member in container and (container[member] or member != "resources")
+        ]
+        for at, mount in while_few(errors, enumerate(container.get("volumeMounts", ()))):
+            given = [member for member in ("subPath", "subPathExpr") if mount.get(member)]
+            errors += [forbidden_field(f"{where}.volumeMounts[{at}].{member}", _NOT_EPHEMERAL) for member in given]
+    return errors
 
 
-def _text(quantity: Any) -> str:
-    return quantity_of(exact(quantity), binary=str(quantity).endswith("i"))
+def check_image(path: str, container: Document) -> list[FieldError]:
+    """The rule of a Pod that a template does not have."""
+    image: str = container.get("image", "")
+    if image == image.strip():
+        return []
+    return [invalid_value(f"{path}.image", image, "must not have leading or trailing whitespace")]
 
 
-def check_probe(path: str, member: str, probe: Document, grace_s: int) -> list[FieldError]:
+def _taken(path: str, container: Document, names: set[str]) -> list[FieldError]:
+    name = container.get("name", "")
+    if name in names:
+        return [duplicate(f"{path}.name", name)]
+    names.add(name)
+    return []
+
+
+def _common(path: str, container: Document, pod: PodContext) -> list[FieldError]:
+    errors = check(path, container, _FIRST_ROWS)
+    errors += check_mounts(path, container, pod.volumes)
+    errors += one_of("imagePullPolicy", *PULL_POLICIES)(path, container)
+    if container.get("resources"):
+        errors += check_resources(f"{path}.resources", container["resources"], pod.claims)
+    if "resizePolicy" in container:
+        errors += check_resize(f"{path}.resizePolicy", container["resizePolicy"], pod.restart_policy)
+    if "securityContext" in container:
+        own: Document = container["securityContext"]
+        errors += check_security(f"{path}.securityContext", own, host_users=pod.host_users)
+    return errors
+
+
+def _ports(path: str, ports: list[Document]) -> list[FieldError]:
+    errors: list[FieldError] = []
+    names: set[str] = set()
+    for index, port in while_few(errors, enumerate(ports)):
+        where = f"{path}[{index}]"
+        name = port.get("name", "")
+        number = port.get("containerPort", 0)
+        if name:
+            problems = [invalid_value(f"{where}.name", name, problem) for problem in iana_name_problems(name)]
+            if not problems and name in names:
+                problems.append(duplicate(f"{where}.name", name))
+            errors += problems
+            names.add(name)
+        errors += check_number(f"{where}.containerPort", number) if number else [required(f"{where}.containerPort")]
+        if port.get("hostPort", 0):
+            errors += check_number(f"{where}.hostPort", port["hostPort"])
+        errors += check_protocol(f"{where}.protocol", port.get("protocol"))
+    return errors
+
+
+def _host_ports(path: str, containers: list[Document]) -> list[FieldError]:
+    """A port of the node can be had once."""
+    errors: list[FieldError] = []
+    taken: set[str] = set()
+    for index, container in while_few(errors, enumerate(containers)):
+        for at, port in while_few(errors, enumerate(container.get("ports", ()))):
+            if port.get("hostPort", 0):
+                shown = f"{port.get('protocol', '')}/{port.get('hostIP', '')}/{port['hostPort']}"
+                if shown in taken:
+                    errors.append(duplicate(f"{path}[{index}].ports[{at}].hostPort", shown))
+                taken.add(shown)
+    return errors
+
+
+def check_ports_of_node(path: str, spec: Document, *, is_pod: bool) -> list[FieldError]:
+    """With ``hostNetwork``, the container's ports are the node's.  A template need not say so yet."""
+    errors: list[FieldError] = []
+    for index, container in while_few(errors, enumerate(spec.get("containers", ()))):
+        for at, port in while_few(errors, enumerate(container.get("ports", ()))):
+            number = port.get("hostPort", 0)
+            if (is_pod or number) and number != port.get("containerPort", 0):
+                detail = "must match `containerPort` when `hostNetwork` is true"
+                errors.append(invalid_value(f"{path}.containers[{index}].ports[{at}].hostPort", number, detail))
+    return errors
+
+
+def _restarts(path: str, container: Document) -> list[FieldError]:
+    """``restartPolicy`` and ``restartPolicyRules`` of a container (KEP-5307)."""
+    rules: list[Document] = container.get("restartPolicyRules", [])
+    errors: list[FieldError] = []
+    if rules and "restartPolicy" not in container:
+        errors.append(required(f"{path}.restartPolicy", "must specify restartPolicy when restart rules are used"))
+        if path.rpartition(".")[2].startswith("initContainers"):
+            return errors
+    errors += one_of("restartPolicy", *_RESTARTS)(path, container)
+    where = f"{path}.restartPolicyRules"
+    if len(rules) > _RULES_MAX:
+        errors.append(too_many(where, len(rules), _RULES_MAX))
+    for index, rule in while_few(errors, enumerate(rules)):
+        errors += _restart_rule(f"{where}[{index}]", rule)
+    return errors
+
+
+def _restart_rule(path: str, rule: Document) -> list[FieldError]:
+    errors = one_of("action", *_ACTIONS)(path, {"action": rule.get("action", "")})
+    codes = rule.get("exitCodes")
+    if codes is None:
+        return [*errors, required(f"{path}.exitCodes", "must be specified")]
+    errors += one_of("operator", "In", "NotIn")(f"{path}.exitCodes", {"operator": codes.get("operator", "")})
+    if len(codes.get("values", ())) > _CODES_MAX:
+        errors.append(too_many(f"{path}.exitCodes.values", len(codes["values"]), _CODES_MAX))
+    return errors
+
+
+def _handlers(path: str, container: Document, pod: PodContext) -> list[FieldError]:
+    errors: list[FieldError] = []
+    lifecycle = container.get("lifecycle", {})
+    for hook in _HOOKS:
+        if hook in lifecycle:
+            errors += _handler(f"{path}.lifecycle.{hook}", lifecycle[hook], pod.grace_s)
+    for member in _PROBES:
+        if member in container:
+            errors += _probe(path, member, container[member], pod.grace_s)
+    return errors
+
+
+def _probe(path: str, member: str, probe: Document, grace_s: int) -> list[FieldError]:
     where = f"{path}.{member}"
-    errors = check_handler(where, probe, grace_s)
-    errors += [
-        invalid_value(f"{where}.{name}", probe[name], NOT_NEGATIVE) for name in _COUNTS if probe.get(name, 0) < 0
-    ]
+    errors = _handler(where, probe, grace_s) + _COUNTS(where, probe)
     own = probe.get("terminationGracePeriodSeconds")
     if own is not None and own <= 0:
-        errors.append(invalid_value(f"{where}.terminationGracePeriodSeconds", own, "must be greater than 0"))
-    if member == "readinessProbe":
-        if own is not None:
-            detail = "must not be set for readinessProbes"
-            errors.append(invalid_value(f"{where}.terminationGracePeriodSeconds", own, detail))
-    elif probe.get("successThreshold", 0) != 1:
-        errors.append(invalid_value(f"{where}.successThreshold", probe.get("successThreshold", 0), "must be 1"))
+        errors.append(invalid_value(f"{where}.terminationGracePeriodSeconds", own, POSITIVE))
+    if member != "readinessProbe":
+        success = probe.get("successThreshold", 0)
+        return errors if success == 1 else [*errors, invalid_value(f"{where}.successThreshold", success, "must be 1")]
+    if own is not None:
+        detail = "must not be set for readinessProbes"
+        errors.append(invalid_value(f"{where}.terminationGracePeriodSeconds", own, detail))
     return errors
 
 
-def check_handler(path: str, handler: Document, grace_s: int) -> list[FieldError]:
+def _handler(path: str, handler: Document, grace_s: int) -> list[FieldError]:
     """Exactly one of the ways to ask or to tell a container."""
     given = [member for member in _HANDLERS if member in handler]
     if not given:
@@ -277,7 +262,7 @@ def check_handler(path: str, handler: Document, grace_s: int) -> list[FieldError
     where = f"{path}.{given[0]}"
     errors: list[FieldError] = []
     if given[0] == "exec":
-        errors += [] if action.get("command") else [required(f"{where}.command")]
+        errors += needs("command")(where, action)
     elif given[0] == "sleep":
         seconds = action.get("seconds", 0)
         if not 0 <= seconds <= grace_s:
@@ -286,8 +271,7 @@ def check_handler(path: str, handler: Document, grace_s: int) -> list[FieldError
     else:
         errors += _port(f"{where}.port", action.get("port", 0))
     if given[0] == "httpGet":
-        if action.get("scheme") not in ("HTTP", "HTTPS"):
-            errors.append(not_supported(f"{where}.scheme", action.get("scheme", ""), ("HTTP", "HTTPS")))
+        errors += one_of("scheme", "HTTP", "HTTPS")(where, action)
         names = (header.get("name", "") for header in action.get("httpHeaders", ()))
         for name in while_few(errors, names):
             if not _HEADER.fullmatch(name):
@@ -297,42 +281,20 @@ def check_handler(path: str, handler: Document, grace_s: int) -> list[FieldError
     ]
 
 
-def _port(path: str, port: int | str) -> list[FieldError]:
+def _port(path: str, port: Any) -> list[FieldError]:
     if isinstance(port, str):
         return [invalid_value(path, port, problem) for problem in iana_name_problems(port)]
     return check_number(path, port)
 
 
-def check_security(path: str, context: Document, *, host_users: bool) -> list[FieldError]:
-    errors = check_ids(path, context, ("runAsUser", "runAsGroup"))
-    mount = context.get("procMount")
-    if mount is not None and mount not in ("Default", "Unmasked"):
-        errors.append(not_supported(f"{path}.procMount", mount, ("Default", "Unmasked")))
-    if mount == "Unmasked" and host_users:
-        errors.append(invalid_value(f"{path}.procMount", mount, "`hostUsers` must be false to use `Unmasked`"))
-    errors += check_seccomp(f"{path}.seccompProfile", context.get("seccompProfile"))
-    if context.get("allowPrivilegeEscalation") is False and context.get("privileged"):
-        detail = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true"
-        errors.append(invalid_value(path, context, detail))
-    return errors
-
-
-def check_ids(path: str, context: Document, members: tuple[str, ...]) -> list[FieldError]:
-    return [
-        invalid_value(f"{path}.{member}", context[member], _RANGE)
-        for member in members
-        if member in context and not 0 <= context[member] <= ID_MAX
-    ]
-
-
-def check_seccomp(path: str, profile: Document | None) -> list[FieldError]:
-    if profile is None:
-        return []
-    kind = profile.get("type", "")
-    if not kind:
-        return [required(f"{path}.type", "type is required when seccompProfile is set")]
-    if kind not in _PROFILES:
-        return [not_supported(f"{path}.type", kind, _PROFILES)]
-    if kind == "Localhost" and "localhostProfile" not in profile:
-        return [required(f"{path}.localhostProfile", "must be set when seccomp type is Localhost")]
-    return []
+_COUNTS: Final = not_negative(
+    "initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"
+)
+_FIRST_ROWS: Final = (
+    named("name", check_dns_label, must=True),
+    needs("image"),
+    one_of("terminationMessagePolicy", "File", "FallbackToLogsOnError"),
+    part("ports", _ports),
+    part("env", check_env),
+    part("envFrom", check_env_from),
+)

@@ -20,7 +20,7 @@ from sliceplane.api.errors import (
 )
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_label_value, check_qualified_name
-from sliceplane.registry.metadata import check_label_selector
+from sliceplane.registry.metadata import check_label_selector, in_go
 
 EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _ACTIONS: Final = ("DoNotSchedule", "ScheduleAnyway")
@@ -28,7 +28,7 @@ _INCLUSION: Final = ("Honor", "Ignore")
 _COMPARING: Final = ("Lt", "Gt")
 _REQUIRED_TERMS: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED_TERMS: Final = "preferredDuringSchedulingIgnoredDuringExecution"
-_POSITIVE: Final = "must be greater than 0"
+_POSITIVE: Final = "must be greater than zero"
 _BOTH: Final = "exists in both matchLabelKeys and labelSelector"
 
 
@@ -246,3 +246,35 @@ def check_gates(path: str, gates: list[Document]) -> list[FieldError]:
 
 def _label_name(path: str, name: str) -> list[FieldError]:
     return [invalid_value(path, name, problem) for problem in check_qualified_name(name)]
+
+
+def check_narrowed(path: str, new: Document, old: Document) -> list[FieldError]:
+    """The node affinity of a gated Pod (KEP-3838): terms stay, and only get further requirements."""
+    terms: list[Document] = old.get("nodeAffinity", {}).get(_REQUIRED_TERMS, {}).get("nodeSelectorTerms", [])
+    now: list[Document] = new.get("nodeAffinity", {}).get(_REQUIRED_TERMS, {}).get("nodeSelectorTerms", [])
+    where = f"{path}.nodeAffinity.{_REQUIRED_TERMS}.nodeSelectorTerms"
+    if terms and len(terms) != len(now):
+        detail = "no additions/deletions to non-empty NodeSelectorTerms list are allowed"
+        return [invalid_value(where, [_shown_term(term) for term in now] or None, detail)]
+    detail = "only additions are allowed (no mutations or deletions)"
+    return [
+        invalid_value(f"{where}[{index}]", _shown_term(term), detail)
+        for index, (term, had) in enumerate(zip(now, terms, strict=False))
+        if not _only_grew(term, had)
+    ]
+
+
+def _only_grew(term: Document, had: Document) -> bool:
+    lists = ("matchExpressions", "matchFields")
+    if not any(had.get(member) for member in lists):
+        return not any(term.get(member) for member in lists)
+    return all(term.get(member, [])[: len(had.get(member, []))] == had.get(member, []) for member in lists)
+
+
+def _shown_term(term: Document) -> Document:
+    return {
+        f"Match{kind}": [in_go(one, "key", "operator", "values", key="", operator="") for one in term[f"match{kind}"]]
+        if f"match{kind}" in term
+        else None
+        for kind in ("Expressions", "Fields")
+    }

@@ -70,6 +70,27 @@ def close(name: str, server: asyncio.Server) -> None:
         socket_path(name).unlink()
 
 
+async def only_agent() -> str:
+    """The name of the one agent of this user that runs on this machine.  Raises ``NoAgent`` for none and several."""
+    running = await running_agents()
+    if len(running) > 1:
+        raise NoAgent(f"{len(running)} agents run on this machine, name one: {', '.join(running)}")
+    if not running:
+        raise NoAgent("no agent of this user runs on this machine")
+    return running[0]
+
+
+async def running_agents() -> list[str]:
+    """Agents of this user, sorted: those whose sockets take a connection."""
+    running = []
+    for path in sorted(socket_path("").parent.glob("agent-*.sock")):
+        with suppress(OSError):  # of one that was killed
+            _, writer = await asyncio.open_unix_connection(path)
+            writer.close()
+            running.append(path.name[len("agent-") : -len(".sock")])
+    return running
+
+
 async def ask(name: str, question: dict[str, Any]) -> dict[str, Any]:
     """Raises ``NoAgent``."""
     path = socket_path(name)
@@ -81,8 +102,8 @@ async def ask(name: str, question: dict[str, Any]) -> dict[str, Any]:
             writer.close()
             await writer.wait_closed()
     except (OSError, ValueError, TimeoutError) as error:
-        running = sorted(file.name[6:-5] for file in path.parent.glob("agent-*.sock"))
-        others = f"; there are sockets of {', '.join(running)}" if running else ""
+        running = [other for other in await running_agents() if other != name]
+        others = f"; there {'are' if len(running) > 1 else 'is'} {', '.join(running)}" if running else ""
         raise NoAgent(f"no agent {name!r} answers on this machine ({path}){others}") from error
     if "error" in answer:
         raise NoAgent(str(answer["error"]))

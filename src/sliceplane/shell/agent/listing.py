@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from sliceplane.api.codec import decode
-from sliceplane.api.core import Lease
+from sliceplane.api.core import Lease, Service
 from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.requests import Selection
-from sliceplane.api.scheme import EndpointSlices, Leases
+from sliceplane.api.scheme import EndpointSlices, Leases, Services
 from sliceplane.external.grants import agent_of_lease
-from sliceplane.external.registration import ANNOTATION_REFUSED, ANNOTATION_STATE, LABEL_AGENT, MANAGED_BY
+from sliceplane.external.registration import (
+    ANNOTATION_REFUSED,
+    ANNOTATION_STATE,
+    LABEL_AGENT,
+    MANAGED_BY,
+    why_unreached,
+)
 from sliceplane.kit.times import format_duration, parse_time
 from sliceplane.shell.transport.base import Client
 
@@ -56,9 +62,16 @@ async def list_of(client: Client, namespace: str, now: float) -> tuple[ListedAge
         agent = agent_of_lease(lease.metadata.name)
         if agent:
             leases[lease.metadata.namespace, agent] = lease
+    services = {}
+    for body in (await client.list(Selection(Services, namespace))).items:
+        service = decode(body, Service)
+        services[service.metadata.key] = service
     rows = []
     for body in (await client.list(Selection(EndpointSlices, namespace, f"{LABEL_MANAGED_BY}={MANAGED_BY}"))).items:
-        rows += _rows(decode(body, EndpointSlice), leases, now)
+        stored = decode(body, EndpointSlice)
+        key = f"{stored.metadata.namespace}/{(stored.metadata.labels or {}).get(LABEL_SERVICE_NAME, '')}"
+        names = (port.name or "" for port in stored.ports or ())
+        rows += _rows(stored, leases, now, why_unreached(key, names, services.get(key)))
     seen = {row.agent for row in rows}
     for (space, name), lease in leases.items():
         agent = f"{space}/{name}"
@@ -67,14 +80,14 @@ async def list_of(client: Client, namespace: str, now: float) -> tuple[ListedAge
     return tuple(sorted(rows, key=lambda row: row[:3]))
 
 
-def _rows(stored: EndpointSlice, leases: dict[tuple[str, str], Lease], now: float) -> list[ListedAgent]:
+def _rows(stored: EndpointSlice, leases: dict[tuple[str, str], Lease], now: float, unreached: str) -> list[ListedAgent]:
     meta = stored.metadata
     labels, annotations = meta.labels or {}, meta.annotations or {}
     name = labels.get(LABEL_AGENT, "")
     lease = leases.get((meta.namespace, name))
     refused = annotations.get(ANNOTATION_REFUSED, "")
     state = "refused" if refused else annotations.get(ANNOTATION_STATE, "")
-    why = refused or ("its Lease is gone" if lease is None else _WHY.get(state, ""))
+    why = refused or ("its Lease is gone" if lease is None else _WHY.get(state, unreached))
     ports = ",".join(str(port.port) for port in stored.ports or ())
     addresses = [address for endpoint in stored.endpoints or () for address in endpoint.addresses]
     places = [f"[{address}]:{ports}" if ":" in address else f"{address}:{ports}" for address in addresses]

@@ -21,6 +21,9 @@ from sliceplane.shell.process.interfaces import addresses
 
 _MACHINE_ID: Final = Path("/etc/machine-id")
 _HOST_FILE: Final = "host-id"
+#: characters of an agent's name, and of the host's part in it
+_LABEL_MAX: Final = 63
+_HOST_MAX: Final = 40
 #: bytes; it becomes a part of the Lease's holder
 _HOST_ID_MAX: Final = 256
 #: addresses for documentation (RFC 5737, RFC 3849): the way there is the way to everywhere
@@ -46,12 +49,17 @@ def state_folder() -> Path:
     return folder
 
 
-def default_name() -> str:
-    """The host name's first label, as a name of Kubernetes.  Raises ``MachineError`` if nothing is left of it."""
-    label = re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().partition(".")[0].lower()).strip("-")[:63].rstrip("-")
-    if not label:
+def default_name(service: str = "") -> str:
+    """The host name's first label as a name of Kubernetes, after *service* if the agent is that Service's alone: so
+    agents of one Service on several hosts have names of their own.  Raises ``MachineError`` if nothing is left of it.
+    """
+    label = re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().partition(".")[0].lower()).strip("-")[:_LABEL_MAX]
+    if not label.rstrip("-"):
         raise MachineError("this machine's host name is no name for an agent: choose one with --name")
-    return label
+    if service:
+        host = label[:_HOST_MAX]
+        label = f"{service[: _LABEL_MAX - 1 - len(host)]}-{host}"
+    return label.rstrip("-")
 
 
 def host_id(folder: Path) -> str:
@@ -96,7 +104,10 @@ def lock_name(folder: Path, name: str) -> int:
     except BlockingIOError:
         holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
         os.close(descriptor)
-        raise MachineError(f"agent {name!r} runs on this machine already (process {holder or 'unknown'})") from None
+        raise MachineError(
+            f"agent {name!r} runs on this machine already (process {holder or 'unknown'}); another one needs a name of "
+            "its own: --name"
+        ) from None
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     return descriptor

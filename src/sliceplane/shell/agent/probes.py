@@ -13,9 +13,13 @@ import signal
 import ssl
 from contextlib import suppress
 from typing import Any, Final
+from urllib.parse import quote
 
 from sliceplane.external.checks import CheckSpec
 from sliceplane.shell.process.orphans import ended_with_us
+from sliceplane.shell.transport.answers import BadStream, request_head
+from sliceplane.shell.transport.http import PATH_SAFE
+from sliceplane.shell.transport.wire import ClientConnection
 
 #: of what a command prints, for people
 _SHOWN_MAX: Final = 200
@@ -82,27 +86,27 @@ def _host(address: str, port: int) -> str:
 
 
 async def _http(spec: CheckSpec, address: str, port: int) -> str:
-    import aiohttp
-
-    url = f"{spec.kind}://{_host(address, port)}{spec.target or '/'}"
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # no authorities are read: none is asked
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    connector = aiohttp.TCPConnector(ssl=context, force_close=True)
-    headers = {"User-Agent": "sliceplane-agent", "Connection": "close"}
+    context = None
+    if spec.kind == "https":
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # authorities are not read: certificates are not verified
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    headers = (("Host", _host(address, port)), ("User-Agent", "sliceplane-agent"), ("Connection", "close"))
+    loop = asyncio.get_running_loop()
     try:
-        async with (
-            aiohttp.ClientSession(connector=connector) as session,
-            session.get(url, headers=headers, allow_redirects=False) as response,
-        ):
-            text = f"status {response.status}"
-    except aiohttp.ClientConnectorError as error:
-        raise error.os_error from error
-    except aiohttp.ClientError as error:
-        raise Failed(str(error)) from error
-    if not 200 <= response.status < 400:
-        raise Failed(text)
-    return text
+        request = request_head("GET", quote(spec.target or "/", safe=PATH_SAFE), headers)
+        _, connection = await loop.create_connection(ClientConnection, address, port, ssl=context)
+    except ssl.SSLError as error:
+        raise Failed(f"no TLS: {(error.reason or str(error)).lower().replace('_', ' ')}") from error
+    try:
+        status = (await connection.ask("GET", request)).status
+    except BadStream as error:
+        raise Failed(f"no HTTP: {error}") from error
+    finally:
+        connection.abort()
+    if not 200 <= status < 400:
+        raise Failed(f"status {status}")
+    return f"status {status}"
 
 
 async def _grpc(service: str, address: str, port: int) -> str:

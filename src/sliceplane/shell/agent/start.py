@@ -26,7 +26,7 @@ from sliceplane.kit.names import check_dns_label
 from sliceplane.shell.agent.machine import default_name, host_id, lock_name, own_addresses, state_folder
 from sliceplane.shell.agent.orphan import Custody
 from sliceplane.shell.agent.program import Agent, AgentOptions
-from sliceplane.shell.agent.token import agent_client
+from sliceplane.shell.agent.token import agent_client, granted_name
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.kubeconfig import Connection
@@ -54,7 +54,8 @@ async def serve(
     ``Unreachable`` of the first look, ``OSError`` for a command that cannot be started.
     """
     wanted = read()
-    name = wanted.name or default_name()
+    name = wanted.name or await granted_name(connection)
+    name = name or default_name(wanted.services[0].service if options.path is None else "")
     for problem in check_dns_label(name):  # it becomes a part of paths, too
         raise ValueError(f"the name {name!r} of the agent {problem}")
     folder = state_folder()
@@ -129,24 +130,25 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 async def _registrations(
     client: Client, connection: Connection, wanted: AgentFile, options: AgentOptions
 ) -> tuple[Registration, ...]:
-    addresses = own_addresses(connection.server, wanted.addresses)
-    made = []
+    """The server is asked first: where none answers, that is the cause, whatever this machine's addresses are."""
+    services = []
     for entry in wanted.services:
         namespace = entry.namespace or connection.namespace
-        service = await service_of(client, entry, namespace, create=options.create_service)
-        made.append(
-            Registration(
-                agent=wanted.name,
-                namespace=namespace,
-                service=entry.service,
-                addresses=addresses,
-                ports=_named(entry.ports, service),
-                checks=entry.checks or (CheckSpec(kind="tcp"),),
-                zone=wanted.zone,
-                node_name=wanted.node_name,
-            )
+        services.append((namespace, await service_of(client, entry, namespace, create=options.create_service)))
+    addresses = own_addresses(connection.server, wanted.addresses)
+    return tuple(
+        Registration(
+            agent=wanted.name,
+            namespace=namespace,
+            service=entry.service,
+            addresses=addresses,
+            ports=_named(entry.ports, service),
+            checks=entry.checks or (CheckSpec(kind="tcp"),),
+            zone=wanted.zone,
+            node_name=wanted.node_name,
         )
-    return tuple(made)
+        for entry, (namespace, service) in zip(wanted.services, services, strict=True)
+    )
 
 
 async def service_of(client: Client, entry: ServiceEntry, namespace: str, *, create: bool) -> Service | None:

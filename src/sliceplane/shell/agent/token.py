@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from sliceplane.api.errors import StatusError
+from sliceplane.external.grants import agent_of_account
 from sliceplane.external.registration import FIELD_MANAGER, account_name
 from sliceplane.shell.agent.own_files import read_own, write_own
 from sliceplane.shell.process.log import get_logger
@@ -102,11 +103,8 @@ class OwnToken:
 @asynccontextmanager
 async def agent_client(connection: Connection, agent: str, folder: Path) -> AsyncIterator[HttpClient]:
     """A client of *connection*, whose token is renewed meanwhile if it is the agent's own."""
-    credentials = connection.credentials
-    value = await credentials.authorization() if isinstance(credentials, Fixed) else ""
-    token = value.removeprefix("Bearer ")
-    claims = _claims_of(token)
-    if token == value or claims is None or claims.account != account_name(agent):
+    token, claims = await _given(connection)
+    if claims is None or claims.account != account_name(agent):
         async with HttpClient(connection, field_manager=FIELD_MANAGER) as client:
             yield client
         return
@@ -118,6 +116,20 @@ async def agent_client(connection: Connection, agent: str, folder: Path) -> Asyn
         finally:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
+
+
+async def granted_name(connection: Connection) -> str:
+    """The agent whose account *connection* has (``agent grant``); "" for other accounts."""
+    _, claims = await _given(connection)
+    return agent_of_account(claims.account) if claims is not None else ""
+
+
+async def _given(connection: Connection) -> tuple[str, _Claims | None]:
+    """A token that *connection* has from its kubeconfig, and what it says; ``None``: it has none of an account."""
+    credentials = connection.credentials
+    value = await credentials.authorization() if isinstance(credentials, Fixed) else ""
+    token = value.removeprefix("Bearer ")
+    return token, None if token == value else _claims_of(token)
 
 
 def _claims_of(token: str) -> _Claims | None:

@@ -31,8 +31,8 @@ class ProxyMetrics(Metrics):
     """Owned by one ``NodeProxy``.  A series appears with its first observation."""
 
     def __init__(self, mode: str = "nftables", ways: Mapping[str, int] | None = None) -> None:
-        """*mode*: of ``--proxy-mode``; the names of some counters have it.  *ways*: ``Backend.ways``, read at a
-        scrape."""
+        """*mode*: of ``--proxy-mode``; the names of some counters have it.  *ways*: ``RulesBackend.ways``, read at
+        a scrape."""
         super().__init__()
         self._conntrack = self._seconds(
             "conntrack_reconciler_sync_duration_seconds", "How long a look for stale UDP flows took."

@@ -28,6 +28,7 @@ from sliceplane.shell.node.kernel.netns import listening_in
 from sliceplane.shell.node.kernel.sysctls import SysctlError, adjust_oom_score, tune_conntrack
 from sliceplane.shell.node.metrics import ProxyRecord, recording
 from sliceplane.shell.node.node_proxy import NodeProxy, available_families
+from sliceplane.shell.node.own_node import OwnNode
 from sliceplane.shell.node.timing import PROBE_TIMEOUT_S, ProxyTiming
 from sliceplane.shell.process.flight import FlightConfig
 from sliceplane.shell.process.interfaces import addresses_of
@@ -167,21 +168,28 @@ class ProxyService:
         settings: ProxySettings | None = None,
         *,
         drain_port: int = 0,
+        registers: bool = False,
     ) -> None:
-        """*settings* ``None``: no pages, and what belongs to the whole machine is left as it is."""
+        """*settings* ``None``: no pages, and what belongs to the whole machine is left as it is.  *registers*: the Node
+        of this machine is created and kept (``own_node``)."""
         self._node = node
         self._netns = netns
         self._gates = gates or Gates()
         self._settings = settings or ProxySettings()
         self._drain_port = drain_port
+        self._registers = registers
         self._running = AsyncExitStack()
 
     async def start(self, context: ServiceContext) -> None:
         """Raises ``StartError`` where the kernel's rules cannot be written; nothing is then left behind."""
+        client = context.client(f"system:node-proxy:{self._node}", "sliceplane")
+        if self._registers:
+            node = OwnNode(self._node, client, context.clock, self._netns)
+            await self._running.enter_async_context(node.registered())
         proxy_runs = running_proxy(
             self._node,
             self._settings,
-            context.client(f"system:node-proxy:{self._node}", "sliceplane"),
+            client,
             netns=self._netns,
             gates=self._gates,
             clock=loop_clock(context.clock()),

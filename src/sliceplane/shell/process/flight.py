@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
+from sliceplane import __version__
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.times import format_time
 from sliceplane.recorder.delta import schema
@@ -93,7 +94,7 @@ class FlightRecorder:
 
         def made() -> Iterator[bytes]:
             header = Header(
-                program=program_version(),
+                program=__version__,
                 schema=schema(),
                 component=self._component,
                 host=socket.gethostname(),
@@ -158,15 +159,6 @@ class FlightRecorder:
             return ""
         self._saved_at = now
         return reason
-
-
-def program_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # it reads files, and most processes never save
-
-    try:
-        return version("sliceplane")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _write(path: Path, lines: Iterable[bytes]) -> None:

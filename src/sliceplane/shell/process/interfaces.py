@@ -44,7 +44,8 @@ def outward(version: int) -> str:
             probe.connect((elsewhere, 9))  # no packet: the kernel chooses a route
             return str(probe.getsockname()[0])
     except OSError:
-        return next(iter(addresses(ipv6=version == 6)), "")
+        found = addresses(ipv6=version == 6)
+        return next((address for address in found if (":" in address) == (version == 6)), "")
 
 
 def _asked(*, ipv6: bool) -> tuple[str, ...]:

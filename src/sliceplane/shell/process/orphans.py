@@ -51,7 +51,7 @@ class _Standby:
                 self.close()
         with contextlib.suppress(OSError):  # no process can be had: programs are ended by their parent alone
             self._process = subprocess.Popen(
-                (sys.executable, "-I", "-S", __file__),
+                (sys.executable, "-I", "-S", *_own_program()),
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
             assert self._process.stdin is not None, "it is a pipe"
@@ -67,6 +67,13 @@ class _Standby:
 
 _standby: Final = _Standby()
 atexit.register(_standby.close)
+
+
+def _own_program() -> tuple[str, ...]:
+    """The arguments with which an interpreter runs this module: its file, or its text if the file is in an archive."""
+    if Path(__file__).exists():
+        return (__file__,)
+    return ("-c", str(__spec__.loader.get_source(__name__)))  # type: ignore[union-attr]  # zipimporter has it
 
 
 @contextlib.contextmanager

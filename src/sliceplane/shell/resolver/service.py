@@ -13,10 +13,10 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
-from importlib import metadata
 from ipaddress import ip_address
 from typing import Final
 
+from sliceplane import __version__
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Pods, Services
@@ -111,7 +111,7 @@ class Resolver:
             metrics.include(self._upstreams.metrics.families)
         labels = ("server", "zone", "view")
         metrics.gauges("coredns_build_info", "Which program this is.", "version", "revision", "goversion").of(
-            f"sliceplane-{_version()}", "", ""
+            f"sliceplane-{__version__}", "", ""
         ).value = 1
         enabled = metrics.gauges("coredns_plugin_enabled", "What it does.", *labels, "name")
         for plugin in ("kubernetes", *(("forward", "cache", "hosts") if self._upstreams is not None else ())):
@@ -224,13 +224,17 @@ class Resolver:
     # -- sockets -----------------------------------------------------------------------------------------
 
     async def listen(
-        self, places: tuple[tuple[str, int], ...], within: Callable[[Callable[[], Bound]], Awaitable[Bound]] = here
+        self,
+        places: tuple[tuple[str, int], ...],
+        within: Callable[[Callable[[], Bound]], Awaitable[Bound]] = here,
+        *,
+        shared: bool = False,
     ) -> tuple[tuple[str, int], ...]:
-        """Where it listens now.  *within*: opens sockets elsewhere, in another network namespace.  Raises
-        ``ListenError``, and ``OSError`` if one cannot go there."""
+        """Where it listens now.  *within*: opens sockets elsewhere, in another network namespace.  *shared*: as of
+        ``bound``.  Raises ``ListenError``, and ``OSError`` if one cannot go there."""
         listening = []
         for address, port in places:
-            datagrams, stream = await within(partial(bound, address, port))
+            datagrams, stream = await within(partial(bound, address, port, shared=shared))
             self._datagrams.append(Datagrams(datagrams, self._on_query, self._on_forward, self._on_batch))
             await self._streams.serve(stream)
             listening.append((address, datagrams.getsockname()[1]))
@@ -309,10 +313,3 @@ def _sizes(counts_by_size: list[int]) -> list[tuple[tuple[str, ...], Distributio
 def _failed(packet: bytes) -> bytes | None:
     question = wire.read_query(packet)
     return wire.error(question, wire.SERVFAIL) if isinstance(question, wire.DnsQuestion) else None
-
-
-def _version() -> str:
-    try:
-        return metadata.version("sliceplane")
-    except metadata.PackageNotFoundError:
-        return ""

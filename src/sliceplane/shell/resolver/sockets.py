@@ -65,8 +65,9 @@ async def here(open_sockets: Callable[[], Bound]) -> Bound:
     return open_sockets()
 
 
-def bound(address: str, port: int) -> Bound:
-    """Of UDP and TCP, at the same port; 0 picks one.  Raises ``ListenError``."""
+def bound(address: str, port: int, *, shared: bool = False) -> Bound:
+    """Of UDP and TCP, at the same port; 0 picks one.  *shared*: another process of this user that shares it, too, may
+    have it (``SO_REUSEPORT``).  Raises ``ListenError``."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for attempt in range(10):
         datagrams = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -75,6 +76,8 @@ def bound(address: str, port: int) -> Bound:
         datagrams.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
         try:
             for made in (datagrams, stream):
+                if shared:
+                    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
                 if family == socket.AF_INET6:
                     made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             datagrams.bind((address, port))

@@ -43,10 +43,11 @@ _log = get_logger("dns")
 
 
 class ForwardFlags(msgspec.Struct, frozen=True, kw_only=True):
-    """``forward``: servers and files in the form of ``resolv.conf``; ``stubs``: ``ZONE=SERVER``; ``hosts``: a table, ""
-    for none."""
+    """``forward``: servers and files in the form of ``resolv.conf``; ``skip``: addresses that files name and that lead
+    here, as the Service's does; ``stubs``: ``ZONE=SERVER``; ``hosts``: a table, "" for none."""
 
     forward: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
     stubs: tuple[str, ...] = ()
     hosts: str = ""
     max_concurrent: int = 1000
@@ -144,13 +145,20 @@ class Upstreams:
             if "/" in text:
                 configured = parse_resolv_conf(self._resolv_conf(text))
                 policy = policy or configured
-                servers |= dict.fromkeys(configured.servers if configured is not None else ())
+                servers |= dict.fromkeys(self._others(text, configured.servers if configured is not None else ()))
             else:
                 servers[parse_server(text)] = None
         zones = [parse_stub(text) for text in self._flags.stubs]
         if servers:
             zones.append(ZoneServers(ROOT, tuple(servers), "sequential" if policy is None else policy.policy))
         return check_zones(zones, self._own)
+
+    def _others(self, file: str, named: tuple[SocketAddress, ...]) -> tuple[SocketAddress, ...]:
+        """Returns the servers of *file* that are not this one: a machine whose resolv.conf names it asks it for all."""
+        kept = tuple(server for server in named if server.host not in self._flags.skip and not self._own(server))
+        if named and not kept:
+            _log.warning("the file names no server but this one: names of others are refused", file=file)
+        return kept
 
     @staticmethod
     def _resolv_conf(name: str) -> str:

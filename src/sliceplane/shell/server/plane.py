@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -252,13 +252,19 @@ class ServerPlane:
     async def stop(self) -> None:
         """Idempotent; errors of one part do not keep the others from stopping."""
         self._stopping = True
+        for service in self._started:  # before the first one takes its time: what ends meanwhile is no incident
+            await self._carefully(service.name, service.drain)
         while self._started:
             service = self._started.pop()
-            try:
-                await service.stop()
-            except Exception as error:  # the rest must stop all the same
-                _log.error("a service did not stop cleanly", service=service.name, exc_info=error)
+            await self._carefully(service.name, service.stop)
         await self._cleanup.aclose()
+
+    async def _carefully(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
+        """Runs *step* and logs its failure: the rest must stop all the same."""
+        try:
+            await step()
+        except Exception as error:
+            _log.error("a service did not stop cleanly", service=name, exc_info=error)
 
     async def _open_storage(self) -> OwnStorage | SharedStorage:
         """The store as the back end remembers it."""

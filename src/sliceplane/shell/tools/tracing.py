@@ -8,6 +8,7 @@ there is no answer without it.
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any, Final, TypeVar, cast
 
 from msgspec.structs import replace
@@ -29,7 +30,7 @@ from sliceplane.api.scheme import (
     is_done_without,
 )
 from sliceplane.findings.wording import no_such
-from sliceplane.kit.ip import Family
+from sliceplane.kit.ip import Family, parse_strict
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.selections import reads_slices
 from sliceplane.proxy.slicecache import slices_of
@@ -42,8 +43,11 @@ from sliceplane.tracer.cluster import TracedCluster
 from sliceplane.tracer.explain import explain
 from sliceplane.tracer.inquiry import Inquiry, TracedProxy
 from sliceplane.tracer.question import (
+    OUTSIDE,
+    OUTSIDE_ADDRESSES,
     AddressTarget,
     NamedSource,
+    NameTarget,
     Question,
     Unanswerable,
     family_of,
@@ -66,12 +70,43 @@ def usual_proxy() -> TracedProxy:
 async def question_of(
     client: Reader, source: str, target: str, *, protocol: str | None, node: str, namespace: str
 ) -> Question:
-    """What a person writes as ``--from`` and ``--to``; raises as ``trace`` does."""
-    sender = parse_source(source, namespace)
+    """What a person writes as ``--from`` and ``--to``; raises as ``trace`` does.
+
+    *source* "" is this machine if it is a Node, else a client outside.
+    """
     to = parse_to(target, namespace)
-    if not isinstance(sender, str):
-        sender = await address_of(client, sender, family_of(to.ip) if isinstance(to, AddressTarget) else None)
+    source = source or await _usual_source(client)
+    if source == OUTSIDE:
+        sender = OUTSIDE_ADDRESSES[await _family(client, to) or "IPv4"]
+    else:
+        named = parse_source(source, namespace)
+        sender = named if isinstance(named, str) else await address_of(client, named, await _family(client, to))
     return Question(sender, to, cast("Any", protocol.upper()) if protocol else None, node.lower())
+
+
+async def _usual_source(client: Reader) -> str:
+    """Returns this machine as a Node, else ``outside``: also where Nodes may not be read."""
+    name = socket.gethostname().lower()
+    try:
+        await client.get(Nodes, "", name)
+    except StatusError as error:
+        if error.code not in (400, 403, 404):
+            raise
+        return OUTSIDE
+    return f"node/{name}"
+
+
+async def _family(client: Reader, to: AddressTarget | NameTarget) -> Family | None:
+    """The family of a packet to *to*: of a Service its first; ``None``: there is no such Service."""
+    if isinstance(to, AddressTarget):
+        return family_of(to.ip)
+    try:
+        service = codec.decode(await client.get(Services, to.namespace, to.name), Service)
+    except StatusError as error:
+        if error.code != 404:
+            raise
+        return None
+    return next((family_of(ip) for ip in service.spec.cluster_ips or () if parse_strict(ip) is not None), None)
 
 
 async def trace(client: Reader, question: Question, settings: TracedProxy) -> TraceAnswer:

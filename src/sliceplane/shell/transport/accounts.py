@@ -86,7 +86,7 @@ class ChildAccount:
         """Raises ``StartError``."""
         try:
             await self._renew()
-            _write(self.kubeconfig, self._kubeconfig())
+            write_child_file(self.kubeconfig, self._kubeconfig())
         except StatusError as error:
             raise StartError(f"the account {NAMESPACE}/{self.name} cannot be written: {error}") from error
         except OSError as error:
@@ -126,7 +126,7 @@ class ChildAccount:
                     force=True,
                 )
             )
-        _write(self._token, (await request_token(self._client, NAMESPACE, self.name, TOKEN_S)).encode())
+        write_child_file(self._token, (await request_token(self._client, NAMESPACE, self.name, TOKEN_S)).encode())
 
     def _kubeconfig(self) -> bytes:
         """JSON is YAML."""
@@ -174,7 +174,7 @@ def _binding(role_kind: str, metadata: Mapping[str, Any]) -> Document:
     }
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_child_file(path: Path, content: bytes) -> None:
     """Replaced at once, and never readable by another user."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     temporary = path.with_name(f".{path.name}")

@@ -3,23 +3,33 @@
 So a list of 100,000 endpoints that the plane serves does not hold up what that part answers.  The process has an
 account of its own (``transport.accounts``) and ends with the plane whatever ends that (``process.lifeline``).  It leads
 a process group, so that ^C at a terminal is for the plane, which ends it in order.
+
+A child with a *grace* outlives the plane by so many seconds, for a plane that is started again at once.  Its identity
+is in ``children/NAME.process`` (``process.identity``): the next start finds it there, starts a successor that shares
+its port, and kills it when the successor answers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import socket
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from sliceplane.proxy.progress import lease_prefix
+from sliceplane.shell.process.identity import ProcessIdentity, identity
 from sliceplane.shell.process.last_steps import ends_within
 from sliceplane.shell.process.lifeline import lifeline
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.start_error import StartError
-from sliceplane.shell.transport.accounts import ChildAccount, Rule
+from sliceplane.shell.transport.accounts import ChildAccount, Rule, write_child_file
 from sliceplane.shell.transport.service import ServiceContext
 
 _START_S: Final = 60.0
@@ -30,17 +40,27 @@ _AGAIN_S: Final = (0.5, 30.0)
 _log = get_logger("plane")
 
 
+def shown_place(host: str, port: int) -> str:
+    """Returns an address and a port as flags take them."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class ChildService:
     """A ``PlaneService`` that is the command ``sliceplane NAME``, whose flag *listens* says where it listens.
 
-    *rules*: what it may do beside its own Lease, ``sliceplane-NAME-HOST``.
+    *rules*: what it may do beside its own Lease, ``sliceplane-NAME-HOST``.  *grace_s*: how long it outlives the plane.
     """
 
-    def __init__(self, name: str, listens: str, listen: tuple[str, int], rules: Sequence[Rule]) -> None:
+    def __init__(
+        self, name: str, listens: str, listen: tuple[str, int], rules: Sequence[Rule], *, grace_s: int = 0
+    ) -> None:
         self.name: Final = name
         self._listens = listens
         self._listen = listen
         self._rules = tuple(rules)
+        self._grace_s = grace_s
+        self._record = Path()
+        self._held = -1
         self._command: tuple[str, ...] = ()
         self._process: asyncio.subprocess.Process | None = None
         self._account: ChildAccount | None = None
@@ -62,7 +82,13 @@ class ChildService:
         await account.open()
         common = ("--progress-lease=true", "--kubeconfig", str(account.kubeconfig))
         self._command = (sys.executable, "-m", "sliceplane", self.name, *common, *self.flags(context))
+        self._record = account.kubeconfig.with_name(f"{self.name}.process")
+        earlier = _living(self._record)
+        if earlier is None:
+            self.check_free(self._listen)
         self.address = await self._begin(self._listen)
+        if earlier is not None and earlier.is_alive:
+            os.kill(earlier.pid, signal.SIGKILL)  # its Lease is its successor's now, and stays
         context.add_check(self.name, lambda: "" if self._stopping else self._problem)
         await self.started(context)
         self._tasks = [
@@ -73,11 +99,13 @@ class ChildService:
     async def started(self, context: ServiceContext) -> None:
         """It answers at ``address``."""
 
+    def check_free(self, listen: tuple[str, int]) -> None:
+        """Raises ``StartError`` if another program has the port, for a command that shares it with its successor."""
+
     async def _begin(self, listen: tuple[str, int]) -> tuple[str, int]:
-        host, port = listen
-        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        shown = shown_place(*listen)
         try:
-            environment, descriptors = lifeline()
+            environment, descriptors, held = lifeline(self._grace_s)
             self._process = await asyncio.create_subprocess_exec(
                 *(*self._command, f"{self._listens}={shown}"),
                 stdout=asyncio.subprocess.PIPE,
@@ -85,6 +113,10 @@ class ChildService:
                 pass_fds=descriptors,
                 start_new_session=True,
             )
+            if self._grace_s:
+                os.close(descriptors[0])
+                self._let_go()
+                self._held = held
         except OSError as error:
             raise StartError(f"--{self.name}: no process can be started: {error.strerror}") from error
         assert self._process.stdout is not None, "asked for"
@@ -95,7 +127,16 @@ class ChildService:
         if not line.startswith(b"ready "):
             await self._end()
             raise StartError(f"--{self.name}: nothing answers at {shown}; its own words are above")
-        return host, int(line.split()[1].rpartition(b":")[2])
+        own = identity(self._process.pid)
+        if self._grace_s and own is not None:
+            write_child_file(self._record, msgspec.json.encode(own))
+        return listen[0], int(line.split()[1].rpartition(b":")[2])
+
+    def _let_go(self) -> None:
+        """Lets the process that was started last live on for its grace."""
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
 
     async def _keep(self, context: ServiceContext) -> None:
         """An end that nobody asked for is an incident, of which a recording is saved.  One that comes with a stop of
@@ -135,6 +176,18 @@ class ChildService:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._grace_s and self._tasks and self._process is not None and self._process.returncode is None:
+            self._let_go()
+            return  # it goes on, with its files
         await self._end()
         if self._account is not None:
             self._account.close()
+
+
+def _living(record: Path) -> ProcessIdentity | None:
+    """The process that *record* names, if it runs."""
+    try:
+        known = msgspec.json.decode(record.read_bytes(), type=ProcessIdentity)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return known if known.is_alive else None

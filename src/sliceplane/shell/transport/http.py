@@ -64,7 +64,7 @@ _PATCH_TYPES: Mapping[PatchType, str] = {
 #: of an answer its metadata alone; a server that cannot leave out the rest answers the whole object
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 #: what a path (encoded already, and with a query, maybe) and a parameter may have as it is (RFC 3986, section 3)
-_PATH: Final = "%/?:@!$&'()*+,;=~"
+PATH_SAFE: Final = "%/?:@!$&'()*+,;=~"
 _QUERY: Final = "/:@!$'()*,"
 _PLAIN: Final = re.compile(r"[\w./:-]*", re.ASCII)
 #: which an API server answers as it did before, or refuses: they may be sent again when the connection was closed while
@@ -177,11 +177,15 @@ class HttpClient(Verbs):
 
     @property
     def server(self) -> str:
+        """The URL of the API server."""
         return self._connection.server
 
     # Reading
 
     async def get(self, resource: Resource, namespace: str, name: str) -> bytes:
+        """The object's JSON.  Raises ``StatusError`` (404 if it is not there) and ``Unreachable``."""
+        if not name:
+            raise ValueError(f"get of {resource.plural} needs a name; list gives all of them")
         return await self._send(_Request("GET", resource.path(namespace, name), {}))
 
     async def list(
@@ -236,6 +240,10 @@ class HttpClient(Verbs):
     # Writing
 
     async def perform(self, write: Write) -> bytes:
+        """Sends *write*; the object as it is now.  Raises ``StatusError``, ``Unreachable``, and ``ValueError`` for a
+        patch of a type that does not exist."""
+        if write.verb == "patch" and write.patch_type not in _PATCH_TYPES:
+            raise ValueError(f"patch_type is {write.patch_type!r}, it must be one of {', '.join(_PATCH_TYPES)}")
         path = write.resource.path(write.namespace, write.name, write.subresource)
         params = {} if write.verb == "delete" else {"fieldManager": self._manager}
         if write.force:
@@ -398,7 +406,7 @@ class HttpClient(Verbs):
             self.metrics.answered(method, code, time.monotonic() - began)
 
     def _message(self, request: _Request, authorization: str) -> bytes:
-        path = request.path if _PLAIN.fullmatch(request.path) else quote(request.path, _PATH)
+        path = request.path if _PLAIN.fullmatch(request.path) else quote(request.path, PATH_SAFE)
         target = f"{self._before_path}{path}"
         if request.params:
             target += f"?{_query(request.params)}"

@@ -10,7 +10,7 @@ import base64
 import binascii
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ __all__ = [
     "from_file",
     "in_cluster",
     "load",
+    "load_or_running",
 ]
 
 IN_CLUSTER_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -79,6 +80,27 @@ def load(path: str | Path | None = None, *, context: str | None = None) -> Conne
     if not default_path().exists():
         raise NoKubeconfig(f"there is no kubeconfig {default_path()}: name one with --kubeconfig or in KUBECONFIG")
     return from_file(default_path(), context=context)
+
+
+def load_or_running(
+    path: str | Path | None = None,
+    *,
+    context: str | None = None,
+    on_plane: Callable[[Path], object] | None = None,
+) -> Connection:
+    """As ``load``; and where there is no kubeconfig at all, the plane that ``sliceplane up`` runs for this user, whose
+    kubeconfig *on_plane* is told.  Raises ``KubeconfigError``."""
+    try:
+        return load(path, context=context)
+    except NoKubeconfig as error:
+        from sliceplane.shell.process.data_folder import running_plane  # most clients have a kubeconfig
+
+        plane = running_plane()
+        if plane is None:
+            raise NoKubeconfig(f"{error}; nor does 'sliceplane up' run from this user's data folder") from error
+        if on_plane is not None:
+            on_plane(plane)
+        return from_file(plane, context=context)
 
 
 def default_paths() -> list[Path]:

@@ -41,7 +41,9 @@ from sliceplane.shell.xds.notes import SERVICES_MAX, TEXT_MAX, ServiceNotes
 from sliceplane.shell.xds.progress import AckTeller, BehindCounts
 from sliceplane.xds.catalog import XdsCatalog, XdsChange
 from sliceplane.xds.laggards import GRACE_S, Laggards
+from sliceplane.xds.names import NAME_MAX
 from sliceplane.xds.streams.actions import (
+    XdsAbsent,
     XdsAdmit,
     XdsApplied,
     XdsFinish,
@@ -79,7 +81,6 @@ class XdsServer:
         self._encoder = ResponseEncoder()
         self._connected: dict[Call, Connected] = {}
         self._informers: list[RunningInformer[Any]] = []
-        self._namespaces: dict[str, int] = {}
         self._ready = asyncio.Event()
         self._flush_scheduled = False
         self._sights: Sights | None = None
@@ -99,7 +100,7 @@ class XdsServer:
 
     async def follow(self, client: Client, rng: Rng, *, tells: str = "", instance: str = "") -> None:
         """Until cancelled.  *tells*: a name of its own under which it tells how far clients are; "" for none."""
-        self._sights = Sights(client, self._clock, lambda: self._namespaces)
+        self._sights = Sights(client, self._clock, lambda: self._catalog.namespaces)
         events = EventRecorder(client, clock=self._clock, instance=instance)
         for resource in (Services, EndpointSlices, Nodes):
             informer = RunningInformer[Any](client, Selection(resource), clock=self._clock, rng=rng.fork())
@@ -123,23 +124,15 @@ class XdsServer:
                 case EndpointSlice():
                     self._catalog.on_slice(change.old, change.new)  # type: ignore[arg-type]
                 case Service():
+                    was_known = subject.metadata.namespace in self._catalog.namespaces
                     self._catalog.on_service(change.old, change.new)  # type: ignore[arg-type]
+                    if not was_known and subject.metadata.namespace in self._catalog.namespaces:
+                        self._sights_due.set()
                     if self._notes is not None:
                         self._notes.on_problems(subject.metadata.key, self._catalog.problems(subject.metadata.key))
-                    self._count_namespace(subject.metadata.namespace, change.old is None, change.new is None)
                 case Node():
                     self._catalog.on_node(change.old, change.new)  # type: ignore[arg-type]
         self._flush_soon()
-
-    def _count_namespace(self, namespace: str, is_new: bool, is_gone: bool) -> None:
-        if is_new != is_gone:
-            count = self._namespaces.get(namespace, 0) + (1 if is_new else -1)
-            if not count:
-                self._namespaces.pop(namespace, None)
-                return
-            if namespace not in self._namespaces:
-                self._sights_due.set()
-            self._namespaces[namespace] = count
 
     def _on_synced(self) -> None:
         if not self._ready.is_set() and all(item.synced or item.absent for item in self._informers):
@@ -294,6 +287,9 @@ class XdsServer:
                     return
                 case XdsRefusal():
                     self._on_refusal(item, action)
+                case XdsAbsent(type_url, name, why):
+                    text = "a client requests a name that leads nowhere"
+                    _log.info(text, **item.shown, type=short(type_url), name=name[:NAME_MAX], why=why)
                 case XdsGateForced():
                     self._meters.gates.value += 1
                 case XdsLate(type_url):
@@ -372,7 +368,7 @@ class XdsServer:
         if item.call not in self._connected or item.client is None:
             return
         view = item.stream.view or self._catalog.view(item.client)
-        sight = cut(sight, node, self._namespaces)
+        sight = cut(sight, node, self._catalog.namespaces)
         item.stream.on_admitted(view, sight, self._catalog.revision, self._clock())
         self._perform(item)
         self._continue(item)
@@ -395,7 +391,7 @@ class XdsServer:
                 if node is None or item.stream.view is None or item.stream.finished:
                     continue
                 try:
-                    sight = cut(await self._sights.of(item.call.user), node, self._namespaces)
+                    sight = cut(await self._sights.of(item.call.user), node, self._catalog.namespaces)
                 except (StatusError, Unreachable):
                     continue
                 if sight != item.stream.sight and item.call in self._connected:

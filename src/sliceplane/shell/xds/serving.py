@@ -20,7 +20,7 @@ from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.connections.tls import serving_context
 from sliceplane.shell.transport.accounts import Rule
 from sliceplane.shell.transport.base import Client
-from sliceplane.shell.transport.child import ChildService
+from sliceplane.shell.transport.child import ChildService, shown_place
 from sliceplane.shell.transport.service import ServiceContext
 from sliceplane.shell.transport.tls import LOOK_S, stamp
 from sliceplane.shell.xds.authentication import ReviewedTokens, Unsecured
@@ -40,10 +40,14 @@ _log = get_logger("xds")
 
 
 class XdsService(ChildService):
-    """The xDS server of an embedded plane (``sliceplane up --xds``), with the plane's certificate and authority."""
+    """The xDS server of an embedded plane (``sliceplane up --xds``), with the plane's certificate and authority.
 
-    def __init__(self, listen: tuple[str, int]) -> None:
+    *pages*: where ``sliceplane xds status`` finds it; ``None``: where it is looked for first.
+    """
+
+    def __init__(self, listen: tuple[str, int], pages: tuple[str, int] | None = None) -> None:
         super().__init__("xds", "--bind-address", listen, RULES)
+        self._pages = () if pages is None else (f"--metrics-bind-address={shown_place(*pages)}",)
 
     def flags(self, context: ServiceContext) -> tuple[str, ...]:
         pki = context.pki
@@ -51,6 +55,7 @@ class XdsService(ChildService):
             f"--tls-cert-file={pki / 'apiserver.crt'}",
             f"--tls-private-key-file={pki / 'apiserver.key'}",
             f"--client-ca-file={pki / 'ca.crt'}",
+            *self._pages,
         )
 
 

@@ -44,6 +44,14 @@ class XdsRefusal(msgspec.Struct, frozen=True):
     text: str
 
 
+class XdsAbsent(msgspec.Struct, frozen=True):
+    """The client requests a name that leads nowhere; *why* is a sentence."""
+
+    type_url: str
+    name: str
+    why: str
+
+
 class XdsLate(msgspec.Struct, frozen=True):
     """The client has not answered for ``LATE_S``."""
 
@@ -61,7 +69,7 @@ class XdsGateForced(msgspec.Struct, frozen=True):
     """Listeners or routes go out although the client has not accepted the clusters for ``GATE_S``."""
 
 
-Action = XdsAdmit | XdsSend | XdsFinish | XdsRefusal | XdsLate | XdsApplied | XdsGateForced
+Action = XdsAdmit | XdsSend | XdsFinish | XdsRefusal | XdsAbsent | XdsLate | XdsApplied | XdsGateForced
 
 
 class ChannelStatus(msgspec.Struct, frozen=True):
@@ -77,3 +85,5 @@ class ChannelStatus(msgspec.Struct, frozen=True):
     owed: int
     #: the last resource that it refused and what it said of it
     refused: tuple[str, str]
+    #: requested names that lead nowhere, the newest, each with the reason
+    absent: tuple[tuple[str, str], ...] = ()

@@ -9,24 +9,31 @@ from __future__ import annotations
 from sys import getsizeof
 from typing import Final
 
-from sliceplane.xds.streams.actions import ChannelStatus
+from sliceplane.xds.streams.actions import Action, ChannelStatus, XdsAbsent, XdsSight
+from sliceplane.xds.streams.messages import NOT_FOUND, PERMISSION_DENIED, ResourceError
+from sliceplane.xds.view import XdsView
 
 #: version of what a client was told not to exist
 ABSENT: Final = ""
 #: refusals that are kept with what the client says of them, the newest
 REFUSED_MAX: Final = 16
+#: requested names that lead nowhere, which are kept with the reason, the newest; and reported in the life of a stream
+ABSENT_MAX: Final = 16
 #: bytes of an entry of a table, measured with CPython 3.11; a name may be in four tables
 ENTRY_BYTES: Final = 48
 NAME_BYTES: Final = 4 * ENTRY_BYTES
 #: bytes of a refusal with the longest text
 REFUSED_BYTES: Final = 5 * 1024
+#: bytes of a name that leads nowhere, with the longest reason
+ABSENT_BYTES: Final = 2 * 1024
 
 
 class XdsChannel:
     """Owned by one stream."""
 
     __slots__ = (
-        "ack", "acked_revision", "again", "began", "changed", "flight", "flight_at", "flight_changed", "flight_from",
+        "absent", "absent_reports", "ack", "acked_revision", "again",
+        "began", "changed", "flight", "flight_at", "flight_changed", "flight_from",
         "forced", "is_legacy", "late", "must_answer", "names", "nonce", "owed", "owed_at", "owed_from", "refused",
         "sent", "sent_revision", "text_bytes", "type_url", "wildcard",
     )  # fmt: skip
@@ -68,6 +75,9 @@ class XdsChannel:
         self.acked_revision = 0
         #: what the client said of a resource that it does not take, by name, the newest last; at most ``REFUSED_MAX``
         self.refused: dict[str, str] = {}
+        #: requested names that lead nowhere, and why; at most ``ABSENT_MAX``
+        self.absent: dict[str, str] = {}
+        self.absent_reports = 0
 
     def owe(self, name: str, revision: int | None, now: float) -> None:
         """*revision*: of the change; ``None``: the client asked."""
@@ -105,6 +115,17 @@ class XdsChannel:
         while len(self.refused) > REFUSED_MAX:
             del self.refused[next(iter(self.refused))]
 
+    def miss(self, name: str, why: str) -> bool:
+        """*name*, which the client requests, leads nowhere.  Returns True if that is to be reported."""
+        before = self.absent.pop(name, None)
+        self.absent[name] = why
+        if len(self.absent) > ABSENT_MAX:
+            del self.absent[next(iter(self.absent))]
+        if before == why or self.absent_reports >= ABSENT_MAX:
+            return False
+        self.absent_reports += 1
+        return True
+
     @property
     def has_something(self) -> bool:
         """Something is to be answered."""
@@ -115,7 +136,7 @@ class XdsChannel:
         """An estimate of what the client has this channel keep.  O(1)."""
         entries = len(self.sent) + len(self.owed) + len(self.changed) + len(self.flight or ())
         tables = len(self.names) * NAME_BYTES + entries * ENTRY_BYTES
-        return tables + self.text_bytes + len(self.refused) * REFUSED_BYTES
+        return tables + self.text_bytes + len(self.refused) * REFUSED_BYTES + (len(self.absent) * ABSENT_BYTES)
 
     def force(self, name: str) -> None:
         self.owed[name] = None
@@ -130,6 +151,7 @@ class XdsChannel:
         self.settle(name)
         self.sent.pop(name, None)
         self.refused.pop(name, None)
+        self.absent.pop(name, None)
 
     def rest(self) -> None:
         """Everything that is owed was looked at."""
@@ -178,6 +200,7 @@ class XdsChannel:
             waiting_since=self.began if self.flight is not None else 0.0,
             owed=len(self.owed),
             refused=next(reversed(self.refused.items()), ("", "")),
+            absent=tuple(self.absent.items()),
         )
 
     @property
@@ -186,3 +209,29 @@ class XdsChannel:
         if self.flight_from is None:
             return self.owed_from
         return self.flight_from if self.owed_from is None else min(self.flight_from, self.owed_from)
+
+
+def note_absence(
+    view: XdsView, sight: XdsSight, channel: XdsChannel, name: str, actions: list[Action]
+) -> ResourceError | None:
+    """Why *name* leads nowhere; ``None`` if it leads somewhere.  If the client requests it by name, the channel keeps
+    that for the status, and *actions* report it once."""
+    error = absence_of(view, sight, channel.type_url, name)
+    if error is None:
+        channel.absent.pop(name, None)
+    elif name in channel.names and channel.miss(name, error.why):
+        actions.append(XdsAbsent(channel.type_url, name, error.why))
+    return error
+
+
+def absence_of(view: XdsView, sight: XdsSight, type_url: str, name: str) -> ResourceError | None:
+    """``None``: *name* leads to a port of a Service that the client may see.
+
+    A client that lacks rights is told the same whatever is there, or it could find out which Services exist.
+    """
+    namespace = view.namespace_of(type_url, name)
+    if not sight.everything and not sight.sees(namespace):
+        why = f"this client may not get EndpointSlices in the namespace {namespace}, or it has no Service"
+        return ResourceError(name, PERMISSION_DENIED, why)
+    why = view.absence(type_url, name)
+    return ResourceError(name, NOT_FOUND, why) if why else None

@@ -19,7 +19,6 @@ from sliceplane.xds.resource import XdsResource
 from sliceplane.xds.streams.channel import ABSENT, XdsChannel
 from sliceplane.xds.streams.messages import (
     MESSAGE_BYTES_MAX,
-    PERMISSION_DENIED,
     RESPONSE_NAMES_MAX,
     ResourceError,
     ResponseEncoder,
@@ -206,6 +205,8 @@ class DeltaStream(AdsStream):
                 if size > MESSAGE_BYTES_MAX and resources:
                     break
                 resources.append(resource)
+                if name in channel.absent or (channel.type_url == names.ASSIGNMENT and name in channel.forced):
+                    self._absence(channel, name)  # an assignment is there for every name
                 self._note_sent(channel, name, resource.version)
         if resources or removed or channel.must_answer:
             channel.must_answer = False
@@ -239,9 +240,12 @@ class DeltaStream(AdsStream):
                 channel.sent.pop(name, None)
 
     def _errors(self, channel: XdsChannel, name: str) -> list[ResourceError]:
-        if not self._is_forbidden(channel, name):
+        """Why *name* is not there, if the client may not see it or requested it just now."""
+        is_requested = name in channel.names and name in channel.forced and channel.type_url != names.ENDPOINT
+        if not is_requested and self._is_seen(channel.type_url, name):
             return []
-        return [ResourceError(name, PERMISSION_DENIED, f"{name}: this client may not see its namespace")]
+        absence = self._absence(channel, name)
+        return [] if absence is None else [absence]
 
     def _owe_assignments(self, sent: Iterable[str], removed: Iterable[str]) -> None:
         assignments = self._channels.get(names.ASSIGNMENT)

@@ -32,14 +32,14 @@ REMOVED_KEPT_MAX: Final = 1_000
 
 
 class ResourceError(msgspec.Struct, frozen=True):
-    """Why a client does not get a resource."""
+    """Why a client does not get a resource (``resource_errors`` of a response)."""
 
     name: str
     code: int
-    text: str
+    why: str
 
     def encoded(self) -> bytes:
-        status = wire.integer(1, self.code) + wire.text(2, self.text)
+        status = wire.integer(1, self.code) + wire.text(2, f"{self.name}: {self.why}")
         return wire.message(1, wire.text(1, self.name)) + wire.message(2, status)
 
 

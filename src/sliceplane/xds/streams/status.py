@@ -42,13 +42,23 @@ class TypeReport(msgspec.Struct, frozen=True, rename="camel"):
     owed: int = 0
     refused: str = ""
     refusal: str = ""
+    #: requested names that lead nowhere, and why
+    absent: dict[str, str] = {}
 
     @classmethod
     def of(cls, status: ChannelStatus, now: float, name: str) -> TypeReport:
         waiting_s = round(now - status.waiting_since, 3) if status.waiting_since else 0.0
         refused, refusal = status.refused
         return cls(
-            name, status.held, status.sent_revision, status.acked_revision, waiting_s, status.owed, refused, refusal
+            name,
+            status.held,
+            status.sent_revision,
+            status.acked_revision,
+            waiting_s,
+            status.owed,
+            refused,
+            refusal,
+            dict(status.absent),
         )
 
 
@@ -86,14 +96,15 @@ def clients_page(revision: int, clients: Sequence[ClientReport], unserved_ports:
 
 
 def is_bad(report: ClientReport) -> bool:
-    """It lacks something for longer than an answer takes, or refuses something."""
-    return any(item.refused or item.waiting_seconds > 1.0 for item in report.types)
+    """Returns True if the client is behind for longer than an answer takes, refuses a resource, or requests a name that
+    leads nowhere."""
+    return any(item.refused or item.absent or item.waiting_seconds > 1.0 for item in report.types)
 
 
 def shown(page: ClientsPage, width: int | None) -> list[str]:
-    """A line for each client and type, and one for each refusal."""
+    """A line for each client and type, and one for each refusal and each name that leads nowhere."""
     rows: list[tuple[str, ...]] = []
-    refusals = []
+    problems = []
     for client in page.clients:
         place = (client.id or client.peer, client.kind or "-", client.node or "-", client.zone or "-")
         if not client.types:
@@ -103,13 +114,15 @@ def shown(page: ClientsPage, width: int | None) -> list[str]:
             rows.append((*place, item.type, *figures, _state(item)))
             if item.refused:
                 text = " ".join(item.refusal.split())
-                refusals.append(f"{place[0]} refuses {item.refused}: {text[:_TEXT_MAX]}")
+                problems.append(f"{place[0]} refuses {item.refused}: {text[:_TEXT_MAX]}")
+            for name, why in item.absent.items():
+                problems.append(f"{place[0]} requests {name[:_TEXT_MAX]} ({item.type}): {why}")
     lines = list(table(_HEADS, rows, width=width))
     ports = count(page.unserved_ports, "port")
     unserved = [f"not served: {ports} (UDP, SCTP, ExternalName)"] if page.unserved_ports else []
     return [
         *lines,
-        *(["", *refusals] if refusals else []),
+        *(["", *problems] if problems else []),
         "",
         f"revision {page.revision}, {count(len(page.clients), 'client')}",
         *unserved,
@@ -119,4 +132,6 @@ def shown(page: ClientsPage, width: int | None) -> list[str]:
 def _state(item: TypeReport) -> str:
     if item.waiting_seconds:
         return f"behind for {item.waiting_seconds:.1f} s"
-    return "refused" if item.refused else "current"
+    if item.refused:
+        return "refused"
+    return f"{count(len(item.absent), 'name')} absent" if item.absent else "current"

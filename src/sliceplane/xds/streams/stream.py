@@ -34,8 +34,14 @@ from sliceplane.xds.streams.actions import (
     XdsSend,
     XdsSight,
 )
-from sliceplane.xds.streams.channel import XdsChannel
-from sliceplane.xds.streams.messages import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNAVAILABLE, ResponseEncoder
+from sliceplane.xds.streams.channel import XdsChannel, note_absence
+from sliceplane.xds.streams.messages import (
+    INVALID_ARGUMENT,
+    RESOURCE_EXHAUSTED,
+    UNAVAILABLE,
+    ResourceError,
+    ResponseEncoder,
+)
 from sliceplane.xds.streams.requests import (
     NAMES_MAX,
     ClientFacts,
@@ -437,9 +443,10 @@ class AdsStream(ABC):
         assert self._view is not None, "admitted"
         return self._sight.sees(self._view.namespace_of(type_url, name))
 
-    def _is_forbidden(self, channel: XdsChannel, name: str) -> bool:
-        """Whether there is such a Service makes no difference: it is not told."""
-        return not self._sight.everything and not self._is_seen(channel.type_url, name)
+    def _absence(self, channel: XdsChannel, name: str) -> ResourceError | None:
+        """Why *name* leads nowhere; see ``note_absence``."""
+        assert self._view is not None, "admitted"
+        return note_absence(self._view, self._sight, channel, name, self._actions)
 
     def _next_nonce(self) -> str:
         """The same on every stream that is told of nothing but a change: so their responses are the same."""

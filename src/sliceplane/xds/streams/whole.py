@@ -18,8 +18,6 @@ from sliceplane.xds.resource import XdsResource
 from sliceplane.xds.streams.channel import XdsChannel
 from sliceplane.xds.streams.messages import (
     MESSAGE_BYTES_MAX,
-    NOT_FOUND,
-    PERMISSION_DENIED,
     RESOURCE_EXHAUSTED,
     RESPONSE_NAMES_MAX,
     ResourceError,
@@ -99,8 +97,10 @@ class WholeStream(AdsStream):
             if channel.type_url == names.LISTENER and name in channel.names:
                 resource = resource or absent_listener(name)
                 is_told = channel.sent.get(name) == resource.version
-                if not is_told and resource.version == absent_listener(name).version:
-                    errors.append(self._error(channel, name))
+                # Of a name that still leads nowhere the reason may be another.
+                absence = None if is_told and name not in channel.absent else self._absence(channel, name)
+                if absence is not None and not is_told:
+                    errors.append(absence)
             if resource is not None:
                 resources.append(resource)
         versions = {resource.name: resource.version for resource in resources}
@@ -154,8 +154,3 @@ class WholeStream(AdsStream):
         message = self._encoder.whole(channel.type_url, nonce, resources, errors)
         channel.launch(nonce, tuple([resource.name for resource in resources]), b"", self._revision, now)
         self._send(channel.type_url, message)
-
-    def _error(self, channel: XdsChannel, name: str) -> ResourceError:
-        if self._is_forbidden(channel, name):
-            return ResourceError(name, PERMISSION_DENIED, f"{name}: this client may not see its namespace")
-        return ResourceError(name, NOT_FOUND, f"{name}: there is no such Service or port")

@@ -1,6 +1,6 @@
 """The audit log: who asked for what and how it ended, one JSON line for each stage (audit.k8s.io/v1, Metadata).
 
-``AuditLog`` hands lines to a thread (``line_writer``) that owns the file (``audit_file``), so that ``write`` never
+``AuditLog`` hands lines to a thread (``line_writer``) that owns the file (``audit.file``), so that ``write`` never
 waits: for a full disk, a FIFO that no one opens for reading, a file system that hangs.  What cannot be kept is counted.
 
 **No stranger fills it.**  A line has a bound, a smaller one for a request of no known user.  Of such requests that are

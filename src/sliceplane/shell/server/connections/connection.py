@@ -83,7 +83,7 @@ class _Ambiguous(Exception):
 
 
 class HttpConnection(HttpToolsProtocol):
-    """See the module docstring; also a ``request.Connection``."""
+    """See the module docstring; also a ``request.StreamConnection``."""
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener.config, listener.state, {})

@@ -9,10 +9,9 @@ and can be ended when it takes too long.
     app task -- turn.admit(user) --> pool.run(job) ==pipe==> worker: job.run() ==pipe==> answer
                  fair, bounded                               no state, no loop
 
-- ``jobs``: what is asked for, as values; ``run`` is all that a worker does.
+- ``jobs``: the requests, as values and as bytes; ``run`` is all that a worker does.
 - ``worker``: the process.  It reads a job, answers, and ends when its pipe does.
-- ``wire``: jobs and answers as bytes.
 - ``pool``: starts workers when there is work, ends them when they are idle or a job has no time left.
-- ``turns``: who is next: one job at a time for each user, users in turn, and an end to how many wait.
-- ``service``: what the rest of the server calls.
+- ``service``: what the rest of the server calls; its ``HeavyTurns`` run one job at a time for each user, serve users in
+  turn, and bound the queue.
 """

@@ -83,7 +83,7 @@ class Pool:
         return result
 
     async def _start(self) -> _Worker:
-        environment, descriptors = lifeline()
+        environment, descriptors, _ = lifeline()
         worker = _Worker(
             await asyncio.create_subprocess_exec(
                 sys.executable,

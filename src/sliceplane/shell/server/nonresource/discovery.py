@@ -15,7 +15,7 @@ from sliceplane.api.codec import encode
 from sliceplane.api.errors import unknown_resource
 from sliceplane.api.meta import Document
 from sliceplane.api.requests import SUBRESOURCES, BodyKind
-from sliceplane.api.scheme import SERVED, Resource
+from sliceplane.api.scheme import SERVED, UNDISCOVERED, Resource
 from sliceplane.shell.server.requests.render import render_bytes
 from sliceplane.shell.server.requests.request import Request
 from sliceplane.shell.server.requests.response import (
@@ -48,13 +48,14 @@ class Discovery:
 
     def __init__(self, address: str, served: tuple[Resource, ...] = SERVED) -> None:
         self._address = address
-        self.served = served
-        #: the same, for who asks with each request whether one is in it
+        #: what the documents show
+        self.served = tuple(resource for resource in served if resource not in UNDISCOVERED)
+        #: all of them, for who asks with each request whether one is in it
         self.offered = frozenset(served)
         self._made: dict[tuple[str, Media], tuple[bytes, bytes]] = {}
         #: versions of each group but the core one, in the order of *served*
         self._groups: dict[str, list[str]] = {}
-        for resource in served:
+        for resource in self.served:
             if resource.group:
                 versions = self._groups.setdefault(resource.group, [])
                 if resource.version not in versions:

@@ -22,6 +22,7 @@ from sliceplane.api.errors import method_not_allowed
 from sliceplane.api.gates import Release
 from sliceplane.kit.metrics import Labels, Metrics
 from sliceplane.shell.process.flight import PATH as RECORDING_PATH
+from sliceplane.shell.process.pages import expose
 from sliceplane.shell.process.version import version_document
 from sliceplane.shell.server.keys.token_keys import TokenKeys
 from sliceplane.shell.server.nonresource import openapi
@@ -36,11 +37,12 @@ from sliceplane.store.snapshot import records_of, written
 
 CONFIGURATION_PATH: Final = "/.well-known/openid-configuration"
 KEYS_PATH: Final = "/openid/v1/jwks"
+SLIS_PATH: Final = "/metrics/slis"
 _HEALTH_ROOTS: Final = ("healthz", "livez", "readyz")
 #: first segments of every page
 _ROOTS: Final = (*_HEALTH_ROOTS, "", "api", "apis", "metrics", "openapi", "sliceplane", "version")
 _INDEXED: Final = (
-    *("/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz"),
+    *("/healthz", "/livez", "/metrics", SLIS_PATH, "/openapi/v2", "/openapi/v3", "/readyz"),
     *(RECORDING_PATH, SNAPSHOT_PATH, "/version"),
 )
 _CACHE: Final = ((b"cache-control", b"public, max-age=3600"),)
@@ -112,6 +114,8 @@ class Pages:
             return Response(200, json.dumps(version_document(self._emulated), indent=2).encode(), headers=(NO_CACHE,))
         if request.path == "/metrics":
             return Response(200, *self._metrics(request.header(b"accept")))
+        if request.path == SLIS_PATH:
+            return Response(200, *expose(self._health.metrics.families(), request.header(b"accept")))
         if request.path == "/":
             issued = self._issuer.paths if self._issuer else ()
             return Response(200, encode({"paths": sorted((*issued, *self._discovery.paths(), *_INDEXED))}) + b"\n")
@@ -158,6 +162,13 @@ class HealthChecks:
         self.metrics.computed(
             "gauge", "kubernetes_healthcheck", "Health checks: 1 is well.", self._rows, "name", "type"
         )
+        self._results = self.metrics.counters(
+            "kubernetes_healthchecks_total",
+            "Results of health checks that were requested.",
+            "name",
+            "type",
+            "status",
+        )
 
     def add(self, name: str, check: Check) -> None:
         """Count for all three endpoints."""
@@ -170,10 +181,12 @@ class HealthChecks:
     def respond(self, path: str, query: Query) -> Response:
         """Answer ``/healthz``, ``/livez``, ``/readyz`` and ``/livez/NAME``."""
         endpoint, _, single = path[1:].partition("/")
-        checks = self._checks(endpoint)
         if path.count("/") > 1:
-            return self._single(checks.get(single))
-        return _summary(endpoint, checks, query)
+            return self._single(self._checks(endpoint).get(single))
+        results = self.results(endpoint)
+        for name, why in results:
+            self._results.of(name, endpoint, "error" if why else "success").value += 1
+        return _summary(endpoint, results, query)
 
     def results(self, endpoint: str) -> list[tuple[str, str]]:
         """Each check of *endpoint* and what it says now."""
@@ -194,19 +207,19 @@ class HealthChecks:
         return text_response(500, f"internal server error: {why}\n") if why else text_response(200, "ok")
 
 
-def _summary(endpoint: str, checks: dict[str, Check], query: Query) -> Response:
+def _summary(endpoint: str, results: list[tuple[str, str]], query: Query) -> Response:
     excluded = set(query.get("exclude", ()))
     lines = []
     healthy = True
-    for name, check in checks.items():
+    for name, why in results:
         if name in excluded:
             lines.append(f"[+]{name} excluded: ok")
-        elif check():
+        elif why:
             lines.append(f"[-]{name} failed: reason withheld")
             healthy = False
         else:
             lines.append(f"[+]{name} ok")
-    unknown = ",".join(f'"{name}"' for name in sorted(excluded - set(checks)))
+    unknown = ",".join(f'"{name}"' for name in sorted(excluded - dict(results).keys()))
     if unknown:
         lines.append(f"warn: some health checks cannot be excluded: no matches for {unknown}")
     if not healthy:

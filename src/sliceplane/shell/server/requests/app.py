@@ -19,9 +19,10 @@ from typing import Any
 import msgspec
 
 from sliceplane.api.codec import encode
-from sliceplane.api.errors import StatusError, internal
+from sliceplane.api.errors import StatusError, internal, not_found
 from sliceplane.api.gates import NEWEST, Release
 from sliceplane.api.requests import PROGRESS_PATH
+from sliceplane.api.scheme import Pods
 from sliceplane.api.selectors.fields import selected_name
 from sliceplane.flowcontrol.types import Asked, Flow
 from sliceplane.registry.attendance import Claim
@@ -49,7 +50,16 @@ from sliceplane.shell.server.requests.limits import InFlight, Limits, RequestPla
 from sliceplane.shell.server.requests.params import request_timeout_s
 from sliceplane.shell.server.requests.render import error_representation, render_status
 from sliceplane.shell.server.requests.reports import HeldReports
-from sliceplane.shell.server.requests.request import Receive, Request, ResourcePath, Send, parse, resolve, verb_of
+from sliceplane.shell.server.requests.request import (
+    Receive,
+    Request,
+    ResourcePath,
+    Send,
+    parse,
+    pod_of_containers,
+    resolve,
+    verb_of,
+)
 from sliceplane.shell.server.requests.resources import ResourceHandlers
 from sliceplane.shell.server.requests.response import (
     CONTENT_TYPES,
@@ -246,6 +256,8 @@ class ApiServer:
                 request_timeout_s(request.query, READ_S_MAX)  # as upstream: an invalid one is refused on any path
                 await place.sit()
                 return await self._pages.respond(request)
+            if (pod := pod_of_containers(path)) is not None and services.store.latest(pod) is None:
+                raise not_found(Pods.plural, Pods.group, path.name)
             route = resolve(path, verb, services.discovery.offered)
             limit_s = READ_S_MAX if reading else WRITE_S_MAX
             async with asyncio.timeout(request_timeout_s(request.query, limit_s)):

@@ -24,14 +24,19 @@ from sliceplane.api.errors import (
     unknown_resource,
 )
 from sliceplane.api.requests import SUBRESOURCES
-from sliceplane.api.scheme import BY_PATH, SERVED, Namespaces, Pods, Resource
+from sliceplane.api.scheme import BY_PATH, LISTED, SERVED, Namespaces, Pods, Resource
 from sliceplane.flowcontrol.types import Flow
 from sliceplane.registry.attendance import Claim
 from sliceplane.registry.types import Target, User
 from sliceplane.shell.server.requests.auth import Certificate
 from sliceplane.shell.server.requests.limits import RequestPlace, kept_bytes
+from sliceplane.store.types import Key
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
+_NOT_IMPLEMENTED = (
+    "{} cannot be written: this server does not implement {}, and only lists it, always empty, for controllers that "
+    f"watch it; see {NOT_SERVED}"
+)
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -244,6 +249,13 @@ class ResourcePath(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.group}/{self.version}" if self.group else self.version
 
 
+def pod_of_containers(path: ResourcePath) -> Key | None:
+    """The Pod of whose containers a kubelet is asked (``log``, ``exec`` ...), if the request is one of those."""
+    if (path.group, path.plural) != (Pods.group, Pods.plural) or path.subresource not in _OF_CONTAINERS:
+        return None
+    return Key(Pods.storage_key, path.namespace, path.name)
+
+
 class Route(msgspec.Struct, frozen=True):
     """A request for a resource: what it addresses and the verb of the API."""
 
@@ -330,7 +342,8 @@ def resolve(path: ResourcePath, verb: str, served: Collection[Resource] = SERVED
         across_namespaces = resource.namespaced and not path.namespace
         allowed = tuple(known for known in resource.verbs if known in (_OF_ALL if across_namespaces else _OF_MANY))
     if verb not in allowed:
-        raise method_not_allowed(tuple(sorted({_VERB_METHODS[known] for known in allowed})))
+        why = _NOT_IMPLEMENTED.format(resource.key, resource.kind) if resource in LISTED else ""
+        raise method_not_allowed(tuple(sorted({_VERB_METHODS[known] for known in allowed})), why)
     # What can be no part of a path can be no name, as upstream:
     # staging/src/k8s.io/apimachinery/pkg/api/validation/path/name.go.
     if path.name in (".", ".."):

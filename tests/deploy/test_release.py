@@ -1,0 +1,152 @@
+"""The parts of a release that need neither network nor root: equal bytes, layouts, documents, and the agent's file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tools.release import agent_file, documents
+from tools.release.documents import changes, debian_components, sbom
+from tools.release.oci import INDEX, MANIFEST, Layout
+from tools.release.running import ROOT, VERSION, tar_of
+
+from sliceplane.testing import Plane
+
+CHANGELOG = "# Changelog\n\n## 1.2.0 - 2026-05-04\n\n### New\n- a\n\n## Unreleased\n\n- b\n"
+
+
+def test_an_entry_of_the_changelog_ends_where_the_next_begins() -> None:
+    assert changes(CHANGELOG, "1.2.0", dated=True) == "## 1.2.0 - 2026-05-04\n\n### New\n- a\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (CHANGELOG.replace("1.2.0", "1.2.01"), "has no entry: ## 1.2.0"),
+        (CHANGELOG.replace("2026-05-04", "not released"), "does not say when 1.2.0 is released"),
+        (CHANGELOG.replace("- a\n", "- a\n" * 70), "has 73 lines: a page has 60"),
+    ],
+)
+def test_a_release_without_a_page_or_a_day_is_refused(text: str, told: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(told)):
+        changes(text, "1.2.0", dated=True)
+
+
+def test_the_changelog_has_a_page_for_this_version() -> None:
+    assert changes((ROOT / "CHANGELOG.md").read_text(), VERSION, dated=False).startswith(f"## {VERSION} - ")
+
+
+def test_an_archive_depends_on_content_alone(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for path, mode in ((one, 0o600), (other, 0o755)):
+        path.write_bytes(b"same")
+        path.chmod(mode)
+        os.utime(path, ns=(mode, mode))
+    made = [tar_of([("a", path), ("b", b"more")], compressed=True) for path in (one, other)]
+    assert made[0] == made[1]
+
+
+def test_a_layout_holds_what_its_descriptors_name(tmp_path: Path) -> None:
+    layout = Layout()
+    config = layout.blob(b"{}", "application/vnd.example.config+json")
+    image = layout.manifest(config, [layout.blob(b"layer", "application/vnd.example.layer")])
+    layout.list_as(layout.index([image], {}), "1.0")
+    layout.refer(image, b'{"about": 1}', "application/vnd.example.sbom+json")
+    (tmp_path / "a.tar").write_bytes(layout.archive())
+    subprocess.run(("tar", "-xf", tmp_path / "a.tar", "-C", tmp_path), check=True)
+    listed = json.loads((tmp_path / "index.json").read_text())["manifests"]
+    assert [item["mediaType"] for item in listed] == [INDEX, MANIFEST]
+    about = json.loads((tmp_path / "blobs" / listed[1]["digest"].replace(":", "/")).read_text())
+    assert about["subject"] == image
+    assert about["artifactType"] == listed[1]["artifactType"] == "application/vnd.example.sbom+json"
+    for path in (tmp_path / "blobs" / "sha256").iterdir():
+        done = subprocess.run(("sha256sum", path), capture_output=True, text=True, check=True)
+        assert done.stdout.split()[0] == path.name
+
+
+def test_an_sbom_lists_installed_packages_alone() -> None:
+    status = (
+        "Package: nftables\nStatus: install ok installed\nArchitecture: arm64\nVersion: 1.0.6-2+deb12u2\n\n"
+        "Package: gone\nStatus: deinstall ok config-files\nArchitecture: all\nVersion: 1\n"
+    )
+    (component,) = debian_components(status, "debian-12")
+    assert component["purl"] == "pkg:deb/debian/nftables@1.0.6-2%2Bdeb12u2?arch=arm64&distro=debian-12"
+    document = json.loads(sbom("image", "container", [component], "ab" * 32))
+    assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
+    assert document["metadata"]["component"]["hashes"] == [{"alg": "SHA-256", "content": "ab" * 32}]
+    assert document["dependencies"] == [{"ref": "image", "dependsOn": [component["purl"]]}]
+    assert sbom("image", "container", [component]) == sbom("image", "container", [component])
+
+
+def test_provenance_names_the_commit_and_each_file() -> None:
+    statement = json.loads(documents.provenance({"b": "2" * 64, "a": "1" * 64}, "https://builder.example"))
+    assert statement["predicateType"] == "https://slsa.dev/provenance/v1"
+    assert [subject["name"] for subject in statement["subject"]] == ["a", "b"]
+    (source, *locks) = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert re.fullmatch(r"[0-9a-f]{40}", source["digest"]["gitCommit"])
+    assert "requirements.lock" in {lock["name"] for lock in locks}
+
+
+def test_every_package_of_the_agents_file_is_pinned() -> None:
+    assert set(agent_file.vendored()) == set(agent_file.VENDORED)
+    assert "--hash=sha256:" in agent_file.pins()
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file, made of this tree and of the packages that the tests have, without bytecode."""
+    folder = tmp_path_factory.mktemp("agent")
+    import click
+
+    agent_file.gather(ROOT, Path(click.__file__).parents[1], folder / "content")
+    agent_file.pack(folder / "content", folder / agent_file.NAME)
+    return folder / agent_file.NAME
+
+
+def run_agent(agent: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = (sys.executable, "-I", "-S", str(agent), *words)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=120, env={"HOME": str(agent.parent)}
+    )
+
+
+@pytest.mark.parametrize(
+    "words", [("--help",), ("run", "--help"), ("agent", "list", "--help"), ("status", "nobody")], ids=" ".join
+)
+def test_the_agents_file_runs_without_packages(agent: Path, words: tuple[str, ...]) -> None:
+    done = run_agent(agent, *words)
+    assert "Traceback" not in done.stderr
+    assert (done.returncode, bool(done.stdout)) == ((2, False) if "status" in words else (0, True)), done.stderr
+
+
+def test_the_agents_file_has_nothing_compiled_and_no_other_program(agent: Path) -> None:
+    content = agent.with_name("content")
+    assert not [path for path in content.rglob("*") if path.suffix in (".so", ".pyd", ".pyc")]
+    assert not (content / "sliceplane" / "cli" / "up.py").exists()
+    assert not (content / "uvloop").exists()
+
+
+def test_the_agents_file_keeps_an_endpoint_and_ends_its_child_when_it_is_killed(agent: Path, tmp_path: Path) -> None:
+    """What stands by to end the child has no file of its own: its text comes out of the archive."""
+    with Plane() as plane:
+        plane.apply("{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {ports: [{port: 80}]}}")
+        flags = ("--name", "one", "--address", "192.0.2.9", "--port", "80", "--notify", "--on-orphan", "end")
+        command = (sys.executable, "-I", "-S", agent, "run", "web", *flags, "--kubeconfig", plane.kubeconfig)
+        ready = "import os, socket, time; s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); "
+        ready += "s.sendto(b'READY=1', os.environ['NOTIFY_SOCKET']); print(os.getpid(), flush=True); time.sleep(600)"
+        home = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path), "PATH": os.environ["PATH"]}
+        with subprocess.Popen(
+            (*command, "--", sys.executable, "-c", ready), stdout=subprocess.PIPE, text=True, env=home
+        ) as process:
+            assert process.stdout is not None
+            try:
+                child = next(int(line) for line in process.stdout if line.strip().isdecimal())
+                plane.wait_for(lambda: [each.ready for each in plane.endpoints("web")] == [True], timeout=60)
+            finally:
+                process.kill()
+        plane.wait_for(lambda: not Path(f"/proc/{child}/cmdline").exists(), timeout=60)

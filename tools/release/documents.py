@@ -1,0 +1,135 @@
+"""Documents about the files of a release: what is in them, how they were made, what changed, and their digests."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from email.parser import HeaderParser
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from tools.release.running import DIST, ROOT, SOURCE_URL, VERSION, commit, commit_time, sha256
+
+SBOM_TYPE: Final = "application/vnd.cyclonedx+json"
+PROVENANCE_TYPE: Final = "application/vnd.in-toto+json"
+SUMS: Final = "SHA256SUMS"
+PROVENANCE: Final = "provenance.intoto.json"
+CHANGES: Final = "CHANGES"
+#: how a release is made: CONTRIBUTING.md, "A release"
+BUILD_TYPE: Final = f"{SOURCE_URL}/blob/v{VERSION}/CONTRIBUTING.md#a-release"
+PAGE_LINES: Final = 60
+#: files beside those that are made of sources
+_MADE_LAST: Final = (SUMS, PROVENANCE)
+
+Component = dict[str, Any]
+
+
+def _time() -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(commit_time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def python_component(name: str, version: str, licence: str = "") -> Component:
+    name = re.sub(r"[-_.]+", "-", name).lower()
+    purl = f"pkg:pypi/{name}@{quote(version)}"
+    licences = {"licenses": [{"license": {"name": licence}}]} if licence else {}
+    return {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl, **licences}
+
+
+def debian_components(status: str, distribution: str) -> list[Component]:
+    """Of a ``/var/lib/dpkg/status``: every package that is installed."""
+    components = []
+    for paragraph in status.split("\n\n"):
+        head = HeaderParser().parsestr(paragraph.strip())
+        if not str(head.get("Status", "")).endswith(" installed"):
+            continue
+        name, version = str(head["Package"]), str(head["Version"])
+        purl = f"pkg:deb/debian/{quote(name)}@{quote(version)}?arch={head['Architecture']}&distro={distribution}"
+        components.append({"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl})
+    return components
+
+
+def image_components(rootfs: Path) -> list[Component]:
+    """Debian's packages and Python's distributions in a root file system."""
+    release = dict(re.findall(r'^(\w+)="?([^"\n]*)', (rootfs / "etc/os-release").read_text(), re.MULTILINE))
+    distribution = f"{release['ID']}-{release['VERSION_ID']}"
+    components = debian_components((rootfs / "var/lib/dpkg/status").read_text(), distribution)
+    for path in sorted((rootfs / "opt/sliceplane").rglob("*.dist-info/METADATA")):
+        head = HeaderParser().parsestr(path.read_text())
+        licence = str(head.get("License-Expression") or "")
+        components.append(python_component(str(head["Name"]), str(head["Version"]), licence))
+    return components
+
+
+def sbom(name: str, kind: str, components: Iterable[Component], digest: str = "") -> bytes:
+    """CycloneDX 1.6 of a file or a container image."""
+    subject: Component = {"type": kind, "bom-ref": name, "name": name, "version": VERSION}
+    if digest:
+        subject["hashes"] = [{"alg": "SHA-256", "content": digest}]
+    listed = sorted(components, key=lambda component: str(component["bom-ref"]))
+    document = {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, f'{SOURCE_URL}/{commit()}/{name}')}",
+        "version": 1,
+        "metadata": {"timestamp": _time(), "component": subject, "licenses": [{"license": {"id": "Apache-2.0"}}]},
+        "components": listed,
+        "dependencies": [{"ref": name, "dependsOn": [component["bom-ref"] for component in listed]}],
+    }
+    return json.dumps(document, indent=1).encode() + b"\n"
+
+
+def provenance(digests: Mapping[str, str], builder: str) -> bytes:
+    """An in-toto statement (v1) with SLSA provenance (v1) about files and their SHA-256.  It is not signed: the forge's
+    attestation is."""
+    locks = sorted(ROOT.glob("requirements*.lock"))
+    source = {"uri": f"git+{SOURCE_URL}@refs/tags/v{VERSION}", "digest": {"gitCommit": commit()}}
+    document = {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [{"name": name, "digest": {"sha256": digest}} for name, digest in sorted(digests.items())],
+        "predicateType": "https://slsa.dev/provenance/v1",
+        "predicate": {
+            "buildDefinition": {
+                "buildType": BUILD_TYPE,
+                "externalParameters": {"source": source["uri"], "command": "make release"},
+                "internalParameters": {"SOURCE_DATE_EPOCH": commit_time()},
+                "resolvedDependencies": [
+                    source,
+                    *({"name": path.name, "digest": {"sha256": sha256(path)}} for path in locks),
+                ],
+            },
+            "runDetails": {"builder": {"id": builder}, "metadata": {"startedOn": _time()}},
+        },
+    }
+    return json.dumps(document, separators=(",", ":"), sort_keys=True).encode() + b"\n"
+
+
+def changes(text: str, version: str, *, dated: bool) -> str:
+    """The entry of *version* in a CHANGELOG.  Raises ``ValueError`` if it has none, more than a page, or, *dated*, no
+    day of release."""
+    found = re.search(rf"^## {re.escape(version)}(?: - ([^\n]*))?$.*?(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise ValueError(f"CHANGELOG.md has no entry: ## {version} - YYYY-MM-DD")
+    if dated and not re.fullmatch(r"\d{4}-\d\d-\d\d", found[1] or ""):
+        raise ValueError(f"CHANGELOG.md does not say when {version} is released: ## {version} - YYYY-MM-DD")
+    entry = found[0].strip() + "\n"
+    if len(entry.splitlines()) > PAGE_LINES:
+        lines = len(entry.splitlines())
+        raise ValueError(f"the entry of {version} in CHANGELOG.md has {lines} lines: a page has {PAGE_LINES}")
+    return entry
+
+
+def write_all(builder: str, *, dated: bool) -> None:
+    """CHANGES, provenance and SHA256SUMS, in this order: each is about what is there before it."""
+    (DIST / CHANGES).write_text(changes((ROOT / "CHANGELOG.md").read_text(), VERSION, dated=dated))
+    for name in _MADE_LAST:
+        (DIST / name).unlink(missing_ok=True)
+    files = {path.name: sha256(path) for path in sorted(DIST.iterdir())}
+    (DIST / PROVENANCE).write_bytes(provenance(files, builder))
+    files[PROVENANCE] = sha256(DIST / PROVENANCE)
+    (DIST / SUMS).write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(files.items())))

@@ -98,7 +98,7 @@ def test_ready_serve_and_stop(tmp_path: Path, command: str, number: signal.Signa
         assert healthy(url, kubeconfig)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
-        assert (process.returncode, out, complaints(err)) == (0, "", [])
+        assert (process.returncode, out, complaints(err)) == (0, f"stopped; what was written stays in {data}\n", [])
 
 
 def command_of(pid: int) -> str:
@@ -255,7 +255,7 @@ def test_audit_log_and_the_page_of_who_asks_for_them(tmp_path: Path, command: st
         assert "<title>Sliceplane</title>" in page(url, "/ui/", kubeconfig)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
-        assert (process.returncode, out, complaints(err)) == (0, "", [])
+        assert (process.returncode, out, complaints(err)) == (0, "stopped; all that was written is gone\n", [])
     assert '"requestURI":"/readyz"' in log.read_text().splitlines()[-1]
     assert refused(*flags[:-1], str(tmp_path / "no" / "audit.log")) == (
         1,

@@ -167,6 +167,28 @@ def test_figures_of_the_server_that_are_too_large_need_attention(old: str, new: 
     assert (part(found, name).lines, part(found, name).state) == ((line,), "attention")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        (
+            'apiserver_storage_size_bytes{storage_cluster_id="x"} 2.5e+06',
+            "sliceplane_object_bytes 1.2e+06",
+            "9 objects, 1.2 MB in memory, no database file, revision 812",
+        ),
+        (
+            "# HELP",
+            "sliceplane_storage_spare_bytes 1.25e+06\n# HELP",
+            "9 objects, 2.5 MB (1.2 MB spare), revision 812",
+        ),
+    ],
+)
+def test_storage_tells_its_size_and_the_spare_part_of_it(old: str, new: str, line: str) -> None:
+    """Of a plane with ``--data-dir memory:`` it said "? storage not looked at"."""
+    assert old in METRICS
+    found = part(look(cluster(), replace(PAGES, metrics=ReadPage(METRICS.replace(old, new, 1)))), "storage")
+    assert (found.lines, found.state, found.unseen) == ((line,), "well", ())
+
+
 def test_a_server_that_is_not_ready_says_which_check_fails() -> None:
     readyz = ReadPage("[+]ping ok\n[-]etcd failed: reason withheld\nreadyz check failed", "the server answers 500", 500)
     found = look(cluster(), replace(PAGES, readyz=readyz))

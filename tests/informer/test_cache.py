@@ -159,3 +159,21 @@ def test_an_event_of_a_successor_whose_predecessors_delete_was_never_told(cache:
     assert (add.old, add.new is not None) == (None, True)
     assert cache.index_values("node") == ("two",)
     cache.check()
+
+
+def test_pods_of_one_template_share_what_they_have_in_common(cache: Cache[Pod]) -> None:
+    def body(name: str, version: int, node: str, image: str = "nginx") -> bytes:
+        document = codec.decode_document(pod_body(name, uid=name, version=version, node=node))
+        document["metadata"]["labels"] = {"app": "web"}
+        document["spec"]["containers"] = [{"name": "c", "image": image}]
+        return codec.encode(document)
+
+    bodies = [body("a", 1, "one"), body("b", 2, "two"), body("a", 3, "two"), body("c", 4, "two", "other")]
+    for version in bodies:
+        cache.put(loaded(cache, version))
+    a, b, c = cache
+    assert a.spec.containers is b.spec.containers
+    assert a.metadata.labels is b.metadata.labels is c.metadata.labels
+    assert [pod.spec.containers[0].image for pod in cache if pod.spec.containers] == ["nginx", "nginx", "other"]
+    assert [a, b, c] == [loaded(cache, bodies[2]), loaded(cache, bodies[1]), loaded(cache, bodies[3])]
+    cache.check()

@@ -272,3 +272,22 @@ def test_an_object_that_went_before_its_answer_came_is_not_kept() -> None:
     recording = recording_of(Header(schema=schema()), recorder.segments())
     answers = [entry.answers[0] for entry in entries(recording) if isinstance(entry, Ended)]
     assert [answer.value.metadata.uid for answer in answers if answer.value] == [f"u{number}" for number in range(20)]
+
+
+def test_an_answer_that_an_event_overtook_is_not_kept() -> None:
+    """A job's answers come together, when later writers have changed its first objects already: one version of each Pod
+    of a ReplicaSet stayed, decoded, beside the newest."""
+    recorder = Recorder(1 << 20, SALT, BEGAN)
+    life = recorder.begin("one", BEGAN)
+    meta = ObjectMeta(name="a", namespace="shop", uid="u", resource_version="8")
+    made, later = (EndpointSlice(metadata=msgspec.structs.replace(meta, resource_version=v)) for v in ("8", "9"))
+    job = Job(key=meta.key, writes=(Write(verb="create", resource=EndpointSlices, namespace="shop", name=meta.name),))
+    life.turn(Work(jobs=(job,)), 5, BEGAN)
+    life.change(Change(EndpointSlices.key, None, made), BEGAN)
+    life.change(Change(EndpointSlices.key, made, later), BEGAN)
+    life.done(Done(job, (encode(made),)), BEGAN)
+    recorder.encode()
+    recorder.check()
+    recording = recording_of(Header(schema=schema()), recorder.segments())
+    (answer,) = [entry.answers[0] for entry in entries(recording) if isinstance(entry, Ended)]
+    assert answer.value == made

@@ -15,9 +15,9 @@ from sliceplane.store.types import Key, Record, restamp, restamp_body
 
 def test_history_is_dropped_when_it_is_old_enough():
     retention = Retention(keep_s=300.0)
-    retention.on_commit(5, 4, 100)
+    retention.on_commit(5, 4, 100, live=0)
     retention.on_tick(1000.0)
-    retention.on_commit(9, 4, 100)
+    retention.on_commit(9, 4, 100, live=0)
     retention.on_tick(1010.0)
     retention.on_tick(1299.0)
     assert retention.target == 0
@@ -30,14 +30,24 @@ def test_history_is_dropped_when_it_is_old_enough():
 def test_a_storm_is_bounded_by_events_and_by_bytes():
     retention = Retention(events_max=1000, bytes_max=10**9)
     for revision in range(2, 5002):
-        retention.on_commit(revision, 1, 1)
+        retention.on_commit(revision, 1, 1, live=0)
         assert retention.events <= 1000
     assert 4001 <= retention.target <= 4015
     retention = Retention(events_max=10**9, bytes_max=1000)
-    retention.on_commit(2, 1, 5000)
+    retention.on_commit(2, 1, 5000, live=0)
     assert retention.target == 0, "the newest commit stays, however large"
-    retention.on_commit(3, 1, 10)
+    retention.on_commit(3, 1, 10, live=0)
     assert retention.target == 2
+
+
+def test_history_has_as_many_bytes_as_the_objects_within_bounds():
+    retention = Retention(bytes_min=10_000, bytes_max=100_000)
+    for revision, (live, most) in enumerate([(0, 10_000), (50_000, 50_000), (10**9, 100_000), (50_000, 50_000)]):
+        for number in range(200):
+            retention.on_commit(200 * revision + number + 2, 1, 1_000, live=live)
+        assert most - 1_000 <= retention.bytes <= most
+    retention.on_commit(1_000, 1, 1_000, live=0)
+    assert retention.bytes <= 10_000, "objects that were deleted take their history with them"
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.floats(0, 50)), max_size=60))
@@ -50,7 +60,7 @@ def test_nothing_younger_than_the_time_is_dropped_unless_a_bound_is_hit(steps: l
         for _ in range(count):
             revision += 1
             commits.append((revision, now))
-            retention.on_commit(revision, 1, 1)
+            retention.on_commit(revision, 1, 1, live=0)
         now += pause
         retention.on_tick(now)
         kept = [number for number, _ in commits if number > retention.target]

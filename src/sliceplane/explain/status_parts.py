@@ -37,7 +37,9 @@ _NAMES: Final = frozenset(
         "apiserver_storage_revision",
         "apiserver_storage_size_bytes",
         "sliceplane_hub_overflowed_watches_total",
+        "sliceplane_object_bytes",
         "sliceplane_storage_failures_total",
+        "sliceplane_storage_spare_bytes",
         "sliceplane_storage_staleness_seconds",
         "workqueue_depth",
         "workqueue_longest_running_processor_seconds",
@@ -111,14 +113,20 @@ def _servers(facts: StatusFacts) -> Part:
 
 def _storage(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> Part:
     size = total(metrics, "apiserver_storage_size_bytes")
-    if facts.metrics.why or size is None:
+    in_memory = total(metrics, "sliceplane_object_bytes")
+    if facts.metrics.why or (size is None and in_memory is None):
         return _unseen("storage", facts.metrics.why or "the server's metrics do not tell of it")
     revision = total(metrics, "apiserver_storage_revision")
     of_objects = metrics.get("apiserver_resource_objects") or metrics.get("apiserver_storage_objects") or ()
     objects = int(sum(max(0.0, sample.value) for sample in of_objects))
     failures = total(metrics, "sliceplane_storage_failures_total")
     stale_s = total(metrics, "sliceplane_storage_staleness_seconds") or 0.0
-    told = [f"{count(objects, 'object')}", f"{size / 1e6:.1f} MB"]
+    spare = total(metrics, "sliceplane_storage_spare_bytes")
+    told = [count(objects, "object")]
+    if size is None:  # ``--data-dir memory:``, or it is etcd's
+        told += [f"{(in_memory or 0.0) / 1e6:.1f} MB in memory", "no database file"]
+    else:
+        told.append(f"{size / 1e6:.1f} MB" + (f" ({spare / 1e6:.1f} MB spare)" if spare else ""))
     if revision is not None:
         told.append(f"revision {revision:.0f}")
     if failures:
@@ -127,7 +135,9 @@ def _storage(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> 
         told.append(f"the server's memory is {lasting(stale_s)} behind")
     figures = {
         "objects": objects,
-        "bytes": int(size),
+        "bytes": None if size is None else int(size),
+        "spareBytes": None if spare is None else int(spare),
+        "objectBytes": None if in_memory is None else int(in_memory),
         "revision": None if revision is None else int(revision),
         "failures": None if failures is None else int(failures),
         "secondsBehind": round(stale_s, 1),

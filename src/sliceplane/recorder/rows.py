@@ -19,7 +19,7 @@ import msgspec
 
 from sliceplane.api.codec import decode
 from sliceplane.api.errors import StatusError
-from sliceplane.api.meta import Object
+from sliceplane.api.meta import Object, is_older
 from sliceplane.controllers.base import Done, Job, Write
 from sliceplane.informer.cache import Change
 from sliceplane.recorder.delta import Packer, service_of
@@ -421,8 +421,9 @@ class Rows:
         gone = write.verb != "create" and name not in self._keys
         key = self._key(*name, answer)
         self._touched[key.number] = None
-        # An event that was quicker has shown it already, and the next one is of another version.
-        key.answered = None if write.metadata_only or _same(key.newest, answer) else answer
+        # An event that was quicker has shown it already, or a later version, and the next one is of another version.
+        is_passed = key.newest is not None and not is_older(key.newest.metadata.resource_version, meta.resource_version)
+        key.answered = None if write.metadata_only or is_passed else answer
         key.answered_parts = ()
         key.own_version = meta.resource_version
         if key.large and key.newest is not None:
@@ -436,6 +437,10 @@ class Rows:
     def check(self) -> None:
         remembered = sum(weight for _, _, weight in self._recent.values())
         assert remembered == self._remembered <= STEPS_KEPT, f"{remembered} steps, counted {self._remembered}"
+        for name, key in self._keys.items():
+            if key.answered is not None and key.newest is not None:
+                answered, newest = (value.metadata.resource_version for value in (key.answered, key.newest))
+                assert is_older(newest, answered), f"{name}: an answer in version {answered} is kept beside {newest}"
 
 
 def writer_of(body: bytes) -> str:

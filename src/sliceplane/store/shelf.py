@@ -38,6 +38,8 @@ _by_revision = attrgetter("revision")
 _AFTER_SLASH = chr(ord("/") + 1)
 HISTORY_KEEP_S = 300.0
 HISTORY_EVENTS_MAX = 100_000
+#: bodies in the history: as many bytes as the objects themselves have, within these bounds
+HISTORY_BYTES_MIN = 32 * 1024 * 1024
 HISTORY_BYTES_MAX = 256 * 1024 * 1024
 _SAMPLES = 100
 
@@ -177,6 +179,9 @@ class Retention:
     Lists at a past revision and watches that resume live off history, and kube clients expect about five minutes of
     it.  Time bounds it in normal operation; the number of events and their bytes bound it in a storm.
 
+    A history of more bytes than all objects together costs more to replay than a list does, so beyond
+    ``HISTORY_BYTES_MIN`` it is no longer than that.
+
     Commits come without a time: those between two ticks are a *sample*, which gets the time of the tick that ends it,
     so that nothing is dropped too early.  A storm makes more samples (each at most a hundredth of a bound), never
     longer ones.
@@ -187,10 +192,12 @@ class Retention:
         *,
         keep_s: float = HISTORY_KEEP_S,
         events_max: int = HISTORY_EVENTS_MAX,
+        bytes_min: int = HISTORY_BYTES_MIN,
         bytes_max: int = HISTORY_BYTES_MAX,
     ) -> None:
         self._keep_s = keep_s
         self._events_max = events_max
+        self._bytes_min = bytes_min
         self._bytes_max = bytes_max
         self._samples: deque[_Sample] = deque()
         #: samples without a time, at the right end of ``_samples``
@@ -201,10 +208,12 @@ class Retention:
         #: history up to this revision may be dropped
         self.target = 0
 
-    def on_commit(self, revision: int, events: int, size: int) -> None:
-        """Commits up to *revision*: *events* of them, with *size* bytes of bodies.  May raise ``target``."""
+    def on_commit(self, revision: int, events: int, size: int, live: int) -> None:
+        """Commits up to *revision*: *events* of them, with *size* bytes of bodies; the newest versions of all objects
+        have *live* bytes.  May raise ``target``."""
+        bytes_max = min(max(live, self._bytes_min), self._bytes_max)
         last = self._samples[-1] if self._open else None
-        if last is None or last.events * _SAMPLES >= self._events_max or last.bytes * _SAMPLES >= self._bytes_max:
+        if last is None or last.events * _SAMPLES >= self._events_max or last.bytes * _SAMPLES >= bytes_max:
             last = _Sample(revision)
             self._samples.append(last)
             self._open += 1
@@ -214,7 +223,7 @@ class Retention:
         self.events += events
         self.bytes += size
         # The newest sample stays: a client that has just listed must be able to watch.
-        while len(self._samples) > 1 and (self.events > self._events_max or self.bytes > self._bytes_max):
+        while len(self._samples) > 1 and (self.events > self._events_max or self.bytes > bytes_max):
             self._drop()
 
     def on_replaced(self) -> None:

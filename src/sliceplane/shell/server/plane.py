@@ -345,7 +345,7 @@ class ServerPlane:
             *(app.in_flight.metrics, self.heavy.metrics, self.committer.metrics, self.hub.metrics, log.metrics),
             *(revocation.metrics, self.registry.metrics, self.health.metrics, self.reports.metrics),
             services.watches.backlogs.metrics,
-            store_metrics(self.store, self.data_dir.database),
+            store_metrics(self.store, self.data_dir.database, lambda: self._storage.spare_bytes),
         ):
             self.metrics.include(metrics.families)
         self.metrics.declare_gates(self.config.gates)

@@ -278,7 +278,8 @@ async def test_history_is_compacted_in_chunks_and_the_rest_survives_a_restart(me
 
 async def test_a_server_without_writes_gives_space_back(sqlite_path, kit):
     """sliceplane.db of 157 objects had 81 MB twelve minutes after the last write, nearly all of it free pages."""
-    async with running(Server(kit, SqliteBackend.open(sqlite_path), Retention(keep_s=300.0))) as server:
+    backend = SqliteBackend.open(sqlite_path)
+    async with running(Server(kit, backend, Retention(keep_s=300.0))) as server:
         for number in range(1500):
             kit.put(server.store, Key("pods", "ns", f"{number % 10}"), "x" * 20_000)
         await server.put(A)
@@ -288,6 +289,7 @@ async def test_a_server_without_writes_gives_space_back(sqlite_path, kit):
         await eventually(lambda: sqlite_path.stat().st_size, lambda size: size < 5_000_000)
         log = sqlite_path.with_name(f"{sqlite_path.name}-wal")
         assert log.stat().st_size < 13_000_000
+        assert 0 < backend.spare_bytes <= 4 << 20, "told as it was left"
         await server.put(B)
 
 

@@ -102,7 +102,7 @@ class Committer:
     def start(self) -> None:
         # History of earlier lives counts, too: a server that is killed again and again would never drop any.
         for event in self._store.history():
-            self._retention.on_commit(event.revision, 1, len(event.record.body))
+            self._retention.on_commit(event.revision, 1, len(event.record.body), self._store.object_bytes.total)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="committer")
 
     async def write(self, step: Callable[[], T], revision_of: Callable[[T], int]) -> T:
@@ -212,7 +212,8 @@ class Committer:
         self.commits += len(batch)
         events = self._store.on_durable(batch[-1].revision)
         self._hub.publish(events)
-        self._retention.on_commit(batch[-1].revision, len(batch), sum(len(event.record.body) for event in batch))
+        size = sum(len(event.record.body) for event in batch)
+        self._retention.on_commit(batch[-1].revision, len(batch), size, self._store.object_bytes.total)
         newest = self._store.revision
         waiting, self._waiting = self._waiting, []
         for revision, future in waiting:

@@ -94,8 +94,8 @@ class CommitMetrics(Metrics):
         )
 
 
-def store_metrics(store: Store, database: Path | None) -> Metrics:
-    """*database* ``None``: the state is in no file of this machine."""
+def store_metrics(store: Store, database: Path | None, spare_bytes: Callable[[], int]) -> Metrics:
+    """*database* ``None``: the state is in no file of this machine.  *spare_bytes*: free pages of the database."""
     metrics = Metrics()
     add = metrics.computed
 
@@ -118,6 +118,12 @@ def store_metrics(store: Store, database: Path | None) -> Metrics:
         "resource",
     )
     add("gauge", "apiserver_storage_size_bytes", "Size of the database on disk.", size, "storage_cluster_id")
+    add(
+        "gauge",
+        "sliceplane_storage_spare_bytes",
+        "Free pages of the database when last inspected.",
+        lambda: [] if database is None else [((), spare_bytes())],
+    )
     counted = store.object_bytes
     add("gauge", "sliceplane_object_bytes", "Bytes of the newest versions of all objects.", lambda: counted.total)
     add("gauge", "sliceplane_object_bytes_max", "The bound of them (--quota-backend-bytes).", lambda: counted.most)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sliceplane.registry.registry import Registry
 from sliceplane.shell.server.datadir import DataDir
@@ -11,11 +12,14 @@ from sliceplane.shell.server.keys.pki import Pki
 from sliceplane.shell.server.keys.token_keys import TokenConfig
 from sliceplane.shell.server.storage.committer import Committer
 from sliceplane.shell.server.storage.committing import report_mended, report_trouble
-from sliceplane.store.backend import Backend, Loaded, StoredRow, chain
+from sliceplane.store.backend import Loaded, StoredRow, chain
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
 from sliceplane.store.shelf import Retention
 from sliceplane.store.types import EventType, StoreEvent
+
+if TYPE_CHECKING:
+    from sliceplane.shell.server.storage.sqlite import SqliteBackend
 
 
 class OwnStorage:
@@ -26,7 +30,7 @@ class OwnStorage:
         database = data_dir.database
         self.name = str(data_dir.path)
         data_dir.check_database()
-        self._backend: Backend = MemoryBackend() if database is None else _sqlite(database)
+        self._backend = MemoryBackend() if database is None else _sqlite(database)
         try:
             loaded = self._backend.load()
             self.store = Store.restore(loaded.history, loaded.revision, loaded.compacted)
@@ -34,6 +38,11 @@ class OwnStorage:
             self._backend.close()
             raise
         self.hub = Hub(self.store)
+
+    @property
+    def spare_bytes(self) -> int:
+        """Free pages of the database, as of the last tick."""
+        return self._backend.spare_bytes
 
     def close(self) -> None:
         """Where no committer was made; it closes the back end itself."""
@@ -59,7 +68,7 @@ class OwnStorage:
         return ""
 
 
-def _sqlite(database: Path) -> Backend:
+def _sqlite(database: Path) -> SqliteBackend:
     from sliceplane.shell.server.storage.sqlite import SqliteBackend
 
     backend = SqliteBackend.open(database)
@@ -72,6 +81,7 @@ class MemoryBackend:
     """See ``store.backend.Backend``.  Not shared between committers."""
 
     blocking = False
+    spare_bytes = 0
 
     def __init__(self) -> None:
         self._rows: dict[int, StoredRow] = {}

@@ -426,7 +426,8 @@ class ReplicatedCommitter:
     def _published(self, events: Sequence[StoreEvent]) -> None:
         if events:
             self._backend.note(events[-1].revision, self.replica.position)
-            self._retention.on_commit(events[-1].revision, len(events), sum(len(event.record.body) for event in events))
+            size = sum(len(event.record.body) for event in events)
+            self._retention.on_commit(events[-1].revision, len(events), size, self._store.object_bytes.total)
 
     def _watch_feed(self, now: float) -> None:
         if self.replica.head <= self.replica.position:

@@ -25,6 +25,8 @@ from sliceplane.store.shelf import Retention
 class SharedStorage:
     """As ``own.OwnStorage``: ``store`` is what was read, ``committer`` follows and writes from then on."""
 
+    spare_bytes = 0
+
     def __init__(self, config: EtcdConfig, backend: EtcdBackend, snapshot: Snapshot) -> None:
         self.name = f"etcd at {','.join(config.servers)}"
         self._config = config

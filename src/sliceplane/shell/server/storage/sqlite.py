@@ -43,6 +43,8 @@ from sliceplane.store.types import StoreEvent
 QUICK_CHECK_BYTES_MAX = 16 * 1024 * 1024
 #: how SQLite tells of ``synchronous=FULL``
 _SYNCHRONOUS_FULL = 2
+#: SQLite's own choice
+_PAGE_BYTES = 4096
 #: free pages that stay in the file (4 MiB), so that it does not shrink and grow with each write
 _SPARE_PAGES = 1024
 #: others are given back, so many in one step
@@ -70,6 +72,8 @@ class SqliteBackend:
         self._history_number = sqlite_file.meta(connection, "history")
         self._tally = sqlite_file.read_tally(connection)
         self._usable = True
+        #: free pages of the file when ``give_back`` last looked
+        self.spare_bytes = 0
         #: one sentence about how the start went; "": as ever
         self.told = told
         self._mark = AckedMark.begin(path, self._history_number, self._tally.revision)
@@ -151,12 +155,14 @@ class SqliteBackend:
         self._check_log()
         try:
             (free,) = self._connection.execute("PRAGMA freelist_count").fetchone()
+            self.spare_bytes = free * _PAGE_BYTES
             if free <= _SPARE_PAGES:
                 return False
             with self._unsynced():
                 # It works a page per step, and only executescript steps a statement without columns to its end.
                 pages = min(_VACUUM_PAGES, free - _SPARE_PAGES)
                 self._connection.executescript(f"PRAGMA incremental_vacuum({pages})")
+            self.spare_bytes -= pages * _PAGE_BYTES
             is_more = bool(free > pages + _SPARE_PAGES)
             if not is_more:
                 # The file gets its new size when the log is copied into it, for which an idle server has no reason.

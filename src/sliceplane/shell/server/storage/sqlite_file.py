@@ -124,7 +124,10 @@ def _compared(path: Path, connection: sqlite3.Connection) -> Found:
     revision = newest(connection)
     if schema == _SCHEMA_BEFORE:
         _check_reaches(path, revision, marked.revision if marked is not None else 0)
-        return Found()
+        return Found(
+            why=f"{path} has the form of an older version and is changed to the present one: to go back to that "
+            "version, restore a copy that was made before"
+        )
     history = meta(connection, "history")
     stored = read_tally(connection)
     if _size(log_of(path)):

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from sliceplane.api.core import Node
 from sliceplane.api.meta import ObjectMeta
+from sliceplane.controllers.emulation.nodes import LABEL_EMULATED
 from sliceplane.drift.answer import Drift, as_text
 from sliceplane.drift.facts import DriftFacts, Listed, Look, ToldNode
 from sliceplane.drift.judge import judge, wanted_past
@@ -184,6 +185,17 @@ def test_a_proxy_that_is_no_node_and_a_node_that_never_told() -> None:
     (finding,) = judge(facts(told("laptop")._replace(owner=""), nodes=nodes)).findings
     remedy = "start the proxy with --hostname-override=NODE, one of node-7, node-8, or with --register-node"
     assert finding.remedy == remedy
+
+
+def test_an_emulated_node_is_called_so_and_no_silent_node() -> None:
+    """Each was "never told", with a line below the table that blamed its proxy."""
+    nodes = [Node(metadata=ObjectMeta(name=f"node-{n}", labels={LABEL_EMULATED: "true"})) for n in (1, 2)]
+    drift = judge(facts(nodes=tuple(nodes)))
+    assert states(drift) == {"node-1": "emulated", "node-2": "emulated"}
+    assert drift.not_looked_at == ("2 emulated nodes: no proxy and no kernel, so no rules",)
+    assert (drift.is_blind, drift.differs) == (True, False)
+    assert not judge(facts(told("n1"), nodes=(*nodes, Node(metadata=ObjectMeta(name="n1"))))).is_blind
+    assert states(judge(facts(told("node-1"), nodes=tuple(nodes))))["node-1"] == "in step", "one with a proxy is a node"
 
 
 def test_an_older_proxy_tells_no_digest() -> None:

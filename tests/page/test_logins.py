@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from sliceplane.kit.shares import Standing
-from sliceplane.page.logins import IDLE_S, LAST_S, LOGINS_EACH_MAX, LOGINS_MAX, Login, Logins
+from sliceplane.page.logins import (
+    IDLE_S,
+    LAST_S,
+    LINK_TRIES,
+    LINK_TRIES_PER_S,
+    LOGINS_EACH_MAX,
+    LOGINS_MAX,
+    Login,
+    LoginLink,
+    Logins,
+)
 
 NOW = 1000.0
 
@@ -83,3 +93,21 @@ def test_an_account_with_several_logins_makes_room_for_one_that_has_none() -> No
     (ended,) = logins.admit(login("ann"), NOW + 100)
     assert ended.account.startswith("eve-")
     logins.check()
+
+
+def test_a_link_logs_in_once_and_in_its_time() -> None:
+    link = LoginLink(b"right", NOW + 300)
+    assert "a part of it is missing" in link.redeem(b"wrong", NOW)
+    assert link.redeem(b"right", NOW + 300) == "", "a wrong guess does not use it up"
+    assert "used already" in link.redeem(b"right", NOW + 301)
+    late = LoginLink(b"right", NOW + 300)
+    assert "expired" in late.redeem(b"right", NOW + 301)
+    assert "a part of it is missing" in late.redeem(b"wrong", NOW + 301), "only its holder learns that it has expired"
+
+
+def test_tries_of_a_link_are_limited_and_a_refused_one_is_not_counted() -> None:
+    link = LoginLink(b"right", NOW + 300)
+    assert not any(link.is_limited(NOW) for _ in range(LINK_TRIES))
+    assert all(link.is_limited(NOW) for _ in range(1000))
+    assert not link.is_limited(NOW + 1 / LINK_TRIES_PER_S)
+    assert link.is_limited(NOW + 1 / LINK_TRIES_PER_S)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.registry.conftest import Api
 
+from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import (
     LISTED,
     PersistentVolumeClaims,

@@ -24,6 +24,7 @@ import aiohttp
 from tests.waiting import until
 
 T = TypeVar("T")
+AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 NAMES = ("chromium", "chromium-headless-shell", "google-chrome")
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-sync",
@@ -240,3 +241,11 @@ class Tab:
 
     def close(self) -> None:
         self.send("Page.close")
+
+
+def violations(tab: Tab) -> list[str]:
+    found: list[str] = tab.eval(
+        "axe.run(document, {resultTypes: ['violations']}).then(({violations}) => violations.map((rule) => "
+        "`${rule.id}: ${rule.nodes.map((node) => node.html + ' ' + node.failureSummary).slice(0, 3)}`))"
+    )
+    return found

@@ -17,10 +17,11 @@ from tests.ui.cluster import PlaneWithPage, reader_of, service
 from tests.ui.test_server import POLICY, SAME
 from tests.waiting import eventually
 
-from sliceplane.page.logins import LOGINS_EACH_MAX
+from sliceplane.page.logins import LINK_TRIES, LOGINS_EACH_MAX
 from sliceplane.shell.transport.kubeconfig import from_file
 from sliceplane.shell.transport.pool import watchful_socket
 from sliceplane.shell.ui import login_door
+from sliceplane.shell.ui.rooms import Rooms
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -56,8 +57,15 @@ class Visitor:
         self.post = {**SAME, "Origin": plane.url}
 
     async def log_in(self, token: str, **form: str) -> aiohttp.ClientResponse:
+        return await self.send({"token": token, **form})
+
+    async def follow(self, link: str, **headers: str) -> tuple[int, str]:
+        response = await self.send({"link": link.partition("#login=")[2]}, **headers)
+        return response.status, await response.text()
+
+    async def send(self, form: dict[str, str], **headers: str) -> aiohttp.ClientResponse:
         url = f"{self.plane.url}/ui/v1/login"
-        async with self.session.post(url, headers=self.post, json={"token": token, **form}) as response:
+        async with self.session.post(url, headers={**self.post, **headers}, json=form) as response:
             await response.read()
             return response
 
@@ -136,7 +144,11 @@ async def test_who_is_refused(plane: PlaneWithPage, browser: Visitor) -> None:
         ("POST", f"{base}v1/login", post, '{"token": 7}', 400),
         ("POST", f"{base}v1/login", post, "[]", 400),
         ("POST", f"{base}v1/login", post, '{"token": "' + "x" * 40_000 + '"}', 400),
+        ("POST", f"{base}v1/login", post, '{"link": 7}', 400),
+        ("POST", f"{base}v1/login", post, '{"link": "guessed"}', 401),
+        ("POST", f"{base}v1/login", post, '{"link": "\\ud800"}', 400),
         ("POST", f"{base}v1/logout", post, "", 204),
+        ("GET", f"{base}services", {}, "", 404),
     ]
     for method, url, headers, body, status in cases:
         async with browser.session.request(method, url, headers=headers, data=body) as response:
@@ -236,7 +248,7 @@ async def test_who_shows_a_certificate_needs_no_token(plane: PlaneWithPage) -> N
     async with visitor(plane, certificate=True) as admin:
         async with admin.stream() as lines:
             hello = await wait_for(lines, "hello")
-            assert not hello["token"]
+            assert not hello["cookie"]
             assert {"red-web", "blue-web", "kubernetes"} <= set(names(await wait_for(lines, "view")))
         (login,) = [login for login in plane.door._logins if login.certificate is not None]
         assert hello["user"] == login.user.name
@@ -251,6 +263,48 @@ async def test_who_shows_a_certificate_needs_no_token(plane: PlaneWithPage) -> N
             f"{plane.url}/api/v1/nodes", headers={"Authorization": f"Bearer {shown}"}
         ) as response:
             assert response.status == 401, "what the page's requests show is worth nothing after the login"
+
+
+async def test_the_link_of_a_start_logs_in_once_as_the_administrator(
+    plane: PlaneWithPage, browser: Visitor, capfd: pytest.CaptureFixture[str]
+) -> None:
+    link = plane.door.link()
+    secret = link.removeprefix(f"{plane.url}/ui/#login=")
+    assert len(secret) >= 22
+    for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        assert (await browser.follow(link, **headers))[0] == 403
+    assert (await browser.follow(link[:-1]))[0] == 401
+    assert await browser.follow(link) == (204, ""), "neither has used it up"
+    async with browser.stream() as lines:
+        hello = await wait_for(lines, "hello")
+        assert (hello["user"], hello["cookie"]) == ("sliceplane-admin", True)
+        assert {"red-web", "blue-web", "kubernetes"} <= set(names(await wait_for(lines, "view")))
+        async with visitor(plane) as thief:
+            status, says = await thief.follow(link)
+            assert (status, says) == (401, "this link was used already: it logs in once; log in with a token\n")
+            async with thief.stream() as refused:
+                assert [line["says"] async for line in refused] == ["log in"]
+        async with browser.session.post(f"{plane.url}/ui/v1/logout", headers=browser.post) as response:
+            assert response.status == 204
+        await wait_for(lines, "ended")
+    out, err = capfd.readouterr()
+    assert "this link was used already" in out + err
+    assert secret not in out + err + repr(vars(plane.door)) + repr(vars(plane.door._link)), "no log has it"
+
+
+async def test_a_link_that_is_old_or_guessed_at_logs_nobody_in(
+    plane: PlaneWithPage, browser: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(login_door, "LINK_S", -1.0)
+    status, says = await browser.follow(plane.door.link())
+    assert (status, says) == (401, "this link has expired: it counts for 5 minutes; log in with a token\n")
+    monkeypatch.undo()
+    monkeypatch.setattr("sliceplane.page.logins.LINK_TRIES_PER_S", 1e-6)
+    link = plane.door.link()
+    answers = [(await browser.follow(f"{link}{guess}"))[0] for guess in range(LINK_TRIES + 3)]
+    assert answers == [401] * LINK_TRIES + [429] * 3
+    assert (await browser.follow(link))[0] == 429, "a guess that is not compared finds nothing out"
+    assert (await browser.log_in(await reader(plane, "red"))).status == 204, "a token is not concerned"
 
 
 async def _ended(plane: PlaneWithPage, login: Any) -> None:
@@ -316,7 +370,7 @@ async def test_a_namespace_that_is_no_name_is_refused(plane: PlaneWithPage, brow
 async def test_a_tab_that_is_open_at_the_end_is_ended_with_its_loop() -> None:
     """Left to be collected later, its timeout raised in whatever test or program ran by then: its loop was closed."""
     ended = asyncio.Event()
-    rooms = login_door._Rooms()
+    rooms = Rooms()
     own = asyncio.get_running_loop()
 
     async def wait() -> None:

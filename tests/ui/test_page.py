@@ -3,15 +3,13 @@ Content-Security-Policy, or a request to anywhere else."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ui.browser import Browser, Tab, program
+from tests.ui.browser import AXE, Tab, violations
 from tests.ui.cluster import (
-    PlaneWithPage,
     RunningPage,
     connection_with,
     deployment,
@@ -32,7 +30,6 @@ from sliceplane.page.model import ClusterModel
 from sliceplane.slices.guard import REASON_HELD
 from sliceplane.testing import Plane
 
-AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 VIEWS = (
     "now", "services", "service/shop/cart?client=node/node-1", "service/shop/search", "zones", "nodes", "drains",
     "timeline", "timeline/shop/cart", "trace?from=node/node-1&to=cart.shop:80",
@@ -43,14 +40,6 @@ HOSTILE = ("<img src=x onerror=window.pwned=1>", "\u202eevil\u2066<script>window
 READY = "document.querySelectorAll('.map .cell.ready').length"
 
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if not program() and not os.environ.get("CI"):
-        pytest.skip("there is no Chromium: apt-get install chromium (tools/install.sh dev does it as root)")
-    with Browser() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -72,15 +61,6 @@ def plane() -> Iterator[Plane]:
 def page(plane: Plane) -> Iterator[RunningPage]:
     with RunningPage(plane) as running:
         yield running
-
-
-@pytest.fixture
-def tab(browser: Browser) -> Iterator[Tab]:
-    made = browser.tab()
-    yield made
-    faults = list(made.faults)
-    made.close()
-    assert faults == []
 
 
 def test_a_rollout_is_seen_live_and_told_as_activity(plane: Plane, page: RunningPage, tab: Tab) -> None:
@@ -256,8 +236,10 @@ def test_everything_is_reached_with_the_keyboard(page: RunningPage, tab: Tab) ->
     tab.until("document.querySelectorAll('#services .rows [role=row]').length === 2")
     tab.press("ArrowDown")
     active = "document.getElementById(document.getElementById('services').getAttribute('aria-activedescendant'))"
-    tab.until(f"{active}.innerText.includes('search')")
+    tab.until(f"{active}.innerText.includes('cart')")
     tab.press("Home")
+    tab.until(f"{active}.innerText.includes('search')")
+    tab.press("ArrowDown")
     tab.until(f"{active}.innerText.includes('cart')")
     tab.press("Enter")
     tab.until("location.hash === '#/service/shop/cart'")
@@ -282,6 +264,28 @@ def test_320_pixels_are_wide_enough(page: RunningPage, tab: Tab) -> None:
     for view in VIEWS:
         show(tab, view)
         assert tab.eval("document.documentElement.scrollWidth") <= 320, view
+
+
+def test_a_view_that_is_not_there_says_so(page: RunningPage, tab: Tab) -> None:
+    """It was the first view, or an empty one."""
+    tab.go(f"{page.url}#/nosuch/x")
+    for place in ("nosuch/x", "constructor", "service", "service/shop", "nodes/node-1"):
+        tab.eval(f"location.hash = '#/{place}'")
+        tab.shows(f"Nothing is at #/{place}.", "main")
+    tab.eval("location.hash = '#/service/shop/nix'")
+    tab.shows("no Service shop/nix", "section[aria-labelledby=h-explain]")
+    assert tab.eval("!document.querySelector('.axes, .map, [role=grid]')"), "and nothing else is shown of it"
+
+
+def test_the_foot_of_the_page_covers_tables(page: RunningPage, tab: Tab) -> None:
+    """The head of a table was drawn over it."""
+    tab.go(f"{page.url}#/service/shop/cart")
+    tab.until("document.getElementById('slices')")
+    box = "document.querySelector('footer').getBoundingClientRect()"
+    head = "document.querySelector('#slices .heads').getBoundingClientRect()"
+    tab.eval(f"scrollBy(0, {head}.top - {box}.top)")
+    assert tab.eval(f"{head}.top < {box}.bottom && {head}.bottom > {box}.top"), "they are in one place"
+    assert tab.eval(f"document.elementFromPoint(300, {box}.top + 8).closest('footer') !== null")
 
 
 def test_hostile_names_are_text_wherever_they_are_shown(page: RunningPage, tab: Tab) -> None:
@@ -405,14 +409,6 @@ def show(tab: Tab, view: str) -> None:
     tab.until("![...document.querySelectorAll('main p')].some((line) => line.innerText.endsWith(' …'))")
 
 
-def violations(tab: Tab) -> list[str]:
-    found: list[str] = tab.eval(
-        "axe.run(document, {resultTypes: ['violations']}).then(({violations}) => violations.map((rule) => "
-        "`${rule.id}: ${rule.nodes.map((node) => node.html + ' ' + node.failureSummary).slice(0, 3)}`))"
-    )
-    return found
-
-
 def test_axe_finds_nothing_in_any_view_in_either_scheme(page: RunningPage, tab: Tab) -> None:
     tab.send("Page.setBypassCSP", enabled=True)
     tab.go(page.url)
@@ -457,43 +453,3 @@ def test_what_one_may_not_see_is_named_and_so_is_a_token_that_expired(plane: Pla
         tab.until("document.documentElement.classList.contains('stale')")
         tab.send("Page.navigate", url="about:blank")
         tab.until("location.href === 'about:blank'")
-
-
-def test_one_logs_in_and_out_and_in_again_after_a_restart(tab: Tab, tmp_path: Path) -> None:
-    rows = "document.querySelectorAll('#services .rows [role=row]').length"
-
-    def log_in(token: str) -> None:
-        tab.until("document.querySelector('[name=token]') !== null")
-        tab.eval(f"document.querySelector('[name=token]').value = {token!r}; "
-                 "document.querySelector('form.trace').requestSubmit()")  # fmt: skip
-
-    with PlaneWithPage(controllers=False, data_dir=tmp_path) as plane:
-        plane.apply(service("default-web"))
-        token, url = reader_of(plane, "default"), plane.url
-        tab.go(f"{url}/ui/#/services")
-        log_in("wrong")
-        tab.shows("this token is not known here", "main .trouble")
-        assert [fault for fault in tab.faults if "status of 401" not in fault] == []
-        tab.faults.clear()
-        tab.send("Page.setBypassCSP", enabled=True)
-        tab.eval(AXE.read_text())
-        assert violations(tab) == []
-        log_in(token)
-        tab.until(f"{rows} === 2")
-        tab.shows("you may not list services in all namespaces; this is namespace default")
-        tab.shows("as system:serviceaccount:default:reader", "footer")
-        assert tab.eval("document.cookie + JSON.stringify({...localStorage, ...sessionStorage})") == "{}"
-        tab.eval("[...document.querySelectorAll('footer button')].find((one) => one.innerText === 'log out').click()")
-        tab.until(f"document.querySelector('[name=token]') !== null && {rows} === 0")
-        log_in(token)
-        tab.until(f"{rows} === 2")
-    tab.shows("the server stops", "main .trouble")
-    with PlaneWithPage(controllers=False, data_dir=tmp_path, port=int(url.rpartition(":")[2])) as plane:
-        log_in(token)
-        tab.until(f"{rows} === 2")
-        plane.advance(3600)
-        tab.shows("the token is worth nothing any more", "main .trouble")
-        assert tab.eval(rows) == 0
-    tab.send("Page.navigate", url="about:blank")
-    tab.until("location.href === 'about:blank'")
-    tab.faults.clear()  # what it asked of a server that is not there

@@ -81,9 +81,18 @@ def spare_descriptors() -> None:
     descriptors.tell_of_exhaustion(asyncio.get_running_loop())
 
 
-def say(line: str, *, control: str = "") -> None:
-    """Print *line*, after *control*, which steers the terminal.  That stdout takes no line (a closed pipe, a full disk,
-    a terminal stopped with ^S) is no reason to stop working."""
+def is_journal() -> bool:
+    """Returns True if stdout is kept in systemd's journal (systemd.exec(5), ``JOURNAL_STREAM``)."""
+    try:
+        status = os.fstat(sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+
+
+def say(line: str, *, control: str = "", is_secret: bool = False) -> None:
+    """Print *line*, after *control*, which steers the terminal.  *is_secret*: no log may have it.
+    That stdout takes no line (a closed pipe, a full disk, a terminal stopped with ^S) is no reason to stop working."""
     line = control + printable_lines(line)
     try:
         descriptor = sys.stdout.fileno()
@@ -108,7 +117,7 @@ def say(line: str, *, control: str = "") -> None:
     for error in problems:
         from sliceplane.shell.process.log import get_logger
 
-        get_logger("cli").warning("cannot print to stdout", line=line, problem=str(error))
+        get_logger("cli").warning("cannot print to stdout", line="" if is_secret else line, problem=str(error))
         give_up_stdout()
 
 

@@ -17,7 +17,7 @@ from sliceplane.cli.answers import note
 from sliceplane.cli.etcd import etcd_options, with_etcd
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import with_options
-from sliceplane.cli.process import on_stop_signal, run, say, say_ready, spare_descriptors
+from sliceplane.cli.process import is_journal, on_stop_signal, run, say, say_ready, spare_descriptors
 from sliceplane.cli.recorder import flight_config, recorder_options
 from sliceplane.cli.values import AddressType, DurationType
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sliceplane.shell.server.config import PlaneConfig
     from sliceplane.shell.server.plane import ServerPlane
     from sliceplane.shell.transport.service import PlaneService
+    from sliceplane.shell.ui.login_door import LoginDoor
 
 
 class ServiceRangeType(click.ParamType[tuple[str, ...]]):
@@ -112,8 +113,8 @@ serving_options = with_options(
     click.option("--emulated-version", default="", metavar="MAJOR.MINOR",
         help="The Kubernetes release whose feature gates count.  [default: the newest]"),
     click.option("--ui", is_flag=True,
-        help="Show the cluster in a browser, too, at /ui/ of this server, to who logs in with a token or shows a "
-        "client certificate."),
+        help="Show the cluster in a browser, too, at /ui/ of this server, to users who log in with the link that is "
+        "printed (once, within 5 minutes), a token or a client certificate."),
     log_options,
     recorder_options(64),
     etcd_options,
@@ -168,23 +169,36 @@ def serve(
 
     logs.begin()
     try:
-        run(_run(_plane(config(), services(), ui=ui), ui=ui, notes=notes, stays=stays))
+        plane, door = _plane(config(), services(), ui=ui)
+        run(_run(plane, door, notes=notes, stays=stays))
     except StartError as error:
         note(f"Error: {error}")
         raise SystemExit(1) from error
 
 
-def _plane(config: PlaneConfig, services: tuple[PlaneService, ...], *, ui: bool) -> ServerPlane:
+def _plane(
+    config: PlaneConfig, services: tuple[PlaneService, ...], *, ui: bool
+) -> tuple[ServerPlane, LoginDoor | None]:
+    """Returns the plane, and the door of its page if *ui*."""
     from sliceplane.shell.server.plane import ServerPlane
 
     if not ui:
-        return ServerPlane(config, services)
+        return ServerPlane(config, services), None
     from sliceplane.cli.ui_what_if import foreseen
     from sliceplane.shell.ui.login_door import LoginDoor
 
     door = LoginDoor(foreseen)
     door.plane = ServerPlane(config, (*services, door), around=door.around)
-    return door.plane
+    return door.plane, door
+
+
+def _browser_lines(door: LoginDoor) -> tuple[str, ...]:
+    """Returns the URL of the page, with a link that logs in unless the line would be kept in a log."""
+    from sliceplane.shell.server.keys.pki import ADMIN_NAME
+
+    if is_journal():
+        return (f"  in a browser:         {door.plane.url}/ui/",)
+    return (f"  in a browser:         {door.link()}", f"{'':24}logs in once, as {ADMIN_NAME}, within 5 minutes")
 
 
 def next_steps(kubeconfig: Path, kept: Sequence[str]) -> tuple[str, ...]:
@@ -221,7 +235,7 @@ async def _drain(plane: ServerPlane, asked_again: asyncio.Event) -> None:
         await asyncio.wait(tasks)
 
 
-async def _run(plane: ServerPlane, *, ui: bool, notes: tuple[str, ...], stays: Sequence[str]) -> None:
+async def _run(plane: ServerPlane, door: LoginDoor | None, *, notes: tuple[str, ...], stays: Sequence[str]) -> None:
     asked_to_stop = asyncio.Event()
     on_stop_signal(asked_to_stop.set)
     spare_descriptors()
@@ -239,8 +253,8 @@ async def _run(plane: ServerPlane, *, ui: bool, notes: tuple[str, ...], stays: S
             kept = _kept(plane, stays)
             for line in (*next_steps(plane.kubeconfig, kept), *notes):
                 say(line)
-            if ui:
-                say(f"  in a browser:         {plane.url}/ui/")
+            for line in _browser_lines(door) if door is not None else ():
+                say(line, is_secret=True)
             # What is there now stays, so the garbage collector need not look at it again.
             gc.freeze()
             await stopping

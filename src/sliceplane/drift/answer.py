@@ -16,11 +16,20 @@ ROWS_MAX = 200
 
 
 State = Literal[
-    "in step", "catching up", "behind", "lost an event", "kernel differs", "stopped", "never told", "unknown"
+    "in step",
+    "catching up",
+    "behind",
+    "lost an event",
+    "kernel differs",
+    "stopped",
+    "never told",
+    "unknown",
+    "emulated",
 ]
 #: the worst first; a node is what comes first of what it is
 ORDER: Final[tuple[State, ...]] = (
-    "lost an event", "kernel differs", "stopped", "behind", "never told", "unknown", "catching up", "in step",
+    "lost an event", "kernel differs", "stopped", "behind", "never told", "unknown", "catching up", "emulated",
+    "in step",
 )  # fmt: skip
 
 
@@ -50,8 +59,10 @@ class Drift(msgspec.Struct, frozen=True):
 
     @property
     def is_blind(self) -> bool:
-        """Something could not be told, or is too young to be judged."""
-        return not self.rows or any(row.state in ("unknown", "never told", "catching up") for row in self.rows)
+        """Returns True if the state of a node is not known or too young to judge, or no node can report one."""
+        return all(row.state == "emulated" for row in self.rows) or any(
+            row.state in ("unknown", "never told", "catching up") for row in self.rows
+        )
 
     def as_document(self) -> dict[str, Any]:
         return {

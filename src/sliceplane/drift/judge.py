@@ -15,12 +15,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from sliceplane.api.meta import revision_of
+from sliceplane.controllers.emulation.nodes import LABEL_EMULATED
 from sliceplane.drift import reports
 from sliceplane.drift.answer import ORDER, Drift, DriftRow, State
 from sliceplane.drift.facts import DriftFacts, Listed, Look, ToldNode
 from sliceplane.drift.reports import finding, in_lease
 from sliceplane.findings.finding import Finding, rank
-from sliceplane.findings.wording import lasting, misnamed_proxy
+from sliceplane.findings.wording import count, lasting, misnamed_proxy
 from sliceplane.informer.digest import digest_of_versions
 from sliceplane.proxy.progress import ANNOTATION_PROGRESS, BEHIND_S, Held, Place
 
@@ -52,10 +53,16 @@ def judge(facts: DriftFacts) -> Drift:
         if names and told.node not in names and not told.owner and told.is_proxy:
             findings.append(_misnamed(told, names))
     told_of = {name for told in facts.told if told.is_proxy for name in (told.node, told.owner)}
-    for name in sorted((names or set()) - told_of):
-        if not facts.node or facts.node == name:
+    silent = sorted(name for name in (names or set()) - told_of if facts.node in ("", name))
+    emulated = {node.metadata.name for node in facts.nodes or () if LABEL_EMULATED in (node.metadata.labels or {})}
+    for name in silent:
+        if name in emulated:
+            rows.append(DriftRow(name, "emulated", 0, 0, 0.0, None, "-", "-"))
+        else:
             rows.append(DriftRow(name, "never told", 0, 0, 0.0, None, "not looked at", "not looked at"))
             unseen.append(f"{name}: everything (no proxy of ours has ever told anything there)")
+    if number := len(emulated.intersection(silent)):
+        unseen.append(f"{count(number, 'emulated node')}: no proxy and no kernel, so no rules")
     rows.sort(key=lambda row: (ORDER.index(row.state), row.node))
     return Drift(tuple(rows), tuple(sorted(findings, key=rank)), tuple(dict.fromkeys(unseen)))
 

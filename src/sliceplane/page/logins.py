@@ -14,6 +14,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sliceplane.kit.delays import TokenBucket
 from sliceplane.kit.shares import Shares, Standing
 
 LOGINS_MAX: Final = 16
@@ -21,6 +22,11 @@ LOGINS_MAX: Final = 16
 LOGINS_EACH_MAX: Final = 4
 IDLE_S: Final = 1800.0
 LAST_S: Final = 8 * 3600.0
+#: seconds for which the link that a start prints logs in
+LINK_S: Final = 300.0
+#: tries of a link, whoever makes them: a second, and saved up
+LINK_TRIES_PER_S: Final = 1.0
+LINK_TRIES: Final = 10
 
 _RANKS: Final[dict[Standing, int]] = {"ordinary": 0, "vital": 1, "exempt": 2}
 
@@ -43,6 +49,33 @@ class Login:
     tabs: int = 0
     #: the owner's model of the cluster for this login
     viewer: Any = None
+
+
+class LoginLink:
+    """A secret that logs in once, until *ends*; of the secret the *digest* is kept.  *now* as ``Logins`` has it.
+
+    Tries are limited before the secret is compared, so at most a few hundred guesses are possible in all."""
+
+    def __init__(self, digest: bytes, ends: float) -> None:
+        self._digest = digest
+        self._ends = ends
+        self._is_used = False
+        self._tries = TokenBucket(rate_per_s=LINK_TRIES_PER_S, burst=LINK_TRIES)
+
+    def is_limited(self, now: float) -> bool:
+        """Counts a try.  Returns True if there were too many, so that the secret must not be compared."""
+        return not self._tries.try_take(now)
+
+    def redeem(self, digest: bytes, now: float) -> str:
+        """Uses the link up.  Returns the reason, as a clause, why *digest* does not log in; "" if it does."""
+        if digest != self._digest:
+            return "this link is not of this start of the server, or a part of it is missing"
+        if self._is_used:
+            return "this link was used already: it logs in once"
+        if now > self._ends:
+            return f"this link has expired: it counts for {LINK_S / 60:.0f} minutes"
+        self._is_used = True
+        return ""
 
 
 class Logins:

@@ -20,7 +20,9 @@ from sliceplane.page.model import BUCKET_S, ENDPOINT_COLUMNS, STATES, ClusterMod
 from sliceplane.page.tables import PageTable, Row, table_of
 from sliceplane.page.zones import ZoneBook
 
+#: rows of *Now*, and names that a row opens to
 FINDINGS_MAX: Final = 200
+ALIKE_MAX: Final = 50
 LEAVING_MAX: Final = 20
 #: beside what else is so now
 DRAINS_SHOWN: Final = 5
@@ -79,7 +81,7 @@ class Views:
                 "at": None if drift is None else drift.at,
                 "problem": "" if drift is None else drift.problem,
                 "states": dict(sorted(freshness.items())),
-                "nodes": [row for row in _rows_of(drift, "nodes") if row["state"] != "in step"][:20],
+                "nodes": [row for row in _rows_of(drift, "nodes") if row["state"] not in ("in step", "emulated")][:20],
                 "findings": _rows_of(drift, "findings"),
                 "notLookedAt": _rows_of(drift, "notLookedAt"),
             },
@@ -245,27 +247,47 @@ def _rows_of(answered: Answered | None, member: str) -> list[Any]:
 
 
 def _clipped(lint: Answered | None) -> dict[str, Any] | None:
-    """The worst findings, and how many there are of each severity."""
+    """The worst findings, then notes, and how many there are of each severity; "young": too young to judge."""
     part = part_of(lint)
     if part is None or part["answer"] is None:
         return part
     findings = part["answer"]["findings"]
-    sums = Counter(finding["severity"] for finding in findings)
+    sums = Counter(map(_word, findings))
+    wrong = [finding for finding in findings if _word(finding) != "note"]
+    notes = [finding for finding in findings if _word(finding) == "note"]
     return {
         **part,
         "sums": dict(sorted(sums.items())),
-        "answer": {**part["answer"], "findings": findings[:FINDINGS_MAX]},
+        "answer": {**part["answer"], "findings": _alike(wrong), "notes": _alike(notes)},
     }
 
 
+def _word(finding: Mapping[str, Any]) -> str:
+    return "young" if finding.get("tooYoung") else str(finding["severity"])
+
+
+def _alike(findings: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One entry for all findings of a sentence, as ``findings.text.rows`` has them: the first, ``others`` that it also
+    holds for, and how many are ``alike``."""
+    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for finding in findings:
+        groups.setdefault((_word(finding), finding["code"], finding["sentence"]), []).append(finding)
+    return [
+        {**first, "alike": 1 + len(others), "others": [other["subject"] for other in others[:ALIKE_MAX]]}
+        for first, *others in list(groups.values())[:FINDINGS_MAX]
+    ]
+
+
 def _fresh(drift: Answered | None) -> dict[str, Any]:
-    """Of all nodes: how many are in step, and the first that are not."""
-    rows = _rows_of(drift, "nodes")
+    """Counts the nodes that are in step, and names the first that are not; emulated ones are neither."""
+    everyone = _rows_of(drift, "nodes")
+    rows = [row for row in everyone if row["state"] != "emulated"]
     late = [row for row in rows if row["state"] != "in step"]
     return {
         "known": drift is not None,
         "problem": "" if drift is None else drift.problem,
         "nodes": len(rows),
+        "emulated": len(everyone) - len(rows),
         "late": late[:5],
         "lateCount": len(late),
         "untold": sum(row["state"] == "never told" for row in rows),

@@ -222,6 +222,23 @@ def test_a_ready_line_that_cannot_be_printed_is_a_warning() -> None:
             [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, check=True, timeout=120
         )
     assert b'event="cannot print to stdout"' in done.stderr
+    assert b"line=ready" in done.stderr
+
+
+def test_a_secret_line_is_in_no_log_and_the_journal_is_known() -> None:
+    code = (
+        "import os, sys\nfrom sliceplane.cli.process import is_journal, say\n"
+        "status = os.fstat(1)\nos.environ['JOURNAL_STREAM'] = f'{status.st_dev}:{status.st_ino}'\n"
+        "kept = is_journal()\nos.environ['JOURNAL_STREAM'] = f'{status.st_dev}:{status.st_ino + 1}'\n"
+        "print(kept, is_journal(), file=sys.stderr)\nsay('a-secret', is_secret=True)"
+    )
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, check=True, timeout=120, text=True
+        )
+    assert 'event="cannot print to stdout"' in done.stderr
+    assert "a-secret" not in done.stderr
+    assert done.stderr.splitlines()[0] == "True False"
 
 
 def test_what_libraries_log_is_a_line_like_ours(capsys: pytest.CaptureFixture[str]) -> None:

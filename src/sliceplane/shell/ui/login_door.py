@@ -1,9 +1,10 @@
 """``/ui/`` of our own server: the page for who logs in, with that person's rights and nothing else.
 
-A visitor is known by the client certificate of the connection, or by a token that was pasted once: a cookie then names
-the login, and the token stays in memory.  The page's own requests to the server show the visitor's token, or a secret
-which only this door knows and turns into the visitor's certificate; so the server authenticates, authorises, limits and
-audits them as it does the visitor's.  Token, certificate and all rights are asked for anew at each request and every
+A visitor is known by the client certificate of the connection, by a token that was pasted once, or by the one-time link
+of ``link``, which logs in as the administrator of the local kubeconfig: a cookie then names the login, and the token
+stays in memory.  The page's own requests to the server show the visitor's token, or a secret which only this door knows
+and turns into the visitor's certificate; so the server authenticates, authorises, limits and audits them as it does the
+visitor's.  Token, certificate and all rights are asked for anew at each request and every
 ten seconds: who has lost one, or got one, is shown nothing that was read before.
 
 Views and engines run in a thread of their own, and the server's loop passes bytes on.  The page only reads: there is no
@@ -16,13 +17,13 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import math
 import secrets
 import ssl
-import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from sliceplane.api.errors import StatusError
@@ -30,10 +31,11 @@ from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.names import check_dns_label
 from sliceplane.kit.shares import Shares, Standing
 from sliceplane.page.feed import line
-from sliceplane.page.logins import LAST_S, Login, Logins
-from sliceplane.registry.types import MASTERS, Attributes, User
+from sliceplane.page.logins import LAST_S, LINK_S, Login, LoginLink, Logins
+from sliceplane.registry.types import AUTHENTICATED, MASTERS, Attributes, User
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.server.connections.listener import App
+from sliceplane.shell.server.keys.pki import ADMIN_GROUP, ADMIN_NAME
 from sliceplane.shell.server.plane import ServerPlane
 from sliceplane.shell.server.requests.auth import Certificate, bearer_token
 from sliceplane.shell.server.requests.request import StreamConnection
@@ -44,10 +46,10 @@ from sliceplane.shell.transport.kubeconfig import Connection
 from sliceplane.shell.transport.service import ServiceContext
 from sliceplane.shell.ui import viewer
 from sliceplane.shell.ui.questions import WhatIf
+from sliceplane.shell.ui.rooms import Rooms
 from sliceplane.shell.ui.static_files import HEADERS, NO_STORE, STREAM_TYPE, PageAnswer, StaticFiles, text
 from sliceplane.shell.ui.viewer import WATCH_REST_S, Tab, Viewer, refused_query
 
-T = TypeVar("T")
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
@@ -78,6 +80,8 @@ class LoginDoor:
         self._what_if = what_if
         self._static = StaticFiles()
         self._logins = Logins()
+        #: none has this digest
+        self._link = LoginLink(b"", 0.0)
         #: by account, however many logins it has
         self._streams = Shares(STREAMS_MAX, most_each=STREAMS_EACH_MAX)
         self._questions = Shares(QUESTIONS_MAX, most_each=QUESTIONS_EACH_MAX)
@@ -100,9 +104,16 @@ class LoginDoor:
         )
         #: what the page's own requests of a certificate's login show -> the certificate
         self._shown: dict[str, Certificate] = {}
-        self._rooms = _Rooms()
+        self._rooms = Rooms()
         self._looking: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
+
+    def link(self) -> str:
+        """Returns a URL that logs in once, within ``LINK_S``.  The secret is in the fragment, which browsers send to no
+        server and in no Referer; only its digest is kept.  An earlier link counts no more."""
+        secret = secrets.token_urlsafe(16)
+        self._link = LoginLink(_digest(secret), time.monotonic() + LINK_S)
+        return f"{self.plane.url}{ROOT}#login={secret}"
 
     # As a service
 
@@ -164,6 +175,8 @@ class LoginDoor:
         file = self._static.answer(path)
         if file is not None:
             return file
+        if not path.startswith("v1/"):
+            return text(404, f"there is no such page: open {self.plane.url}{ROOT}")
         if site != b"same-origin":
             return text(403, "this is for the page itself: Sec-Fetch-Site must be same-origin")
         if method == "POST":
@@ -212,20 +225,39 @@ class LoginDoor:
         body = await _body(receive)
         try:
             form = json.loads(body)
+            if "link" in form:
+                return self._follow_link(_digest(form["link"].strip()))
             token, namespace = form["token"].strip(), form.get("namespace", "").strip()
         except (ValueError, TypeError, KeyError, AttributeError):
-            return text(400, 'the body is {"token": "...", "namespace": "..."}')
+            return text(400, 'the body is {"token": "...", "namespace": "..."} or {"link": "..."}')
         if namespace and (problems := check_dns_label(namespace)):
             return text(400, f"namespace {problems[0]}")
         user = self.plane.registry.authenticate(token, self.plane.clock()) if token else None
         if user is None:
             return text(401, "this token is not known here, or its time is over")
+        return self._begin(user, namespace or _own_namespace(user), token=token)
+
+    def _follow_link(self, digest: bytes) -> PageAnswer:
+        now = time.monotonic()
+        if self._link.is_limited(now):
+            return text(429, "too many links were tried: try again in a few seconds, or log in with a token")
+        why = self._link.redeem(digest, now)
+        if why:
+            _log.warning("a link was refused at the page", why=why)
+            return text(401, f"{why}; log in with a token")
+        user = User(name=ADMIN_NAME, groups=(ADMIN_GROUP, AUTHENTICATED))
+        return self._begin(user, "default", certificate=Certificate(user, 0.0, math.inf))
+
+    def _begin(
+        self, user: User, namespace: str, *, token: str = "", certificate: Certificate | None = None
+    ) -> PageAnswer:
+        """Begins a login that a cookie names."""
         secret = secrets.token_urlsafe(32)
-        login = self._new_login(_digest(secret), user, namespace or _own_namespace(user), token=token)
+        login = self._new_login(_digest(secret), user, namespace, token=token, certificate=certificate)
         refusal = self._admit(login)
         if refusal is not None:
             return refusal
-        _log.info("logged in at the page", user=user.name)
+        _log.info("logged in at the page", user=user.name, by="token" if token else "link")
         attributes = f"Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age={int(LAST_S)}"
         return PageAnswer(204, b"", {"Set-Cookie": f"{COOKIE}={secret}; {attributes}", **NO_STORE})
 
@@ -337,7 +369,7 @@ class LoginDoor:
         context = ssl.create_default_context(cafile=self.plane.pki.ca_file)
         connection = Connection(server=self.plane.url, ssl_context=context, credentials=bearer(shown))
         served_by = asyncio.get_running_loop()
-        hello = {"server": self.plane.url, "user": login.user.name, "token": bool(login.token)}
+        hello = {"server": self.plane.url, "user": login.user.name, "cookie": isinstance(login.key, bytes)}
 
         async def make() -> Viewer:
             made = Viewer(
@@ -406,42 +438,6 @@ class _OpenTab:
     def __init__(self, login: Login, tab: Tab) -> None:
         self.login = login
         self.tab = tab
-
-
-class _Rooms:
-    """The thread with a loop in which all viewers live; begun when the first is made."""
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-
-    def run(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name="page", daemon=True)
-            self._thread.start()
-        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
-
-    def call(self, work: Callable[[], None]) -> None:
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(work)
-
-    async def close(self) -> None:
-        if self._loop is None or self._thread is None:
-            return
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_end_others(), self._loop))
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        await asyncio.to_thread(self._thread.join)
-        self._loop.close()
-        self._loop = None
-
-
-async def _end_others() -> None:
-    """What a loop leaves unfinished when it closes would end whenever it is collected, and raise there."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
 
 
 async def _opened(shown: Viewer, query: dict[str, str]) -> Tab | PageAnswer:

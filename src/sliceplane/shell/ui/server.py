@@ -59,6 +59,8 @@ class PageServer:
         file = self._static.answer(path)
         if file is not None:
             return file
+        if not path.startswith("v1/"):
+            return text(404, f"there is no such page: open {self.url}")
         if request.headers.get("Sec-Fetch-Site") != "same-origin":
             return text(403, "this is for the page itself: Sec-Fetch-Site must be same-origin")
         refusal = refused_query(request.query)

@@ -4,7 +4,7 @@ import { useEffect, useReducer, useRef, useState } from './vendor/hooks.js';
 import { choose, clock, html, lasting, link, place } from './base.js';
 import { Command, Mark, Troubles, Waiting } from './parts.js';
 import { Stream } from './stream.js';
-import { VIEWS } from './views.js';
+import { isPlace, VIEWS } from './views.js';
 
 const TABS = ['now', 'services', 'zones', 'nodes', 'drains', 'timeline', 'trace', 'what-if'];
 const KEYS = [
@@ -18,6 +18,15 @@ const SAID_EVERY_MS = 10000;
 let shown = () => {};
 const stream = new Stream((state) => shown(state));
 stream.now = () => Date.now() / 1000 - (stream.state.offset < Infinity ? stream.state.offset : 0);
+
+// A one-time link: its secret leaves the URL and the history before anything else is asked for.
+const LINK = '#login=';
+let refused = '';
+async function followLink() {
+  const link = location.hash.slice(LINK.length);
+  history.replaceState(null, '', `${location.pathname}#/now`);
+  refused = await stream.post('login', { link });
+}
 
 const stale = (state) => state.phase === 'lost' || (state.at > 0 && stream.behind() > STALE_S);
 
@@ -46,12 +55,12 @@ function Help({ close }) {
 }
 
 function LogIn({ says }) {
-  const [why, setWhy] = useState('');
+  const [why, setWhy] = useState(refused);
+  useEffect(() => { refused = ''; }, []);
   const onSubmit = async (event) => {
     event.preventDefault();
     const form = event.target;
     setWhy(await stream.post('login', Object.fromEntries(new FormData(form))));
-
   };
   return html`<h1>Log in</h1><p class="quiet">You see what your token may see. It is checked once and stays in the server's memory, half an hour after you used it last and eight hours at most.</p>
     ${(why || says !== 'log in') && html`<p class="trouble" role="alert"><${Mark} kind="error">${why ? 'not let in' : 'logged out'}<//> <bdi>${why || says}</bdi></p>`}
@@ -80,7 +89,7 @@ function Page() {
   const [here, setHere] = useState(place());
   const [help, setHelp] = useState(false);
   shown = setState;
-  const view = VIEWS[here.view] ? here.view : 'now';
+  const view = isPlace(here) ? here.view : 'nowhere';
   const scheme = here.query.get('scheme');
 
   // Before anything is drawn: a canvas takes its colours from the style.
@@ -88,7 +97,7 @@ function Page() {
   else delete document.documentElement.dataset.scheme;
 
   useEffect(() => {
-    const moved = () => setHere(place());
+    const moved = () => (location.hash.startsWith(LINK) ? location.reload() : setHere(place()));
     const dark = matchMedia('(prefers-color-scheme: dark)');
     addEventListener('hashchange', moved);
     dark.addEventListener('change', moved);
@@ -132,10 +141,11 @@ function Page() {
   });
 
   const Shown = VIEWS[view].show;
-  const ready = state.parts && state.name === view && stream.query === wanted;
+  const ready = view === 'nowhere' || (state.parts && state.name === view && stream.query === wanted);
   return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById('main').focus(); }}>to the content</a>
     <header class="top">
       <span class="brand">sliceplane</span>
+      ${state.user && html`<span class="account" title=${`logged in as ${state.user}`}><span class="sr">logged in as </span><bdi>${state.user}</bdi></span>`}
       <nav aria-label="views">${TABS.map((name) => html`<a key=${name} href=${link([name])} aria-current=${name === view || (name === 'services' && view === 'service') ? 'page' : undefined}>${VIEWS[name].title}</a>`)}</nav>
       <span class="tools"><${Freshness} state=${state} />
         <button type="button" onClick=${pause} aria-pressed=${stream.paused}>${stream.paused ? 'go on' : 'pause'}</button>
@@ -145,7 +155,7 @@ function Page() {
     <${Troubles} troubles=${state.troubles} />
     ${state.phase === 'lost' && html`<div class="trouble" role="alert"><${Mark} kind="error">the stream is gone<//> <bdi>${state.problem}</bdi>; trying again</div>`}
     <main id="main" tabindex="-1">${state.phase === 'login' ? html`<${LogIn} says=${state.says} />` : ready ? html`<${Shown} state=${state} stream=${stream} />` : html`<h1 class="sr">${VIEWS[view].title || 'Service'}</h1><${Waiting}>reading<//>`}</main>
-    <footer><${Command} command=${ready ? VIEWS[view].command?.(here) || state.command : ''} /><span class="quiet where"><bdi>${state.server}</bdi>${state.namespace && html`, namespace <bdi>${state.namespace}</bdi>`} ${state.user && html` · as <bdi>${state.user}</bdi>`} · read-only${state.token && state.user && html` <button type="button" class="copy" onClick=${() => stream.post('logout')}>log out</button>`}</span></footer>
+    <footer><${Command} command=${ready ? VIEWS[view].command?.(here) || state.command : ''} /><span class="quiet where"><bdi>${state.server}</bdi>${state.namespace && html`, namespace <bdi>${state.namespace}</bdi>`} ${state.user && html` · as <bdi>${state.user}</bdi>`} · read-only${state.cookie && state.user && html` <button type="button" class="copy" onClick=${() => stream.post('logout')}>log out</button>`}</span></footer>
     <${Said} state=${state} />
     ${help && html`<${Help} close=${() => setHelp(false)} />`}`;
 }
@@ -153,5 +163,6 @@ function Page() {
 // The text of <noscript> goes.
 const root = document.getElementById('page');
 root.replaceChildren();
+if (location.hash.startsWith(LINK)) await followLink();
 render(html`<${Page} />`, root);
 performance.mark('page-rendered');

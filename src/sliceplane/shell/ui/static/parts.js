@@ -74,10 +74,10 @@ export function Copy({ text, label = 'copy' }) {
 export function Subject({ subject }) {
   const name = `${subject.kind} ${subject.namespace ? `${subject.namespace}/` : ''}${subject.name}`;
   const known = { Service: ['service', subject.namespace, subject.name], Node: ['nodes'] }[subject.kind];
-  return known ? html`<a class="subject" href=${link(known)}><bdi>${name}</bdi></a>` : html`<bdi class="subject quiet">${name}</bdi>`;
+  return known ? html`<a href=${link(known)}><bdi>${name}</bdi></a>` : html`<bdi class="quiet">${name}</bdi>`;
 }
 
-export function Finding({ finding, open, bare }) {
+export function Finding({ finding, open, bare, others = [] }) {
   return html`<div class=${`finding ${finding.severity}`}><details open=${open}>
     <summary><${Mark} kind=${finding.severity}>${finding.tooYoung ? 'young' : finding.severity}<//> <span class="code">${finding.code}</span> <bdi class="sentence">${finding.sentence}</bdi></summary>
     <dl class="facts">
@@ -85,10 +85,11 @@ export function Finding({ finding, open, bare }) {
       ${finding.certainty !== 'certain' && html`<dt>sure</dt><dd>${finding.certainty}</dd>`}
       ${finding.evidence.map((entry) => html`<dt>seen</dt><dd><bdi>${entry.object.kind} ${entry.object.namespace ? entry.object.namespace + '/' : ''}${entry.object.name} ${entry.field}</bdi> <bdi class="mono">${entry.value}</bdi>
         ${entry.writer && html`<span class="quiet">, written by <bdi>${entry.writer}</bdi> at ${entry.written}</span>`}</dd>`)}
+      ${others.length > 0 && html`<dt>also</dt><dd class="subjects">${others.map((subject) => html`<${Subject} subject=${subject} /> `)}${finding.alike > others.length + 1 && html`<span class="quiet">and ${finding.alike - others.length - 1} more</span>`}</dd>`}
       ${finding.effect && html`<dt>so</dt><dd><bdi>${finding.effect}</bdi></dd>`}
       ${finding.remedy && html`<dt>remedy</dt><dd><bdi class="mono">${finding.remedy}</bdi> <${Copy} text=${finding.remedy} /></dd>`}
     </dl>
-  </details>${!bare && html`<${Subject} subject=${finding.subject} />`}</div>`;
+  </details>${!bare && html`<span class="subject"><${Subject} subject=${finding.subject} />${finding.alike > 1 && html` <span class="quiet">and ${finding.alike - 1} more</span>`}</span>`}</div>`;
 }
 
 export function Command({ command }) {
@@ -113,8 +114,9 @@ export function Filter({ label, name = 'q' }) {
 const ROW = 28;
 const MARGIN = 6;
 
-// Rows as they are needed: 40 of 20,000.  *columns*: {name, title, from (shown from this width on), size, cell, number}.
-export function Table({ label, table, columns, filter = '', onOpen, id, scope = '' }) {
+// Rows as they are needed: 40 of 20,000.  *columns*: {name, title, from, to (widths that show it), size, cell, number};
+// *rank*: 0, 1 or 2 of a row; the least come first where nothing is sorted.
+export function Table({ label, table, columns, filter = '', onOpen, id, scope = '', rank }) {
   const box = useRef();
   const [view, setView] = useState({ top: 0, height: 0, width: 0 });
   const [active, setActive] = useState(0);
@@ -127,10 +129,10 @@ export function Table({ label, table, columns, filter = '', onOpen, id, scope = 
     return () => watch.disconnect();
   }, []);
 
-  const order = useMemo(() => ordered(table, filter, sort), [table, table.version, filter, sort]);
+  const order = useMemo(() => ordered(table, filter, sort, rank), [table, table.version, filter, sort]);
   const rows = order ? order.length : table.length;
   const at = Math.min(active, Math.max(0, rows - 1));
-  const shown = columns.filter((column) => !column.from || view.width >= column.from);
+  const shown = columns.filter((column) => (!column.from || view.width >= column.from) && !(view.width >= column.to));
   const template = { gridTemplateColumns: shown.map((column) => column.size || '1fr').join(' ') };
   const first = Math.max(0, Math.floor(view.top / ROW) - MARGIN);
   const last = Math.min(rows, Math.ceil((view.top + view.height) / ROW) + MARGIN);
@@ -180,8 +182,8 @@ export function Table({ label, table, columns, filter = '', onOpen, id, scope = 
 }
 
 // Row numbers in the order to show; null: as they are.
-function ordered(table, filter, sort) {
-  if (!filter && !sort) return null;
+function ordered(table, filter, sort, rank) {
+  if (!filter && !sort && !rank) return null;
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
   const found = [];
   for (let row = 0; row < table.length; row++) {
@@ -206,6 +208,10 @@ function ordered(table, filter, sort) {
         return way * (left < right ? -1 : left > right ? 1 : 0) || a - b;
       });
     }
+  } else if (rank) {
+    const ranks = [[], [], []];
+    for (const row of found) ranks[rank(table, row)].push(row);
+    return ranks.flat();
   }
   return found;
 }

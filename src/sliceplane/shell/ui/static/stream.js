@@ -180,7 +180,7 @@ export class Stream {
     const state = this.state;
     switch (message.type) {
       case 'hello':
-        Object.assign(state, { server: message.server, namespace: message.namespace, user: message.user, token: message.token, offset: Infinity });
+        Object.assign(state, { server: message.server, namespace: message.namespace, user: message.user, cookie: message.cookie, offset: Infinity });
         return;
       case 'ended':
         this.ended(message.says);
@@ -225,12 +225,12 @@ export class Stream {
     this.draw();
   }
 
-  // Logs in or out; why not, in words.
+  // Logs in or out.  Returns the reason for a refusal; ''.
   async post(path, form = {}) {
     try {
       const response = await fetch(`v1/${path}`, { method: 'POST', body: JSON.stringify(form) });
       if (!response.ok) return (await response.text()).trim();
-      this.open(this.query, true);
+      if (this.query) this.open(this.query, true);
       return '';
     } catch (error) {
       return String(error.message);

@@ -6,7 +6,12 @@ import { Ago, Filter, Finding, Later, Mark, Panel, Problem, Spark, State, Table,
 import { command, WhatIf } from './whatif.js';
 
 const go = (path, query) => { location.hash = link(path, query).slice(1); };
+const FINDINGS_SHOWN = 60;
 const named = (key) => key.split('/');
+
+// Findings of one sentence are one row, as the command has them.
+const Findings = ({ rows }) => html`<div class="findings">${rows.slice(0, FINDINGS_SHOWN).map((finding) => html`<${Finding} key=${finding.code + finding.subject.namespace + finding.subject.name + finding.sentence} finding=${finding} others=${finding.others} />`)}</div>
+  ${rows.length > FINDINGS_SHOWN && html`<p class="quiet">and ${rows.length - FINDINGS_SHOWN} more</p>`}`;
 
 const Unseen = ({ phrases }) => phrases.length > 0 && html`<details class="unseen"><summary>${count(phrases.length, 'thing')} not looked at</summary><ul>${phrases.map((phrase) => html`<li><bdi>${phrase}</bdi></li>`)}</ul></details>`;
 
@@ -28,9 +33,10 @@ function Now({ state, stream }) {
         <${Panel} id="attention" title="Needs attention" aside=${lint && html`<${Ago} at=${lint.at} stream=${stream} />`}>
           ${!lint ? html`<${Waiting}>looking at every Service<//>` : lint.problem ? html`<${Problem} text=${lint.problem} />` : html`
             ${lint.answer.findings.length === 0
-              ? html`<p class="well"><${Mark} kind="well">nothing is wrong<//> <span class="quiet">in ${count(lint.answer.services, 'Service')}, as far as one can see</span></p>`
-              : html`<p class="quiet severities">${['error', 'warning', 'note'].filter((name) => lint.sums[name]).map((name) => html`<${Mark} kind=${name}>${count(lint.sums[name], name)}<//> `)} in ${count(lint.answer.services, 'Service')}</p>`}
-            <div class="findings">${lint.answer.findings.slice(0, 60).map((finding) => html`<${Finding} key=${finding.code + finding.subject.namespace + finding.subject.name + finding.sentence} finding=${finding} />`)}</div>
+              ? html`<p class="well"><${Mark} kind="well">nothing is wrong<//> <span class="quiet">${lint.sums.note ? 'but what is noted, ' : ''}in ${count(lint.answer.services, 'Service')}, as far as one can see</span></p>`
+              : html`<p class="quiet severities">${['error', 'warning'].filter((name) => lint.sums[name]).map((name) => html`<${Mark} kind=${name}>${count(lint.sums[name], name)}<//> `)}${lint.sums.young > 0 && `${lint.sums.young} too young to judge `} in ${count(lint.answer.services, 'Service')}</p>`}
+            <${Findings} rows=${lint.answer.findings} />
+            ${lint.sums.note > 0 && html`<details class="notes"><summary><${Mark} kind="note">${count(lint.sums.note, 'note')}<//> <span class="quiet">what is as it was asked for, and maybe not as expected</span></summary><${Findings} rows=${lint.answer.notes} /></details>`}
             <${Unseen} phrases=${lint.answer.notLookedAt} />`}
         <//>
       </div>
@@ -56,21 +62,25 @@ function Fresh({ freshness, nodes }) {
   const { states, problem } = freshness;
   if (!freshness.at) return html`<${Waiting}>reading Leases<//>`;
   if (problem) return html`<${Problem} text=${problem} />`;
-  const known = Object.entries(states);
-  const step = states['in step'] || 0;
-  const total = known.reduce((sum, [, number]) => sum + number, 0);
-  if (!total) return html`<p class="quiet">no node proxy of Sliceplane reports here${nodes ? `; ${count(nodes, 'Node')}` : ''}</p>`;
+  const { emulated = 0, 'never told': silent = 0, 'in step': step = 0, ...late } = states;
+  const known = Object.entries(late);
+  const total = known.reduce((sum, [, number]) => sum + number, step);
+  const others = html`${emulated > 0 && html`<p class="quiet">${count(emulated, 'emulated node')}: no proxy and no kernel, so no rules</p>`}
+    ${silent > 0 && html`<p class="quiet">${count(silent, 'node')} without a report: another proxy serves them, or none</p>`}`;
+  if (!total) return emulated + silent ? others : html`<p class="quiet">no node proxy of Sliceplane reports here${nodes ? `; ${count(nodes, 'Node')}` : ''}</p>`;
   const by = (name) => freshness.nodes.filter((row) => row.state === name);
   return html`<p><${Mark} kind=${step === total ? 'well' : 'late'}>${step} of ${count(total, 'node')} in step<//></p>
-    <dl class="facts">${known.filter(([name]) => name !== 'in step').map(([name, number]) => html`<dt key=${name}><${Mark} kind=${NODE_MARKS[name] || 'unknown'}>${number} ${name}<//></dt>
-      <dd><a href=${link(['nodes'])}><bdi>${by(name).slice(0, 6).map((row) => `${row.node}${row.objectsBehind ? ` (${count(row.objectsBehind, 'object')}, ${lasting(row.secondsBehind)})` : ''}`).join(', ')}</bdi></a>${number > 6 ? ` and ${number - 6} more` : ''}</dd>`)}</dl>`;
+    <dl class="facts">${known.map(([name, number]) => html`<dt key=${name}><${Mark} kind=${NODE_MARKS[name] || 'unknown'}>${number} ${name}<//></dt>
+      <dd><a href=${link(['nodes'])}><bdi>${by(name).slice(0, 6).map((row) => `${row.node}${row.objectsBehind ? ` (${count(row.objectsBehind, 'object')}, ${lasting(row.secondsBehind)})` : ''}`).join(', ')}</bdi></a>${number > 6 ? ` and ${number - 6} more` : ''}</dd>`)}</dl>${others}`;
 }
 
 // ---- Services
 
 const SERVICES = [
-  { name: 'name', title: 'Service', size: 'minmax(9rem, 2fr)', cell: (table, row) => html`<a href=${link(['service', table.get('namespace', row), table.get('name', row)])}><span class="quiet"><bdi>${table.get('namespace', row)}</bdi>/</span><bdi>${table.get('name', row)}</bdi></a>` },
-  { name: 'ready', title: 'ready', size: '8rem', number: true, cell: (table, row) => html`<${Readiness} ready=${table.get('ready', row)} all=${table.get('endpoints', row)} />` },
+  { name: 'name', title: 'Service', size: 'minmax(8rem, 2fr)', cell: (table, row) => html`<a title=${table.get('name', row)} href=${link(['service', table.get('namespace', row), table.get('name', row)])}><span class="quiet"><bdi>${table.get('namespace', row)}</bdi>/</span><bdi>${table.get('name', row)}</bdi></a>` },
+  { name: 'finding', title: 'finding', size: '3.3rem', to: 420, cell: (table, row) => { const [severity, code] = table.get('finding', row).split(' '); return code ? html`<${Mark} kind=${severity}><span class="sr">${severity}</span>${code}<//>` : ''; } },
+  { name: 'ready', title: 'ready', size: '4.6rem', number: true, to: 420, cell: (table, row) => html`<${Readiness} ready=${table.get('ready', row)} all=${table.get('endpoints', row)} />` },
+  { name: 'ready', title: 'ready', size: '8rem', from: 420, number: true, cell: (table, row) => html`<${Readiness} ready=${table.get('ready', row)} all=${table.get('endpoints', row)} />` },
   { name: 'finding', title: 'finding', size: '9rem', from: 420, cell: (table, row) => { const [severity, code] = table.get('finding', row).split(' '); return code ? html`<${Mark} kind=${severity}>${severity} ${code}<//>` : ''; } },
   { name: 'changes', title: 'changes', size: '72px', from: 560, cell: (table, row) => html`<${Spark} values=${table.get('changes', row)} />` },
   { name: 'slices', title: 'slices', size: '4.5rem', number: true, from: 680 },
@@ -80,6 +90,7 @@ const SERVICES = [
   { name: 'ports', title: 'ports', size: 'minmax(5rem, 1fr)', from: 980, cell: (table, row) => html`<bdi class="mono">${table.get('ports', row)}</bdi>` },
 ];
 
+const worstFirst = (table, row) => { const finding = table.get('finding', row); return finding.startsWith('error') ? 0 : finding ? 1 : 2; };
 const Readiness = ({ ready, all }) => html`<span class=${`meter ${ready === all && all ? 'full' : ready ? 'part' : 'empty'}`}><span class="shape" aria-hidden="true">${ready === all && all ? '●' : ready ? '◐' : '○'}</span> ${ready}<span class="quiet">/${all}</span></span>`;
 
 function Services({ state }) {
@@ -87,7 +98,7 @@ function Services({ state }) {
   const filter = place().query.get('q') || '';
   return html`<div class="bar"><h1>Services <span class="quiet">${digits(table.length)}</span></h1><${Filter} label="filter Services" /></div>
     ${state.parts.problem && html`<${Problem} text=${`findings: ${state.parts.problem}`} />`}
-    <${Table} id="services" label="Services" table=${table} columns=${SERVICES} filter=${filter} onOpen=${(row) => go(['service', table.get('namespace', row), table.get('name', row)])} />`;
+    <${Table} id="services" label="Services" table=${table} columns=${SERVICES} filter=${filter} rank=${worstFirst} onOpen=${(row) => go(['service', table.get('namespace', row), table.get('name', row)])} />`;
 }
 
 // ---- One Service
@@ -116,11 +127,13 @@ function Service({ state, stream }) {
   const { endpoints, slices } = state.tables;
   const shares = useMemo(() => trace?.answer && new Map(trace.answer.targets.map((target) => [target.address, target.share])), [trace]);
   const filter = place().query.get('q') || '';
+  // Of a Service that is not there the answer says so; nothing else would be there to see.
+  const shown = service || endpoints.length > 0 || slices.length > 0;
   const map = html`<${EndpointMap} table=${endpoints} shares=${shares} ready=${sums.zones} />`;
   return html`<div class="bar"><h1><span class="quiet"><bdi>${namespace}</bdi>/</span><bdi>${name}</bdi></h1>
       ${service && html`<span class="quiet">${service.type}</span> <bdi class="mono">${service.address}</bdi> ${service.ports.map((port) => html`<span class="mono quiet"><bdi>${port.name}</bdi> ${port.port}/${port.protocol}${port.target ? html` → <bdi>${port.target}</bdi>` : ''}</span> `)}`}
       <span class="links"><a href=${link(['timeline', namespace, name])}>timeline</a> <a href=${link(['zones', namespace, name])}>zones</a> <a href=${link(['what-if', namespace, name])}>what if</a> <a href=${link(['trace'], { to: `${name}.${namespace}${service?.ports[0] ? `:${service.ports[0].port}` : ''}`, from: client })}>trace</a></span></div>
-    <${Axes} answer=${answer} problem=${explain?.problem} fresh=${fresh} />
+    ${shown && html`<${Axes} answer=${answer} problem=${explain?.problem} fresh=${fresh} />`}
     <${Panel} id="explain" title="Explain" aside=${explain && html`<${Ago} at=${explain.at} stream=${stream} />`}>
       ${!explain ? html`<${Waiting}>walking the chain<//>` : explain.problem ? html`<${Problem} text=${explain.problem} />` : html`
         ${!answer.services && answer.missingRights.length > 0 && html`<${Problem} text=${`you may not ${answer.missingRights.join(', ')}`} />`}
@@ -130,7 +143,7 @@ function Service({ state, stream }) {
         ${answer.well.length > 0 && html`<p class="quiet"><${Mark} kind="well">well<//> ${answer.well.join(', ')}</p>`}
         <${Unseen} phrases=${answer.notLookedAt} />`}
     <//>
-    <${Panel} id="map" title="Endpoints by zone and node" aside=${html`<${Client} client=${client} clients=${clients} />`}>
+    ${shown && html`<${Panel} id="map" title="Endpoints by zone and node" aside=${html`<${Client} client=${client} clients=${clients} />`}>
       <${Legend} states=${sums.states} />
       ${client && html`<${Reach} trace=${trace} client=${client} />`}
       ${endpoints.length > ELEMENTS_MAX ? html`<${Later}>${map}<//>` : map}
@@ -142,7 +155,7 @@ function Service({ state, stream }) {
     <${Later}>
       <h2 class="spaced">${count(slices.length, 'slice')}</h2>
       <${Table} id="slices" label="EndpointSlices" table=${slices} columns=${SLICES} scope="s" />
-    <//>`;
+    <//>`}`;
 }
 
 // Right, fresh, true: three questions, never one light.
@@ -150,14 +163,14 @@ function Axes({ answer, problem, fresh }) {
   // What is wrong with a node's proxy is not wrong with the slices.
   const worst = (answer?.findings || []).find((finding) => finding.severity !== 'note' && !finding.code.startsWith('N'));
   const right = problem ? ['unknown', 'not known'] : !answer ? ['unknown', 'asking'] : !worst ? (answer.tooYoung ? ['unknown', 'too young to judge'] : answer.services ? ['well', 'nothing found'] : ['unknown', 'not known']) : [worst.severity, `${worst.severity} ${worst.code}`];
-  const freshness = !fresh.known ? ['unknown', 'asking'] : fresh.problem ? ['unknown', 'not known'] : !fresh.nodes ? ['unknown', 'no node reports'] : fresh.lateCount ? [fresh.untold === fresh.nodes ? 'unknown' : 'late', fresh.untold === fresh.nodes ? 'no node has told' : fresh.late.every((row) => row.state === fresh.late[0].state) ? `${fresh.lateCount} of ${fresh.nodes} ${fresh.late[0].state}` : `${fresh.lateCount} of ${fresh.nodes} not in step`] : ['well', `${fresh.nodes} of ${fresh.nodes} in step`];
+  const freshness = !fresh.known ? ['unknown', 'asking'] : fresh.problem ? ['unknown', 'not known'] : !fresh.nodes ? ['unknown', fresh.emulated ? count(fresh.emulated, 'emulated node') : 'no node reports'] : fresh.lateCount ? [fresh.untold === fresh.nodes ? 'unknown' : 'late', fresh.untold === fresh.nodes ? 'no node has told' : fresh.late.every((row) => row.state === fresh.late[0].state) ? `${fresh.lateCount} of ${fresh.nodes} ${fresh.late[0].state}` : `${fresh.lateCount} of ${fresh.nodes} not in step`] : ['well', `${fresh.nodes} of ${fresh.nodes} in step`];
   const words = Object.entries(fresh.kernel || {});
-  const kernel = words.length ? words.map(([word, number]) => `${word} (${number})`).join(', ') : 'not looked at';
+  const kernel = words.length ? words.map(([word, number]) => `${word} (${number})`).join(', ') : fresh.emulated ? 'no kernel' : 'not looked at';
   const bad = words.some(([word]) => word === 'differs');
   return html`<dl class="axes">
-    <div><dt>right</dt><dd><${Mark} kind=${right[0]}>${right[1]}<//></dd><dd class="quiet">do slices say what Pods say</dd></div>
-    <div><dt>fresh</dt><dd><${Mark} kind=${freshness[0]}>${freshness[1]}<//></dd><dd class="quiet">how far each node is${(fresh.late || []).length && fresh.untold < fresh.nodes ? html`: <bdi>${fresh.late.map((row) => row.node).join(', ')}</bdi>${fresh.lateCount > fresh.late.length ? ' …' : ''}` : ''}</dd></div>
-    <div><dt>true</dt><dd><${Mark} kind=${bad ? 'error' : words.length && !words.some(([word]) => word !== 'same') ? 'well' : 'unknown'}><bdi>${kernel}</bdi><//></dd><dd class="quiet">do kernels hold what nodes believe</dd></div>
+    <div><dt>right</dt><dd><${Mark} kind=${right[0]}>${right[1]}<//></dd><dd class="quiet">Do the EndpointSlices match the Pods that the Service selects?</dd></div>
+    <div><dt>fresh</dt><dd><${Mark} kind=${freshness[0]}>${freshness[1]}<//></dd><dd class="quiet">Have the nodes’ proxies received the newest EndpointSlices?${(fresh.late || []).length && fresh.untold < fresh.nodes ? html` Not <bdi>${fresh.late.map((row) => row.node).join(', ')}</bdi>${fresh.lateCount > fresh.late.length ? ' …' : ''}` : ''}</dd></div>
+    <div><dt>true</dt><dd><${Mark} kind=${bad ? 'error' : words.length && !words.some(([word]) => word !== 'same') ? 'well' : 'unknown'}><bdi>${kernel}</bdi><//></dd><dd class="quiet">Do the kernels’ rules match what the proxies hold?${words.length > 0 && words.every(([word]) => word === 'not looked at') && html` Ask with <span class="mono">sliceplane drift --node NODE --deep</span>`}</dd></div>
   </dl>`;
 }
 
@@ -185,7 +198,7 @@ function Zones({ state }) {
   const none = 'no zone';
   return html`<div class="bar"><h1>Zones${service && html` <span class="quiet">of <a href=${link(['service', ...named(service)])}><bdi>${service}</bdi></a></span>`}</h1>
       ${service && html`<span class="links"><a href=${link(['zones'])}>all Services</a></span>`}</div>
-    ${!clients.some(Boolean) ? html`<p class="quiet">${clients.length ? `no Node has a zone label; ${count(nodes[''], 'Node')}` : 'no Node to see that takes Pods'}</p>` : !services ? html`<p class="quiet">no Service has an endpoint</p>` : html`
+    ${!clients.some(Boolean) ? html`<p class="quiet">${clients.length ? `no Node has a zone label; ${count(nodes[''], 'Node')}` : 'no Node to see that takes Pods'}</p>` : !services ? html`<p class="quiet">${service ? html`<bdi>${service}</bdi> has no endpoint, or there is no such Service` : 'no Service has an endpoint'}</p>` : html`
     <p><b>${percent(cross)}</b> of connections leave their zone <span class="quiet">(${count(services, 'Service')} counted the same, clients spread as Nodes that take Pods)</span></p>
     ${dropped > 0 && html`<p><${Mark} kind="warning"><b>${percent(dropped)}</b><//> find no endpoint that they may use <span class="quiet">(internalTrafficPolicy Local asks for one on the client's own Node)</span></p>`}
     <div class="scroll" tabindex="0" role="region" aria-label="matrix of zones"><table class="matrix">
@@ -204,7 +217,7 @@ function Zones({ state }) {
 
 // ---- Nodes
 
-const NODE_MARKS = { 'in step': 'well', 'catching up': 'late', behind: 'late', 'lost an event': 'error', 'kernel differs': 'error', stopped: 'error' };
+const NODE_MARKS = { 'in step': 'well', 'catching up': 'late', behind: 'late', 'lost an event': 'error', 'kernel differs': 'error', stopped: 'error', emulated: 'note' };
 const NODES = [
   { name: 'node', title: 'node', size: 'minmax(8rem, 1.5fr)' },
   { name: 'state', title: 'state', size: '9rem', cell: (table, row) => html`<${Mark} kind=${NODE_MARKS[table.get('state', row)] || 'unknown'}>${table.get('state', row)}<//>` },
@@ -330,7 +343,14 @@ function Verdict({ answer }) {
 
 // ---- All of them: what the server is asked for, by the place
 
+const Nowhere = () => html`<h1>There is no such view</h1><p class="quiet">Nothing is at <bdi class="mono">${location.hash}</bdi>. The views are above; one Service is at <span class="mono">#/service/NAMESPACE/NAME</span>.</p>`;
+
+// How many names may follow a view in the URL.
+const NAMES = { service: [2], zones: [0, 2], timeline: [0, 2], 'what-if': [0, 2] };
+export const isPlace = ({ view, parts }) => Object.hasOwn(VIEWS, view) && (NAMES[view] || [0]).includes(parts.length);
+
 export const VIEWS = {
+  nowhere: { title: 'No such view', show: Nowhere, query: () => ({ view: 'now' }), sums: () => 'there is no such view' },
   now: { title: 'Now', show: Now, query: () => ({ view: 'now' }), sums: ({ sums }) => `${count(sums.services, 'Service')}, ${count(sums.endpoints.ready, 'endpoint')} ready` },
   services: { title: 'Services', show: Services, query: () => ({ view: 'services' }), sums: (_, { services }) => count(services.length, 'Service') },
   service: { show: Service, query: ({ parts, query }) => ({ view: 'service', service: parts.slice(0, 2).join('/'), client: query.get('client') || '' }), sums: ({ sums }) => `${count(sums.states.ready, 'endpoint')} ready, ${sums.states['not ready']} not ready` },

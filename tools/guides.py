@@ -116,6 +116,7 @@ class Terminal:
         run.mkdir(mode=0o700)
         for name in SHOWN:
             (work / name).symlink_to(ROOT / name)
+        self._folder = folder
         self._log = folder / "stays.log"
         kept = {name: os.environ[name] for name in ("LANG", "TERM") if name in os.environ}
         path = f"{ROOT}/.venv/bin:{os.environ['PATH']}:/usr/sbin:/sbin"
@@ -163,9 +164,14 @@ class Terminal:
         while not (done := re.search(rf"{mark} (\d+)\n".encode(), said)):
             readable, _, _ = select.select([self._shell.stdout], [], [], max(0.0, end - time.monotonic()))
             more = os.read(self._shell.stdout.fileno(), 65536) if readable else b""
-            assert more, f"no end after {seconds:.0f} s:\n{script}\n{said.decode()}"
+            assert more, f"no end after {seconds:.0f} s:\n{script}\n{said.decode()}{self._logs()}"
             said += more
         return int(done[1]), said[: done.start()].decode()
+
+    def _logs(self) -> str:
+        """The ends of what programs in the background have said: one of them is why a step does not end."""
+        files = sorted({*self._folder.glob("*.log"), *(self._folder / "sliceplane").glob("*.log")})
+        return "".join(f"\n--- {file.name}\n{file.read_text(errors='replace')[-2000:]}" for file in files)
 
     def _settled(self, step: Step, seconds: float) -> str:
         end = time.monotonic() + seconds

@@ -214,12 +214,14 @@ class HostileApi:
         await self._ended.wait()
         server.close()
         other.close()
-        # A connection that was just accepted has its handler in the next turn; one that was aborted is closed then.
-        for _ in range(4):
-            await asyncio.sleep(0)
+        # A connection that is being accepted is a task of the loop until its handler is one.
+        own = asyncio.current_task()
+        while others := [task for task in asyncio.all_tasks() if task is not own]:
             for task in tuple(self._handlers):
                 task.cancel()
-            await asyncio.gather(*self._handlers, return_exceptions=True)
+            await asyncio.wait(others, timeout=0.01)
+        await asyncio.sleep(0)  # a transport that was aborted closes its socket in the next turn
+        await asyncio.sleep(0)
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

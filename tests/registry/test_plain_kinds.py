@@ -11,11 +11,14 @@ from tests.registry.conftest import Api
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import (
     LISTED,
+    CSINodes,
     PersistentVolumeClaims,
+    PersistentVolumes,
     ResourceQuotas,
     StatefulSets,
     StorageClasses,
     VolumeAttachments,
+    VolumeAttributesClasses,
 )
 from sliceplane.registry.kinds import kind_of
 from sliceplane.registry.kinds.plain import FieldRule, check, check_unchanged, fill
@@ -177,3 +180,33 @@ def test_texts_of_classes_and_attachments_are_bounded(api: Api) -> None:
     ):
         with pytest.raises(StatusError, match=f"{path}: Too long"):
             api.update(VolumeAttachments, "a", {**attachment, "status": status}, namespace="", subresource="status")
+
+
+def test_what_kinds_of_storage_refuse_at_their_bounds(api: Api) -> None:
+    many = {f"k{number}": "v" for number in range(513)}
+    with pytest.raises(StatusError, match="parameters: Too long"):
+        api.create(StorageClasses, {"metadata": {"name": "many"}, "provisioner": "example.com/x", "parameters": many})
+    quick = {"metadata": {"name": "quick"}, "driverName": "example.com", "parameters": {"": "v"}}
+    with pytest.raises(StatusError, match="field can not be empty"):
+        api.create(VolumeAttributesClasses, quick)
+    source = {"persistentVolumeName": "pv", "inlineVolumeSpec": {"csi": {"driver": "d", "volumeHandle": "h"}}}
+    spec = {"attacher": "example.com", "nodeName": "n", "source": source}
+    with pytest.raises(StatusError, match="must specify exactly one of"):
+        api.create(VolumeAttachments, {"metadata": {"name": "both"}, "spec": spec})
+
+
+def test_what_kinds_of_storage_keep_for_ever(api: Api) -> None:
+    def drivers(node: str) -> dict[str, Any]:
+        return {"metadata": {"name": "n"}, "spec": {"drivers": [{"name": "example.com", "nodeID": node}]}}
+
+    api.create(CSINodes, drivers("a"))
+    with pytest.raises(StatusError, match=r"spec\.drivers: Invalid value"):
+        api.update(CSINodes, "n", {**api.get(CSINodes, "n", namespace=""), "spec": drivers("b")["spec"]}, namespace="")
+
+    def volume(path: str) -> dict[str, Any]:
+        spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": path}}
+        return {"metadata": {"name": "v"}, "spec": spec}
+
+    api.create(PersistentVolumes, volume("/a"))
+    with pytest.raises(StatusError, match="is immutable after creation"):
+        api.update(PersistentVolumes, "v", volume("/b"), namespace="")

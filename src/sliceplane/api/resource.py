@@ -1,4 +1,4 @@
-"""What the scheme says of one resource: names, version, scope, subresources and per-kind rules that are data."""
+"""The row of one resource in the scheme: names, version, scope, subresources and per-kind rules that are data."""
 
 from __future__ import annotations
 

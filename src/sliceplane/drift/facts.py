@@ -129,7 +129,7 @@ class ToldNode(NamedTuple):
 
 
 def told_of(lease: Lease) -> ToldNode:
-    """What *lease*, which is of a consumer, says."""
+    """Reads the report in *lease*, which is a consumer's."""
     annotations = lease.metadata.annotations or {}
     kind = (lease.metadata.labels or {}).get(LABEL_COMPONENT, COMPONENT)
     owner = next((owner.name for owner in lease.metadata.owner_references or () if owner.kind == "Node"), "")

@@ -30,7 +30,7 @@ def lines_of(objects: Iterable[dict[str, Any]], events: Iterable[dict[str, Any]]
 
 
 def _version(document: dict[str, Any]) -> int:
-    """Of the last write; 0 if it is no number."""
+    """The version of the last write; 0 if it is no number."""
     text = str(document.get("metadata", {}).get("resourceVersion", ""))
     return int(text) if text.isdecimal() and len(text) <= _DIGITS_MAX else 0
 

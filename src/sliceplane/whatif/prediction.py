@@ -81,7 +81,7 @@ WAYS: Final = (
 
 
 class WhatIfRun(msgspec.Struct, frozen=True):
-    """What came of the change in one way."""
+    """The outcome of the change in one run."""
 
     written: Written
     slices: int
@@ -206,7 +206,7 @@ def predict(state: ClusterState, question: WhatIfQuestion, tell: Callable[[str],
 
 
 def _delays(state: ClusterState, question: WhatIfQuestion) -> list[float]:
-    """Of a scale-down: moments in the next ``_DELAY_MAX_S`` at which a ReplicaSet would delete Pods of other zones.
+    """Moments of a scale-down in the next ``_DELAY_MAX_S`` at which a ReplicaSet would delete Pods of other zones.
 
     It deletes younger Pods first, and ages between two powers of two of a nanosecond are the same to it."""
     surplus = sum(max(0, workload.replicas - replicas) for workload, replicas in question.changes.replicas)

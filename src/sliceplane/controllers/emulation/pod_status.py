@@ -74,7 +74,7 @@ def _condition(pod: Pod, kind: str, *, true: bool, now: float, reason: str = "",
 
 
 def _observed(pod: Pod) -> Document:
-    """Which generation of the Pod the kubelet has seen (KEP-5067)."""
+    """The generation of the Pod that the kubelet has observed (KEP-5067)."""
     return {"observedGeneration": pod.metadata.generation} if pod.metadata.generation else {}
 
 

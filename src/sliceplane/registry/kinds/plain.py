@@ -35,7 +35,7 @@ ShownColumn = tuple[Column, Source]
 
 
 class FieldRule(msgspec.Struct, frozen=True):
-    """What holds of the field at *path*."""
+    """The rules of the field at *path*."""
 
     path: str
     #: True, or what a message says besides

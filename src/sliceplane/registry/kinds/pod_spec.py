@@ -69,7 +69,7 @@ _HOST_NAME_BYTES_MAX: Final = 64
 
 
 def default_pod(spec: Document) -> None:
-    """What a Pod has besides what a template has."""
+    """Fills the defaults of a Pod that a template does not get."""
     for member in _CONTAINER_LISTS[:2]:
         for container in spec.get(member, ()):
             resources = container.get("resources", {})

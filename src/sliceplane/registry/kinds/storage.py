@@ -263,7 +263,7 @@ def _node_drivers(node: Document) -> list[FieldError]:
 
 
 def _node_update(new: Document, old: Document) -> list[FieldError]:
-    """What a driver said of a node stands, but for how many volumes it takes."""
+    """Refuses changes of a driver's entry, but for the number of volumes that it takes."""
 
     def said(node: Document) -> dict[str, Document]:
         drivers = objects(node, "spec", "drivers")

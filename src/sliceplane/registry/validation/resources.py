@@ -180,7 +180,7 @@ def _pod_name(path: str, name: str) -> list[FieldError]:
 
 
 def is_of_pods(name: str) -> bool:
-    """Whether a Pod as a whole can have an amount of it."""
+    """Returns True if a Pod as a whole can have an amount of it."""
     return name in _RESIZED or _is_huge(name)
 
 
@@ -291,7 +291,7 @@ def check_pod_resources(path: str, spec: Document, claims: ClaimNames) -> list[F
 
 
 def sum_of_containers(spec: Document, member: str) -> dict[str, str]:
-    """What the containers of a Pod ask for together: quantities by name."""
+    """Sums the requests of a Pod's containers: quantities by name."""
     said = [container.get("resources", {}).get(member, {}) for container in spec.get("containers", ())]
     init = [
         (container.get("resources", {}).get(member, {}), container.get("restartPolicy") == "Always")

@@ -1,4 +1,4 @@
-"""What a drain reports while it goes on, for people who wait for it."""
+"""Progress of a drain, for people who wait for it."""
 
 from __future__ import annotations
 

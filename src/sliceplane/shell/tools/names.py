@@ -137,7 +137,7 @@ def _namespace_of(name: str, domain: str) -> str:
 
 
 def _needed(view: DnsView, name: str, domain: str, unread: list[Unread]) -> Unread | None:
-    """What was not read and decides whether *name* exists."""
+    """Lists what was not read and decides whether *name* exists."""
     space = _namespace_of(name, domain)
     labels = name.removesuffix(f".svc.{domain}.").split(".") if name.endswith(f".svc.{domain}.") else []
     service = view.service(space, labels[-2].lower()) if len(labels) > 1 else None

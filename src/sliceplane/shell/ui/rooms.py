@@ -39,7 +39,7 @@ class Rooms:
 
 
 async def _end_others() -> None:
-    """What a loop leaves unfinished when it closes would end whenever it is collected, and raise there."""
+    """Ends unfinished tasks before the loop closes: later they would raise wherever they are collected."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

@@ -13,11 +13,13 @@ from sliceplane.drain.barrier import (
     Missing,
     NodeHolding,
     Nodes,
+    Proof,
     UnknownPolicy,
     compare,
     judge,
     parse_policy,
 )
+from sliceplane.drain.cluster import DrainCluster
 from sliceplane.drain.departure import EVERY, Use
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.times import format_micro_time
@@ -26,6 +28,7 @@ from sliceplane.proxy.progress import ProgressReport
 SLICES = ("endpointslices", "all")
 GOAL = {SLICES: 10}
 NOW = 1_800_000_000.0
+AFTER = UnknownPolicy("after", 60.0)
 
 
 def facts(name: str, revision: int | None, *, until: float = NOW + 60, ready: bool | None = True) -> NodeHolding:
@@ -264,6 +267,32 @@ def test_what_is_said() -> None:
         "drained: 2 nodes hold version 7 or later, after 42 ms; not known of n9 (it never told anything); "
         "the Pod is gone"
     )
+
+
+def test_nodes_that_were_all_let_go_hold_nothing() -> None:
+    everyone = (Missing("every node", "none is Ready, and none tells anything"),)
+    said = sentence(DrainedPod("shop/a", "drained", judge((), GOAL, Proof(0, (), everyone), AFTER, 61.0), 61.0))
+    assert said.startswith("drained: no node is known to hold version"), said
+
+
+def test_nothing_is_proven_and_no_node_let_go_while_the_api_server_is_away() -> None:
+    cluster = DrainCluster()
+    for policy in (UnknownPolicy("wait"), UnknownPolicy("fail"), AFTER):
+        cluster.lost = "connection refused"
+        for held in (
+            [facts("n1", 99)],
+            [facts("n1", 1, until=NOW - 1e4)],
+            [facts("n1", 1, until=NOW - 1e4, ready=True)],
+            [],
+        ):
+            verdict = cluster.verdict("shop/a", held, NOW, policy=policy, waited_s=1e6)
+            assert (verdict.state, verdict.let_go) == ("unknown", ())
+            said = sentence(DrainedPod("shop/a", "cannot know", verdict, 60.0))
+            assert said == (
+                "cannot know: nothing is known of every node (no changes from the API server: connection refused)"
+            )
+        cluster.lost = ""
+        assert cluster.verdict("shop/a", [facts("n1", 99)], NOW, policy=policy).state == "proven"
 
 
 def test_other_consumers_are_counted_in_the_sentence() -> None:

@@ -380,3 +380,20 @@ async def test_a_whole_node(shop: Shop) -> None:
     clock = loop_clock(time.time())
     answer = await drain_pods(shop.client, mine, "node n-3", DrainOptions(delete=True), clock=clock, rng=Rng(1))
     assert [(pod.pod, pod.outcome, pod.gone) for pod in answer.pods] == [(f"default/{shop.name}-2", "drained", True)]
+
+
+async def test_a_drain_is_unknown_while_the_api_server_is_away() -> None:
+    """Nodes that report nothing would be let go after two seconds; by then the server has ended."""
+    with Plane() as plane:
+        await asyncio.to_thread(plane.apply, [node(name) for name in NODES])
+        async with connect(plane.kubeconfig) as client:
+            shop = Shop(plane, client, {})
+            await shop.open()
+            draining = asyncio.create_task(
+                shop.drain(timeout_s=6.0, unknown=UnknownPolicy("after", 2.0), digests=False, take_back=False)
+            )
+            await eventually(lambda: asyncio.to_thread(shop._ready), lambda ready: ready == 1)
+            await asyncio.to_thread(plane.stop)
+            answer = await draining
+    assert answer.outcome == "cannot know", sentence(answer.pods[0])
+    assert "no changes from the API server" in sentence(answer.pods[0])

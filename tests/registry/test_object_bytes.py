@@ -8,7 +8,7 @@ import pytest
 from tests.registry.conftest import Api
 
 from sliceplane.api.errors import StatusError
-from sliceplane.api.scheme import ConfigMaps, Namespaces
+from sliceplane.api.scheme import ConfigMaps, Namespaces, Pods
 from sliceplane.registry import rehearsal
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import AUTHENTICATED, MASTERS, Body, Context, User, WriteOptions
@@ -18,6 +18,15 @@ ADMIN = User(name="admin", groups=(MASTERS, AUTHENTICATED))
 #: of one object, and how many of them fit together
 SIZE = 20_000
 FIT = 20
+#: kube-apiserver's, as ``tests/peers/test_policies_at_kube_apiserver.py`` sees it
+TOO_LARGE = {
+    "kind": "Status",
+    "apiVersion": "v1",
+    "metadata": {},
+    "status": "Failure",
+    "message": "etcdserver: request is too large",
+    "code": 500,
+}
 
 
 class Tenants:
@@ -116,3 +125,22 @@ def test_bytes_are_counted_again_from_what_storage_remembers(tenants: Tenants) -
     store.replace(list(store.history()), store.revision, 1)
     assert before == {namespace: store.object_bytes.held_by(namespace) for namespace in store.object_bytes}
     store.check()
+
+
+def test_an_object_that_its_defaults_make_too_large_gets_the_status_of_kube_apiserver() -> None:
+    """A Pod of 20,000 containers: 0.6 MB as sent, 9 MB with its defaults and the record of its fields."""
+    api = Api()
+    context, target = Context(now=api.now, user=ADMIN), api.target(Pods, namespace="default")
+    containers = [{"name": f"c{number}", "image": "a"} for number in range(20_000)]
+    pod = {"metadata": {"name": "large"}, "spec": {"containers": containers}}
+
+    def run(core: Any) -> Any:
+        return Registry.around(core).create(context, target, Body(document=pod), WriteOptions())
+
+    basis = api.registry.extract(context, target)
+    done = rehearsal.rehearse(basis, run)
+    assert not done.deeds, "it is not carried to the server"
+    with pytest.raises(StatusError) as refused:
+        api.registry.perform(context, basis, done, target, dry_run=False)
+    assert refused.value.status() == TOO_LARGE
+    assert not api.store.take_staged()

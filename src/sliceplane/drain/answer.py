@@ -128,10 +128,12 @@ def sentence(pod: DrainedPod) -> str:
     took = f"{pod.took_s * 1000:.0f} ms" if pod.took_s < 10 else f"{pod.took_s:.0f} s"
     match pod.outcome:
         case "drained":
-            count = verdict.required - len(verdict.let_go)
+            count = max(verdict.required - len(verdict.let_go), 0)
             nodes = "1 node" if count == 1 else f"{count} nodes"
             nodes += f" and {verdict.others} more that told" if verdict.others else ""
             nodes += " holds" if count == 1 and not verdict.others else " hold"
+            if not count and not verdict.others:
+                nodes = "no node is known to hold"
             let_go = f"; not known of {named(verdict.let_go)}" if verdict.let_go else ""
             let_go += f"; not acknowledged: {named(verdict.unacknowledged)}" if verdict.unacknowledged else ""
             gone = "; the Pod is gone" if pod.gone else ""

@@ -44,6 +44,8 @@ class DrainCluster:
     def __init__(self, *, services_known: bool = True, leases_known: bool = True) -> None:
         """What is not known may not be read; without Leases every node is unknown."""
         self._leases_known = leases_known
+        #: why the API server sends no changes; "" while it does.  Nothing that is cached is then known to be so.
+        self.lost = ""
         self._heard = 0
         self.departures = Departures(services_known=services_known)
         self.nodes = KnownNodes()
@@ -105,7 +107,10 @@ class DrainCluster:
         forget_s: float = FORGET_S,
     ) -> DrainVerdict:
         goal = self.departures.goal(key)
-        return judge(self.departures.uses(key), goal, self._proof(goal, facts, now, forget_s), policy, waited_s)
+        proof = self._proof(goal, facts, now, forget_s)
+        if self.lost:
+            policy = UnknownPolicy()  # it is about nodes, and lets none go because the API server is away
+        return judge(self.departures.uses(key), goal, proof, policy, waited_s)
 
     def unknown(self, facts: Sequence[NodeHolding], now: float, *, forget_s: float = FORGET_S) -> tuple[Missing, ...]:
         """The nodes of which no verdict can know anything."""
@@ -116,6 +121,10 @@ class DrainCluster:
         if not self._leases_known:
             blind = Missing("every node", f"no right to list and watch leases in {LEASE_NAMESPACE}")
             proof = proof._replace(required=proof.required + 1, unknown=(*proof.unknown, blind))
+        if self.lost:
+            proof = proof._replace(
+                waiting=(), unknown=(Missing("every node", f"no changes from the API server: {self.lost}"),)
+            )
         return proof
 
     def asks(self, key: str, nonce: str, nodes: int) -> tuple[Write, ...]:

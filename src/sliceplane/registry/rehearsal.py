@@ -44,7 +44,7 @@ from sliceplane.api.scheme import (
 )
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.admission.quotas import admit_bytes
+from sliceplane.registry.admission.quotas import admit_bytes, admit_size
 from sliceplane.registry.authorization.index import RESOURCES as POLICY_RESOURCES
 from sliceplane.registry.authorization.index import PolicyIndex
 from sliceplane.registry.config import RegistryConfig
@@ -212,8 +212,13 @@ def rehearse(basis: Extract, run: Callable[[Core], Outcome]) -> Rehearsed:
     store.observe()
     outcome = None
     error = None
+    staged: tuple[StoreEvent, ...] = ()
     try:
         outcome = run(core)
+        staged = store.take_staged()
+        for event in staged:
+            # Here and not in ``perform``: what is refused is not carried to the server.
+            admit_size(0 if event.type is EventType.DELETED else len(event.record.body))
     except StatusError as refused:
         error = refused
     # What indexes were made of counts as looked at.
@@ -221,7 +226,6 @@ def rehearse(basis: Extract, run: Callable[[Core], Outcome]) -> Rehearsed:
     keys = frozenset(store.keys)
     if error is not None or outcome is None:
         return Rehearsed(keys=keys, collections=collections, error=error)
-    staged = store.take_staged()
     revisions = [event.revision for event in staged]
     answer = next((at for at, event in enumerate(staged) if event.record.body is outcome.body), -1)
     return Rehearsed(

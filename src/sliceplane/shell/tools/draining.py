@@ -120,6 +120,7 @@ class Drainer:
         self._has_memory = True
         self._wanted = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._informers: list[RunningInformer[Object]] = []
 
     async def __aenter__(self) -> Drainer:
         """Raises ``StatusError`` and ``Unreachable`` where slices or Pods cannot be read."""
@@ -153,6 +154,7 @@ class Drainer:
                 log=InformerProgress(self._reporter),
             )
             informer.add_handler(self._on_changes, lambda: None, self._on_mark)
+            self._informers.append(informer)
             self._tasks.append(asyncio.create_task(informer.run(), name=f"drain {selection.resource.plural}"))
             synced.append(informer.wait_synced())
         try:
@@ -326,6 +328,7 @@ class Drainer:
         """Judges those that wait; when to look again if nothing happens."""
         now = self._clock()
         options = self._options
+        self._cluster.lost = next((informer.lost for informer in self._informers if informer.lost), "")
         facts = self._cluster.facts()
         deadline = math.inf
         for key, waiting in self._waiting.items():
@@ -338,10 +341,10 @@ class Drainer:
             outcome: Outcome | None = None
             if verdict.state == "proven":
                 outcome = "drained"
-            elif verdict.state == "unknown" and (options.unknown.kind == "fail" or waited_s >= options.timeout_s):
-                outcome = "cannot know"
             elif waited_s >= options.timeout_s:
-                outcome = "time over"
+                outcome = "cannot know" if verdict.state == "unknown" else "time over"
+            elif verdict.state == "unknown" and options.unknown.kind == "fail" and not self._cluster.lost:
+                outcome = "cannot know"
             if verdict.waiting:
                 self._want(self._cluster.departures.goal(key), now)
             if outcome is not None:
@@ -351,6 +354,8 @@ class Drainer:
             if verdict.waiting and (now >= memory_until or not self._has_memory):
                 await self._ask(key, waiting, len(facts))
             ends = [waiting.started + options.timeout_s]
+            if self._cluster.lost:
+                ends.append(now + ASK_PERIOD_S)  # no change says that a watch is open again
             if options.unknown.kind == "after" and waited_s < options.unknown.after_s:
                 ends.append(waiting.started + options.unknown.after_s)
             if verdict.waiting:

@@ -79,6 +79,12 @@ class Selection(msgspec.Struct, frozen=True):
     label_selector: str = ""
     field_selector: str = ""
 
+    @property
+    def is_of_one(self) -> bool:
+        """Returns True if at most one object can match: it is selected by its name."""
+        is_placed = bool(self.namespace) or not self.resource.namespaced
+        return is_placed and self.field_selector.startswith("metadata.name=") and "," not in self.field_selector
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:

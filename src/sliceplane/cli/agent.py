@@ -13,7 +13,7 @@ from sliceplane.cli.answers import fail
 from sliceplane.cli.cluster import attempt, cluster_options, connect
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import Command, CommandGroup, with_options
-from sliceplane.cli.process import notify, on_stop_signal, run, say
+from sliceplane.cli.process import notify, on_stop_signal, run, saying
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
@@ -157,12 +157,12 @@ def _run_flags(flags: dict[str, Any], command: tuple[str, ...]) -> None:
 
 
 def _run_file(path: Path, flags: dict[str, Any]) -> None:
-    from sliceplane.external.agent_file import AgentFileError, read_agent_file
+    from sliceplane.external.agent_file import AGENT_FILE_BYTES_MAX, AgentFileError, read_agent_file
     from sliceplane.shell.process.files import read_bytes
 
     def read() -> AgentFile:
         try:
-            wanted = read_agent_file(read_bytes(path))
+            wanted = read_agent_file(read_bytes(path, AGENT_FILE_BYTES_MAX))
         except OSError as error:
             raise AgentFileError(f"cannot read {path}: {error.strerror}") from error
         except AgentFileError as error:
@@ -206,7 +206,8 @@ def _serve(flags: dict[str, Any], command: tuple[str, ...], read: Any, path: Pat
         return run(work(connect(flags["kubeconfig"], flags["context"])), spare=True)
 
     try:
-        code = attempt(begin, AgentFileError, MachineError, NoAgent, ValueError)
+        with saying() as say:
+            code = attempt(begin, AgentFileError, MachineError, NoAgent, ValueError)
     except OSError as error:
         fail(f"cannot run {' '.join(command)}: {error.strerror or error}")
     raise SystemExit(code)

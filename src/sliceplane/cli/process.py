@@ -6,7 +6,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, TypeVar
@@ -20,6 +21,8 @@ T = TypeVar("T")
 
 #: how long a line waits for a reader before work goes on without
 SAY_MAX_S = 1.0
+#: of lines that wait for a reader
+_SAY_BYTES_MAX = 1024 * 1024
 
 
 def require(*modules: str) -> None:
@@ -93,32 +96,50 @@ def is_journal() -> bool:
 def say(line: str, *, control: str = "", is_secret: bool = False) -> None:
     """Print *line*, after *control*, which steers the terminal.  *is_secret*: no log may have it.
     That stdout takes no line (a closed pipe, a full disk, a terminal stopped with ^S) is no reason to stop working."""
-    line = control + printable_lines(line)
+    with saying(control, is_secret=is_secret) as put:
+        put(line)
+
+
+@contextmanager
+def saying(control: str = "", *, is_secret: bool = False) -> Iterator[Callable[[str], None]]:
+    """``say`` for a program that says many lines and may never wait for one: what stdout does not take is lost.  At the
+    end lines that wait have ``SAY_MAX_S``."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError, AttributeError):  # what a test runner put there
-        click.echo(line)
+        yield lambda line: click.echo(control + printable_lines(line))
         return
     from sliceplane.shell.process.line_writer import LineWriter
 
-    problems: list[OSError] = []
+    problems: list[tuple[bytes, OSError]] = []
 
     def write(lines: list[bytes]) -> int:
-        try:
-            for piece in lines:
+        for piece in lines:
+            try:
                 os.write(descriptor, piece)
-        except OSError as error:
-            problems.append(error)
+            except OSError as error:
+                problems.append((piece, error))
         return 0
 
-    writer = LineWriter("stdout", write, bytes_max=64 * 1024)
-    writer.put(f"{line}\n".encode())
-    writer.close(SAY_MAX_S)
-    for error in problems:
-        from sliceplane.shell.process.log import get_logger
+    def put(line: str) -> None:
+        writer.put(f"{control}{printable_lines(line)}\n".encode())
+        report()
 
-        get_logger("cli").warning("cannot print to stdout", line="" if is_secret else line, problem=str(error))
-        give_up_stdout()
+    def report() -> None:
+        while problems:
+            from sliceplane.shell.process.log import get_logger
+
+            piece, error = problems.pop()
+            line = "" if is_secret else piece.decode().rstrip("\n")
+            get_logger("cli").warning("cannot print to stdout", line=line, problem=str(error))
+            give_up_stdout()
+
+    writer = LineWriter("stdout", write, bytes_max=_SAY_BYTES_MAX)
+    try:
+        yield put
+    finally:
+        writer.close(SAY_MAX_S)
+        report()
 
 
 def say_ready(line: str) -> None:

@@ -23,7 +23,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from sliceplane.api.codec import decode, encode
+from sliceplane.api.codec import encode
 from sliceplane.api.core import Lease, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Document, Object, ObjectMeta, is_newer
@@ -39,7 +39,7 @@ from sliceplane.external.registration import (
     lease_name,
     why_unreached,
 )
-from sliceplane.external.tenure import SPREAD, AgentConfig, Tenure
+from sliceplane.external.tenure import SPREAD, AgentConfig, Tenure, answered
 from sliceplane.informer.cache import Change
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.rng import Rng
@@ -192,6 +192,8 @@ class AgentController(KeyedController):
 
     def on_change(self, change: Change[Object], now: float) -> None:
         meta = change.object.metadata
+        if meta.namespace not in self._spaces:
+            return  # no server that keeps to its selectors sends it
         match change.object:
             case Lease():
                 self._spaces[meta.namespace].on_lease_change(*change.typed(Lease), now)
@@ -218,6 +220,9 @@ class AgentController(KeyedController):
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         tenure = self._spaces[key]
+        if now < tenure.rests_until:
+            self.enqueue_after(key, tenure.rests_until - now, now)
+            return ()
         if tenure.read_first:
             return (tenure.read(),)
         standing = tenure.standing(now)
@@ -319,17 +324,18 @@ class AgentController(KeyedController):
 
     def finished(self, done: Done, now: float) -> None:
         tenure = self._spaces[done.job.key]
+        tenure.error = ""
         for write, answer in zip(done.job.writes, done.results, strict=False):
             if write.resource is Leases:
                 tenure.on_answer(write, answer, self._rng.uniform(1 - SPREAD, 1 + SPREAD), now)
             elif write.verb == "delete":
                 self._slices.pop(f"{write.namespace}/{write.name}", None)
-            else:
-                stored = decode(answer, EndpointSlice)
+            elif (stored := answered(write, answer, EndpointSlice)) is not None:
                 assert write.body is not None, "an apply without a document"
                 self._applied[stored.metadata.key] = (write.body, stored.metadata.resource_version)
                 self._on_slice(stored.metadata, stored)
-        tenure.error = ""
+            else:
+                tenure.on_wrong_answer(write, now)
         if done.error is not None:
             failed = done.job.writes[len(done.results)]
             tenure.error = f"{failed.verb} of {failed.resource.singular} {failed.name}: {done.error.message}"

@@ -23,6 +23,10 @@ from sliceplane.external.checks import PROBED, CheckSpec, Kind
 from sliceplane.external.registration import AgentPort
 from sliceplane.kit.times import parse_duration
 
+#: bytes that are read of a file
+AGENT_FILE_BYTES_MAX: Final = 256 * 1024
+#: each is followed by watches of its own; a grant has as many names
+SERVICES_MAX: Final = 128
 _DEPTH_MAX: Final = 16
 _KINDS: Final[tuple[Kind, ...]] = (*PROBED, "ttl")
 _TOP: Final = frozenset({"name", "address", "zone", "nodeName", "services"})
@@ -65,11 +69,14 @@ def read_agent_file(raw: bytes) -> AgentFile:
     entries = top.get("services")
     if not isinstance(entries, list) or not entries:
         raise AgentFileError("services: a list of at least one Service is needed")
+    if len(entries) > SERVICES_MAX:
+        raise AgentFileError(f"services: {len(entries)} are too many: an agent registers at most {SERVICES_MAX}")
     services = tuple(_service(entry, f"services[{index}]") for index, entry in enumerate(entries))
-    keys = [(entry.namespace, entry.service) for entry in services]
+    keys = set()
     for entry in services:
-        if keys.count((entry.namespace, entry.service)) > 1:
+        if (entry.namespace, entry.service) in keys:
             raise AgentFileError(f"services: {entry.service!r} stands there twice")
+        keys.add((entry.namespace, entry.service))
     return AgentFile(
         name=_text(top, "name", "the file"),
         addresses=tuple(str(part) for part in address) if isinstance(address, list) else (str(address),),

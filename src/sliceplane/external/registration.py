@@ -16,6 +16,7 @@ import ipaddress
 import re
 from collections.abc import Iterable
 from hashlib import sha256
+from itertools import islice
 from typing import Final, Literal
 
 import msgspec
@@ -50,6 +51,8 @@ LEASE_MIN_S: Final = 1.0
 LEASE_MAX_S: Final = 300.0
 #: ports of one slice
 PORTS_MAX: Final = 64
+#: names of a Service's ports that a sentence has
+_NAMED_MAX: Final = 5
 _HASH_LENGTH: Final = 10
 _LOOKS_LIKE_A_HASH: Final = re.compile(f"[0-9a-f]{{{_HASH_LENGTH}}}")
 
@@ -233,9 +236,10 @@ def why_unreached(key: str, ports: Iterable[str], service: Service | None) -> st
     """A sentence if a port of an agent has a name that no port of its Service (*key*) has, so no client reaches it."""
     if service is None:
         return f"there is no Service {key}"
-    names = [port.name for port in service.spec.ports or ()]
+    names = dict.fromkeys(port.name for port in service.spec.ports or ())
     missing = [name for name in ports if name not in names]
     if not missing or service.spec.cluster_ip == NO_CLUSTER_IP:  # without a cluster IP the agent's ports count alone
         return ""
-    known = ", ".join(repr(name) for name in names) or "none"
+    known = ", ".join(map(repr, islice(names, _NAMED_MAX))) or "none"
+    known += f" and {len(names) - _NAMED_MAX:,} more" if len(names) > _NAMED_MAX else ""
     return f"Service {key} has no port {missing[0]!r}: its ports are {known}; name it with --port NAME=PORT"

@@ -11,13 +11,13 @@ the Lease at once both succeed, the later one's name stands, and the earlier one
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from sliceplane.api.codec import decode, encode
+from sliceplane.api.codec import UNREADABLE, decode, encode
 from sliceplane.api.core import Lease
-from sliceplane.api.meta import Document, is_newer
+from sliceplane.api.meta import Document, Object, is_newer
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Leases
 from sliceplane.external.registration import (
@@ -32,6 +32,10 @@ from sliceplane.kit.times import format_micro_time
 
 #: renewals are spread by this part of their period
 SPREAD: Final = 0.2
+#: seconds until the next write to a server that answered one with another object
+WRONG_ANSWER_REST_S: Final = 5.0
+
+T = TypeVar("T", bound=Object)
 
 Standing = Literal["free", "ours", "watched", "refused"]
 
@@ -88,6 +92,8 @@ class Tenure:
         #: this start made the Lease: slices that are there are not of an earlier start of this host
         self.is_new = False
         self.error = ""
+        #: nothing is written before
+        self.rests_until = 0.0
 
     # -- what is seen -----------------------------------------------------------------------------------
 
@@ -102,12 +108,22 @@ class Tenure:
         if write.verb == "delete":
             self.lease = None
             return
+        lease = answered(write, answer, Lease) if answer else None
+        is_ours = lease is not None and lease.spec.holder_identity == self._config.identity
+        if bool(answer) if lease is None else not is_ours and write.verb != "get":
+            self.on_wrong_answer(write, now)
+            return
         self.read_first = False
-        self._on_lease(decode(answer, Lease) if answer else None, now)
+        self._on_lease(lease, now)
         if write.verb != "get":
             self.is_new |= write.patch_type == "apply"
             self.renewed_at = self._asked_at
             self.renew_at = self._asked_at + self._config.terms.renew_s * spread
+
+    def on_wrong_answer(self, write: Write, now: float) -> None:
+        """The server took *write* and answered with something else: written again at once, it would be so for ever."""
+        self.error = f"{write.verb} of {write.resource.singular} {write.name}: the server answered with another object"
+        self.rests_until = now + WRONG_ANSWER_REST_S
 
     def _on_lease(self, lease: Lease | None, now: float) -> None:
         known = self.lease
@@ -185,6 +201,15 @@ class Tenure:
             patch_type="apply" if applies else "merge",
             force=applies,
         )
+
+
+def answered(write: Write, answer: bytes, kind: type[T]) -> T | None:
+    """The object of *write* as the server answered it; ``None`` if the answer is another one, or none."""
+    try:
+        stored = decode(answer, kind)
+    except UNREADABLE:
+        return None
+    return stored if (stored.metadata.namespace, stored.metadata.name) == (write.namespace, write.name) else None
 
 
 def _same(one: Lease, other: Lease) -> bool:

@@ -12,7 +12,7 @@ from tests.waiting import eventually
 
 from sliceplane.shell.transport.answers import BadStream
 from sliceplane.shell.transport.base import WatchMessage
-from sliceplane.shell.transport.replies import WatchLines, WatchStream
+from sliceplane.shell.transport.replies import WatchLines, WatchStream, message_of
 from sliceplane.shell.transport.wire import ClientConnection
 
 EVENTS = [
@@ -22,13 +22,17 @@ EVENTS = [
 ]
 
 
+def fed(lines: WatchLines, chunk: bytes) -> list[WatchMessage]:
+    return [message_of(line) for line in lines.feed(chunk)]
+
+
 @given(st.lists(st.sampled_from(EVENTS), max_size=6), st.data())
 def test_chunks_may_end_anywhere(events: list[dict[str, object]], data: st.DataObject) -> None:
     stream = b"".join(json.dumps(event, ensure_ascii=False).encode() + b"\n" for event in events)
     lines, messages = WatchLines(), []
     while stream:
         size = data.draw(st.integers(1, len(stream)))
-        messages.extend(lines.feed(stream[:size]))
+        messages.extend(fed(lines, stream[:size]))
         stream = stream[size:]
     assert [(message.type, json.loads(message.body)) for message in messages] == [
         (event["type"], event["object"]) for event in events
@@ -37,11 +41,11 @@ def test_chunks_may_end_anywhere(events: list[dict[str, object]], data: st.DataO
 
 
 def test_blank_lines_and_carriage_returns_are_passed_over() -> None:
-    assert WatchLines().feed(b'\n\r\n{"type":"ADDED","object":{}}\r\n') == [WatchMessage("ADDED", b"{}")]
+    assert fed(WatchLines(), b'\n\r\n{"type":"ADDED","object":{}}\r\n') == [WatchMessage("ADDED", b"{}")]
 
 
 def test_bodies_stay_as_they_were_sent() -> None:
-    (message,) = WatchLines().feed(b'{"type":"ADDED","object": { "a" : 1.50 } }\n')
+    (message,) = fed(WatchLines(), b'{"type":"ADDED","object": { "a" : 1.50 } }\n')
     assert message.body.strip() == b'{ "a" : 1.50 }'
 
 
@@ -54,17 +58,17 @@ def test_a_broken_off_line_is_known() -> None:
 @pytest.mark.parametrize("garbage", [b"<html>\n", b"[]\n", b'{"object":{}}\n', b"\xff\n", b'{"type":7,"object":{}}\n'])
 def test_garbage_ends_the_stream(garbage: bytes) -> None:
     with pytest.raises(BadStream, match="no event"):
-        WatchLines().feed(garbage)
+        fed(WatchLines(), garbage)
 
 
 def test_an_event_as_servers_write_it_is_split_and_nothing_else_is_taken_for_one() -> None:
     event = b'{"type":"MODIFIED","object":{"a":{}}}'
-    assert WatchLines().feed(event + b"\n") == [WatchMessage("MODIFIED", b'{"a":{}}')]
+    assert fed(WatchLines(), event + b"\n") == [WatchMessage("MODIFIED", b'{"a":{}}')]
     for other in (b' {"type":"MODIFIED","object":{"a":{}}}', b'{"object":{"a":{}},"type":"MODIFIED"}'):
-        assert WatchLines().feed(other + b"\n") == [WatchMessage("MODIFIED", b'{"a":{}}')]
+        assert fed(WatchLines(), other + b"\n") == [WatchMessage("MODIFIED", b'{"a":{}}')]
     for broken in (event + b"x", event[:-2]):
         with pytest.raises(BadStream, match="no event"):
-            WatchLines().feed(broken + b"\n")
+            fed(WatchLines(), broken + b"\n")
 
 
 def test_lines_are_bounded_even_in_small_pieces() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 import msgspec
@@ -23,12 +23,15 @@ from sliceplane.drain.barrier import Nodes as KnownNodes
 from sliceplane.drain.barrier import compare
 from sliceplane.drain.cluster import NODE_LEASES
 from sliceplane.drain.reports import heards, pause_s, question
+from sliceplane.informer.paging import CACHE_BYTES_MAX, BadList, ListBounds
 from sliceplane.proxy.selections import SHARED
 from sliceplane.shell.transport.base import Client, Unreachable, send
 
 #: between two lists; and between two questions of a server that has no memory
 _LIST_S: Final = 1.0
 _PAUSE_S: Final = 0.2
+#: a Node has some 20 kB, and a page as large as an agent reads holds up nothing
+_PAGE_OBJECTS: Final = 50
 
 
 class _Following:
@@ -56,13 +59,31 @@ class _Following:
             await self._ask()
 
     async def _list(self) -> None:
-        for body in (await self._client.list(Selection(Nodes))).items:
+        async for body in self._bodies(Selection(Nodes)):
             self._nodes.on_node(None, decode(body, Node))
-        for body in (await self._client.list(NODE_LEASES)).items:
+        async for body in self._bodies(NODE_LEASES):
             lease = decode(body, Lease)
             name = lease.metadata.name
             self._nodes.on_lease(self._leases.get(name), lease, time.time())
             self._leases[name] = lease
+
+    async def _bodies(self, selection: Selection) -> AsyncIterator[bytes]:
+        """The objects of *selection*.  Others run between two pages, and after ``_PAGE_OBJECTS`` of a larger one."""
+        bounds = ListBounds(CACHE_BYTES_MAX)
+        token = ""
+        while True:
+            page = await self._client.list(selection, limit=_PAGE_OBJECTS, continue_token=token)
+            try:
+                bounds.on_page(page.items, page.continue_token)
+            except BadList as error:
+                raise Unreachable(f"list of {selection.resource.plural}: {error}") from error
+            for number, body in enumerate(page.items, 1):
+                yield body
+                if number % _PAGE_OBJECTS == 0:
+                    await asyncio.sleep(0)
+            token = page.continue_token
+            if not token:
+                return
 
     async def _ask(self) -> None:
         ask = question(self._goal, self._heard)

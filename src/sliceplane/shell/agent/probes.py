@@ -23,6 +23,7 @@ from sliceplane.shell.transport.wire import ClientConnection
 
 #: of what a command prints, for people
 _SHOWN_MAX: Final = 200
+_PORTION_BYTES: Final = 64 * 1024
 _GRPC_METHOD: Final = "/grpc.health.v1.Health/Check"
 #: what a look asks beside itself when it has failed; a machine's own addresses answer at once
 _ASIDE_S: Final = 0.5
@@ -140,13 +141,22 @@ async def _command(line: str) -> str:
     )
     try:
         with ended_with_us(process.pid):
-            printed, _ = await process.communicate()
+            text = (await _beginning(process.stdout)).decode(errors="replace").strip()
+            await process.wait()
     finally:
         # Its whole group: what it started must not outlive the look.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
-    text = printed[:_SHOWN_MAX].decode(errors="replace").strip()
     if process.returncode:
         raise Failed(f"exit code {process.returncode}{': ' if text else ''}{text}")
     return text or "exit code 0"
+
+
+async def _beginning(stream: asyncio.StreamReader | None) -> bytes:
+    """What is shown of a command's output; the rest is read and dropped, since a full pipe would stop the command."""
+    assert stream is not None, "the output is a pipe"
+    beginning = b""
+    while portion := await stream.read(_PORTION_BYTES):
+        beginning = (beginning + portion)[:_SHOWN_MAX] if len(beginning) < _SHOWN_MAX else beginning
+    return beginning

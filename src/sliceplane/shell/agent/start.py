@@ -110,7 +110,7 @@ async def _changed(path: Path | None, read: Read, known: AgentFile, then: Callab
             continue
         seen = stamp
         try:
-            wanted = read()
+            wanted = await asyncio.to_thread(read)  # renewals must not wait for it
         except AgentFileError as error:
             _log.warning("the file cannot be read; what it said before goes on", problem=str(error))
             continue
@@ -135,7 +135,7 @@ async def _registrations(
     for entry in wanted.services:
         namespace = entry.namespace or connection.namespace
         services.append((namespace, await service_of(client, entry, namespace, create=options.create_service)))
-    addresses = own_addresses(connection.server, wanted.addresses)
+    addresses = await asyncio.to_thread(own_addresses, connection.server, wanted.addresses)
     return tuple(
         Registration(
             agent=wanted.name,

@@ -37,6 +37,8 @@ _RETRY_S: Final = 60.0
 _LIFE_MIN_S: Final = 600.0
 #: bytes; no server takes a longer one
 _TOKEN_MAX: Final = 16 * 1024
+#: an agent reads single objects, and pages of few Nodes: what is longer would hold up its renewals
+ANSWER_BYTES_MAX: Final = 1_536 * 1024
 _SUBJECT: Final = "system:serviceaccount:"
 
 _log = get_logger("agent")
@@ -105,11 +107,12 @@ async def agent_client(connection: Connection, agent: str, folder: Path) -> Asyn
     """A client of *connection*, whose token is renewed meanwhile if it is the agent's own."""
     token, claims = await _given(connection)
     if claims is None or claims.account != account_name(agent):
-        async with HttpClient(connection, field_manager=FIELD_MANAGER) as client:
+        async with HttpClient(connection, field_manager=FIELD_MANAGER, bytes_max=ANSWER_BYTES_MAX) as client:
             yield client
         return
     own = OwnToken(token, claims, folder / f"{agent}.token")
-    async with HttpClient(replace(connection, credentials=own), field_manager=FIELD_MANAGER) as client:
+    connection = replace(connection, credentials=own)
+    async with HttpClient(connection, field_manager=FIELD_MANAGER, bytes_max=ANSWER_BYTES_MAX) as client:
         renewing = asyncio.create_task(own.keep_fresh(client))
         try:
             yield client

@@ -18,6 +18,9 @@ HEAD_BYTES_MAX: Final = 64 * 1024
 LINE_BYTES_MAX: Final = 8 * 1024
 #: answers before the answer (1xx), of which a server may send as many as it likes
 INTERIM_MAX: Final = 16
+#: of a body in chunks: after so many, each must have brought so many bytes on average, or parsing them takes too long
+CHUNKS_MIN: Final = 4096
+CHUNK_BYTES_MIN: Final = 16
 #: of a request: what a server gave us (a continue token, a version) is sent back to it
 REQUEST_HEAD_BYTES_MAX: Final = 256 * 1024
 _END_OF_HEAD: Final = b"\r\n\r\n"
@@ -61,7 +64,7 @@ def request_head(method: str, target: str, headers: Headers) -> bytes:
 class AnswerParser:
     """One answer: bytes in, portions of its body out."""
 
-    __slots__ = ("_held", "_interim", "_left", "_method", "_part", "headers", "keeps_alive", "status")
+    __slots__ = ("_chunk_bytes", "_chunks", "_held", "_interim", "_left", "_method", "_part", "headers", "keeps_alive", "status")
 
     def __init__(self, method: str) -> None:
         """*method*: of the request, which an answer does not say."""
@@ -72,6 +75,8 @@ class AnswerParser:
         #: of the body or the chunk; after them, of trailers so far
         self._left = 0
         self._interim = 0
+        #: so far, and their bytes
+        self._chunks = self._chunk_bytes = 0
         #: 0 until the head is there
         self.status = 0
         #: names in lower case; values of one name are joined
@@ -139,6 +144,10 @@ class AnswerParser:
                 if not _CHUNK_SIZE.fullmatch(digits):
                     raise BadStream(f"{digits[:20]!r} is no size of a chunk")
                 self._left = int(digits, 16)
+                self._chunks += 1
+                self._chunk_bytes += self._left
+                if self._chunks > CHUNKS_MIN and self._chunk_bytes < self._chunks * CHUNK_BYTES_MIN:
+                    raise BadStream(f"chunks of the answer have fewer than {CHUNK_BYTES_MIN} bytes on average")
                 self._part = _Part.CHUNK if self._left else _Part.TRAILER
             case _Part.GAP:
                 if text:

@@ -41,7 +41,14 @@ from sliceplane.shell.transport.bounds import (
 )
 from sliceplane.shell.transport.credentials import CredentialsError
 from sliceplane.shell.transport.pool import ConnectionPool
-from sliceplane.shell.transport.replies import NO_RETRIES, Retries, WatchStream, error_of, why_no_answer
+from sliceplane.shell.transport.replies import (
+    LINE_BYTES_MAX,
+    NO_RETRIES,
+    Retries,
+    WatchStream,
+    error_of,
+    why_no_answer,
+)
 from sliceplane.shell.transport.wire import ClientConnection
 
 if TYPE_CHECKING:
@@ -156,15 +163,18 @@ class HttpClient(Verbs):
         retries: Retries = NO_RETRIES,
         read_only: bool = False,
         watch_rest_s: float = 0.0,
+        bytes_max: int = PAGE_BYTES_MAX,
     ) -> None:
         """*limit*: requests wait for a token each, watches too.  *read_only*: nothing but GET is ever sent.
-        *watch_rest_s*: between two reads of a watch, so that many small events are read as one portion."""
+        *watch_rest_s*: between two reads of a watch, so that many small events are read as one portion.
+        *bytes_max*: of each answer and each event, for programs that read small objects alone."""
         self._connection = connection
         self._manager = field_manager
         self._limit = limit
         self._retries = retries
         self._read_only = read_only
         self._watch_rest_s = watch_rest_s
+        self._bytes_max = bytes_max
         self.metrics = HttpMetrics(urlsplit(connection.server).netloc)
         self._pool = ConnectionPool(connection)
         server = urlsplit(connection.server)
@@ -211,6 +221,8 @@ class HttpClient(Verbs):
         except UNREADABLE as error:
             raise internal(f"{self.server} answered a list that cannot be read: {error}") from error
         metadata = page.metadata
+        if selection.is_of_one and len(page.items or ()) > 1:
+            raise internal(f"{self.server} answered a list of one object with {len(page.items or ()):,}")
         # Each item is copied: a view would keep the bytes of the whole page alive.
         items = tuple(bytes(item) for item in page.items or ())
         return ListPage(items, metadata.resource_version, metadata.continue_, metadata.remaining_item_count)
@@ -235,7 +247,7 @@ class HttpClient(Verbs):
             params["timeoutSeconds"] = str(timeout_s)
         path = selection.resource.path(selection.namespace)
         async with self._streaming(_Request("GET", path, params, stream=True)) as connection:
-            yield WatchStream(connection, self.server, self._watch_rest_s)
+            yield WatchStream(connection, self.server, self._watch_rest_s, min(LINE_BYTES_MAX, self._bytes_max))
 
     # Writing
 
@@ -373,16 +385,16 @@ class HttpClient(Verbs):
             if connection is not None:
                 self._pool.give_back(connection)
 
-    @staticmethod
-    async def _body(request: _Request, connection: ClientConnection, coding: str) -> bytes:
+    async def _body(self, request: _Request, connection: ClientConnection, coding: str) -> bytes:
         """Raises ``TooLarge``."""
         allowance = current_allowance()
-        body = await connection.body(request.bytes_max, None if allowance is None else allowance.take)
+        bytes_max = min(request.bytes_max, self._bytes_max)
+        body = await connection.body(bytes_max, None if allowance is None else allowance.take)
         if coding != "gzip":
             return body
         if allowance is None:
-            return unzipped(body, request.bytes_max)
-        plain = unzipped(body, min(request.bytes_max, allowance.left))
+            return unzipped(body, bytes_max)
+        plain = unzipped(body, min(bytes_max, allowance.left))
         allowance.take(len(plain) - len(body))
         return plain
 

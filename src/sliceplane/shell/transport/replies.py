@@ -147,8 +147,8 @@ class WatchLines:
         self._pieces: list[bytes] = []
         self._size = 0
 
-    def feed(self, chunk: bytes) -> list[WatchMessage]:
-        """The messages that *chunk* completes.  Raises ``BadStream``."""
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The lines that *chunk* completes, for ``message_of``.  Raises ``BadStream``."""
         first, newline, rest = chunk.partition(b"\n")
         if not newline:
             self._hold(chunk)
@@ -160,10 +160,9 @@ class WatchLines:
             self._size = 0
         lines = rest.split(b"\n")
         last = lines.pop()
-        messages = [_message(line) for line in (first, *lines) if line.strip()]
         if last:
             self._hold(last)
-        return messages
+        return [line for line in (first, *lines) if line.strip()]
 
     def _hold(self, piece: bytes) -> None:
         self._size += len(piece)
@@ -182,12 +181,19 @@ class WatchLines:
 class WatchStream:
     """The messages of one watch, for one reader."""
 
-    def __init__(self, connection: ClientConnection, server: str, rest_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        connection: ClientConnection,
+        server: str,
+        rest_s: float = 0.0,
+        line_bytes_max: int = LINE_BYTES_MAX,
+    ) -> None:
         self._connection = connection
         self._rest_s = rest_s
         self._server = server
-        self._lines = WatchLines()
-        self._ready: list[WatchMessage] = []
+        self._lines = WatchLines(line_bytes_max)
+        #: decoded one by one: a portion may have tens of thousands, and the reader lets others run in between
+        self._ready: list[bytes] = []
         self._next = 0
 
     def __aiter__(self) -> AsyncIterator[WatchMessage]:
@@ -197,28 +203,34 @@ class WatchStream:
         while self._next == len(self._ready):
             self._ready = await self._more()
             self._next = 0
-        message = self._ready[self._next]
+        line = self._ready[self._next]
         self._next += 1
-        return message
+        try:
+            return message_of(line)
+        except BadStream as error:
+            raise self._unreachable(error) from error
 
-    async def _more(self) -> list[WatchMessage]:
+    async def _more(self) -> list[bytes]:
         """Raises ``StopAsyncIteration`` at a clean end, ``Unreachable`` if the connection broke or makes no sense."""
         try:
             portion = await self._connection.portion()
-            messages = self._lines.feed(portion)
+            lines = self._lines.feed(portion)
         except (OSError, BadStream) as error:
-            raise Unreachable(f"{self._server}: {why_no_answer(error)}") from error
+            raise self._unreachable(error) from error
         if portion:
             if self._rest_s:
                 self._connection.rest(self._rest_s)
-            return messages
+            return lines
         if self._lines.unfinished:
             raise Unreachable(f"{self._server}: the watch broke off within an event")
         raise StopAsyncIteration
 
+    def _unreachable(self, error: Exception) -> Unreachable:
+        return Unreachable(f"{self._server}: {why_no_answer(error)}")
 
-def _message(line: bytes) -> WatchMessage:
-    """What is within the object is for its reader to judge."""
+
+def message_of(line: bytes) -> WatchMessage:
+    """The message in one line of a watch.  Its object is for the reader to judge.  Raises ``BadStream``."""
     at = line.find(_OBJECT, len(_TYPE), _TYPE_BYTES_MAX)
     if at > 0 and line.startswith(_TYPE) and line.endswith(b"}}"):
         return WatchMessage(line[len(_TYPE) : at].decode(), line[at + len(_OBJECT) - 1 : -1])

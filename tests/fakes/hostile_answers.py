@@ -121,6 +121,13 @@ def _bomb() -> bytes:
     return _bombs[0]
 
 
+@behaviour
+@only_lists
+async def crowded_lists(exchange: Exchange) -> None:
+    """Of one object there are hundreds of thousands."""
+    await exchange.reply(200, b'{"metadata":{"resourceVersion":"1000"},"items":[' + b",".join([b"{}"] * 500_000) + b"]}")
+
+
 # What cannot be read
 
 
@@ -231,6 +238,30 @@ for _number, _text in enumerate(
         f"times-{_number}",
         lambda document, text=_text: with_leaves(document, lambda leaf, _: text if leaf[4:5] == "-" else leaf),
     )
+
+
+def _with_ports(document: Any) -> Any:
+    ports = [{"name": f"p{number}", "port": 80} for number in range(30_000)]
+    return {**document, "spec": {**document["spec"], "ports": ports}} if "ports" in document.get("spec", {}) else document
+
+
+changed("many-ports", _with_ports)
+
+
+def writes(name: str, body: bytes) -> None:
+    """A behaviour that is honest to reads, and answers every write with *body*."""
+
+    async def answer(exchange: Exchange) -> None:
+        if exchange.method in ("POST", "PUT", "PATCH", "DELETE"):
+            await exchange.reply(200, body)
+        else:
+            await honest(exchange)
+
+    BEHAVIOURS[name] = answer
+
+
+writes("answers-with-another-object", b'{"metadata":{"name":"agent-vm-2","namespace":"shop","resourceVersion":"7"}}')
+writes("answers-writes-with-garbage", b"[1]")
 
 
 @behaviour
@@ -348,6 +379,12 @@ async def endless_objects(exchange: Exchange) -> None:
     for number in range(2000, 10**9):
         metadata = {"name": f"n{number}", "namespace": "shop", "resourceVersion": str(number), "uid": f"u{number}"}
         await exchange.event("ADDED", {"metadata": {**metadata, "annotations": {"a": "x" * 65536}}})
+
+
+@watches
+async def tiny_events(exchange: Exchange) -> None:
+    while True:
+        await exchange.chunk(b'{"type":"A"}\n' * 20_000)
 
 
 @watches

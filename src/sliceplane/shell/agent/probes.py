@@ -11,6 +11,7 @@ import asyncio
 import os
 import signal
 import ssl
+from asyncio.subprocess import Process, SubprocessStreamProtocol
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote
@@ -132,13 +133,15 @@ async def _grpc(service: str, address: str, port: int) -> str:
 
 
 async def _command(line: str) -> str:
-    process = await asyncio.create_subprocess_shell(
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.subprocess_shell(
+        lambda: SubprocessStreamProtocol(limit=_PORTION_BYTES, loop=loop),
         line,
         stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         start_new_session=True,
     )
+    process = Process(transport, protocol, loop)
     try:
         with ended_with_us(process.pid):
             text = (await _beginning(process.stdout)).decode(errors="replace").strip()
@@ -147,6 +150,7 @@ async def _command(line: str) -> str:
         # Its whole group: what it started must not outlive the look.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        transport.close()  # output that was not read would keep the pipe open
         await process.wait()
     if process.returncode:
         raise Failed(f"exit code {process.returncode}{': ' if text else ''}{text}")

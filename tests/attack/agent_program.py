@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import yaml
 from benchmarks.tools.process import child_environment
@@ -23,7 +23,6 @@ from tests.attack.harness import STEP_SECONDS_MAX, Attack, Figure
 from tests.attack.hostile_server import _status
 from tests.attack.stepped_process import LongestStep
 from tests.fakes.hostile_api import HostileApi
-from tests.ports import free_port
 
 from sliceplane.external.registration import lease_name
 
@@ -115,7 +114,9 @@ async def hostile_server(folder: Path) -> Sequence[Figure]:
                 flags = ("register", "cart", "-n", "shop", "--port", "8080")
                 async with agent(own, kubeconfig, *flags) as running:
                     ends = time.monotonic() + PATIENCE_S
-                    while not running.socket.exists() and running.process.returncode is None and time.monotonic() < ends:
+                    while (
+                        not running.socket.exists() and running.process.returncode is None and time.monotonic() < ends
+                    ):
                         await asyncio.sleep(0.02)  # it runs, or its first question is answered badly
                     running.step.reset()
                     before = len(api.requests)
@@ -124,7 +125,12 @@ async def hostile_server(folder: Path) -> Sequence[Figure]:
                     mib = running.peak_mib()
                     took = await _end(running)
                     return _Outcome(
-                        behaviour, running.step.seconds, mib, requests, took, b"Traceback" in running.errors.read_bytes()
+                        behaviour,
+                        running.step.seconds,
+                        mib,
+                        requests,
+                        took,
+                        b"Traceback" in running.errors.read_bytes(),
                     )
 
     outcomes = await asyncio.gather(*map(play, _SERVERS))
@@ -182,7 +188,13 @@ async def _measured(scene: Scene, running: Running, attack: Callable[[], Awaitab
     return [
         Figure("longest step of the agent's loop", step_s, "s", STEP_SECONDS_MAX),
         Figure("most memory", round(mib), "MiB", MIB_MAX),
-        Figure(f"renewals of its Lease within {ATTACK_S:.0f} s", len(renewals - {""}), "renewals", RENEWALS_MIN, at_least=True),
+        Figure(
+            f"renewals of its Lease within {ATTACK_S:.0f} s",
+            len(renewals - {""}),
+            "renewals",
+            RENEWALS_MIN,
+            at_least=True,
+        ),
         Figure("agents that ended", float(has_ended), "agents", 0),
         Figure("tracebacks", running.errors.read_bytes().count(b"Traceback"), "tracebacks", 0),
         Figure("end after SIGTERM", round(took, 1), "s", ENDS_S - 0.1),
@@ -252,7 +264,9 @@ async def hostile_machine(folder: Path) -> Sequence[Figure]:
     def change() -> None:
         nonlocal count
         count += 1
-        ports = {f"p{number}": free if number == 0 else 1 + number for number, free in enumerate([count % 60_000 + 1] * 64)}
+        ports = {
+            f"p{number}": free if number == 0 else 1 + number for number, free in enumerate([count % 60_000 + 1] * 64)
+        }
         entry = {"service": "web", "ports": ports, "checks": [{"ttl": "1h"}]}
         text = json.dumps({"services": [entry]})
         filling = "" if count % 2 else "\n#" + "x" * (250_000 - len(text))

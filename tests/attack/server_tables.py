@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import ssl
+import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from functools import cache
@@ -16,9 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from benchmarks.tools.process import PlaneProcess
+from benchmarks.tools.process import PlaneProcess, Process
 from tests.attack.bodies import _long_steps
-from tests.attack.harness import Attack, Figure, admin_context, alive, anonymous_context, bystander
+from tests.attack.harness import (
+    BYSTANDER_SECONDS_MAX,
+    STEP_SECONDS_MAX,
+    Attack,
+    Figure,
+    admin_context,
+    alive,
+    anonymous_context,
+    bystander,
+)
 from tests.fuzz.framings import RIGHT, WRONG, codes
 
 LOGINS = 20
@@ -27,6 +38,7 @@ OBJECT_BYTES = 900_000
 LARGE_WATCHES = 500
 IDLE = 300
 UNREAD_WATCHES = 1_000
+CUT_WATCHES = 3_000
 WRITE_SECONDS = 5.0
 RULES = 48_000
 SUBJECTS = 36_000
@@ -241,6 +253,58 @@ async def large_watch_requests(folder: Path) -> Sequence[Figure]:
         )
 
 
+#: opens watches over TLS, says how many were granted, and waits to be killed
+_WATCHER = """
+import asyncio, ssl, sys
+host, port, count, path = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+async def main():
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    limit, held = asyncio.Semaphore(50), []
+    async def one(number):
+        async with limit:
+            local = (f"127.0.0.{1 + number % 8}", 0)
+            reader, writer = await asyncio.open_connection(host, port, ssl=context, limit=4096, local_addr=local)
+            writer.write(f"GET {path} HTTP/1.1\\r\\nHost: x\\r\\nAuthorization: Bearer hog-token\\r\\n\\r\\n".encode())
+            held.append((reader, writer))
+            return b" 200 " in await reader.readline()
+    print(sum(await asyncio.gather(*map(one, range(count)))), flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+async def cut_watches(folder: Path) -> Sequence[Figure]:
+    async with _attacked(folder) as (plane, admin):
+        await _let(admin, "hog", "view", "default")
+        host, _, port = plane.url.removeprefix("https://").rpartition(":")
+        watch = ("-c", _WATCHER, host, port, str(CUT_WATCHES), f"{_CONFIG_MAPS}?watch=1")
+        with Process(sys.executable, *watch) as watcher:
+            granted = int(await asyncio.to_thread(watcher.line, 300.0))
+            cpu = plane.cpu_s()
+            async with bystander(plane) as seen:
+                await asyncio.sleep(1)
+                watcher.process.kill()
+                async with asyncio.timeout(30):
+                    while await _open_watches(admin) > 0:
+                        await asyncio.sleep(0.2)
+            spent = plane.cpu_s() - cpu
+            held = re.findall(r"the event loop was held.* milliseconds=(\d+)", (folder / "plane.log").read_text())
+        return (
+            Figure("watches that were refused", CUT_WATCHES - granted, "watches", 0),
+            Figure("longest step of the server's loop, if above 0.05 s", max(map(int, held), default=0) / 1000, "s", STEP_SECONDS_MAX),
+            Figure("longest wait of a bystander", round(seen.longest_s, 3), "s", BYSTANDER_SECONDS_MAX),
+            Figure("failed requests of a bystander", seen.failed, "requests", 0),
+            Figure("processor time", round(spent, 2), "s", 4),
+            alive(plane),
+        )
+
+
+async def _open_watches(admin: aiohttp.ClientSession) -> float:
+    async with admin.get("/metrics") as answer:
+        return float((await answer.text()).partition('sliceplane_shared_held{what="watches"} ')[2].split()[0])
+
+
 async def unread_watches(folder: Path) -> Sequence[Figure]:
     async with _attacked(folder) as (plane, admin):
         await _let(admin, "hog", "view", "default")
@@ -308,6 +372,7 @@ ATTACKS = (
         "an account that may view: heads of a megabyte, of requests that were answered and of watches",
         large_watch_requests,
     ),
+    Attack("cut-watches", f"an account that may view: {CUT_WATCHES:,} watches that are cut at once", cut_watches),
     Attack("unread-watches", "an account that may view: 1,000 watches that it does not read", unread_watches),
     Attack("large-rules", "an administrator of roles: a ClusterRole and a binding of 3 MB", large_rules),
 )

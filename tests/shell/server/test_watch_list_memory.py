@@ -16,10 +16,11 @@ import pytest
 
 from sliceplane.api.scheme import EndpointSlices
 from sliceplane.kit.metrics import Count
+from sliceplane.shell.process.turns import LoopTurns
 from sliceplane.shell.server.monitoring.metrics import WatchTraffic
 from sliceplane.shell.server.requests.encoders import encoder_for
 from sliceplane.shell.server.requests.response import negotiate
-from sliceplane.shell.server.requests.watch import SEND_BYTES, Stream, StreamTurns
+from sliceplane.shell.server.requests.watch import SEND_BYTES, Stream
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
 from sliceplane.store.types import Key, Record
@@ -62,7 +63,7 @@ class Plane:
         self.store = Store()
         self.hub = Hub(self.store)
         self.encoder = encoder_for(EndpointSlices, negotiate("application/json", watch=True), "Metadata", lambda: 0.0)
-        self.turns, self.traffic = StreamTurns(), WatchTraffic(Count(), Count())
+        self.turns, self.traffic = LoopTurns(), WatchTraffic(Count(), Count())
 
     def put(self, number: int) -> None:
         key = Key(EndpointSlices.storage_key, "default", f"web-{number:04}")

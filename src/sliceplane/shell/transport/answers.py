@@ -64,7 +64,18 @@ def request_head(method: str, target: str, headers: Headers) -> bytes:
 class AnswerParser:
     """One answer: bytes in, portions of its body out."""
 
-    __slots__ = ("_chunk_bytes", "_chunks", "_held", "_interim", "_left", "_method", "_part", "headers", "keeps_alive", "status")
+    __slots__ = (
+        "_chunk_bytes",
+        "_chunks",
+        "_held",
+        "_interim",
+        "_left",
+        "_method",
+        "_part",
+        "headers",
+        "keeps_alive",
+        "status",
+    )
 
     def __init__(self, method: str) -> None:
         """*method*: of the request, which an answer does not say."""

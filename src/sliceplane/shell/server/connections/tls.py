@@ -30,6 +30,7 @@ from typing import Any, Final
 from sliceplane.shell.process.files import CREDENTIAL_BYTES_MAX, read_bytes
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.start_error import StartError
+from sliceplane.shell.process.turns import LoopTurns
 from sliceplane.shell.server.connections.newcomers import ConnectionTiming, Newcomers
 from sliceplane.shell.server.connections.tls_transport import GREETING_HEAD_BYTES, ProtocolFactory, TlsTransport
 from sliceplane.shell.server.keys.pki import Pki
@@ -181,6 +182,7 @@ class TlsAcceptor:
         self.context = context
         self._make_protocol = make_protocol
         self._room = room
+        self._turns = LoopTurns()
         self._newcomers = newcomers
         self._timing = timing
         self._shaking: set[TlsTransport] = set()
@@ -246,7 +248,13 @@ class TlsAcceptor:
             return
         plain.setblocking(False)
         transport = TlsTransport(
-            plain, self.context, self._make_protocol, self._shaking.discard, self._newcomers, timing=self._timing
+            plain,
+            self.context,
+            self._make_protocol,
+            self._shaking.discard,
+            self._newcomers,
+            timing=self._timing,
+            turns=self._turns,
         )
         self._shaking.add(transport)
         transport.start()

@@ -30,8 +30,10 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
+from sliceplane.shell.process.turns import LoopTurns
 from sliceplane.shell.server.connections.newcomers import (
     GREETING_BYTES,
     HANDSHAKE_BYTES,
@@ -95,6 +97,7 @@ class TlsTransport(asyncio.Transport):
         "_state",
         "_timer",
         "_timing",
+        "_turns",
         "_unsent",
         "_waits_for_write",
         "_writing_paused",
@@ -109,10 +112,12 @@ class TlsTransport(asyncio.Transport):
         newcomers: Newcomers,
         *,
         timing: ConnectionTiming,
+        turns: LoopTurns,
     ) -> None:
         """*sock* does not block, and is read from when ``GREETING_HEAD_BYTES`` have come (``SO_RCVLOWAT``).
 
         *on_shaken* is called when hands were shaken, or will not be.  The owner then calls ``start``, once.
+        *turns*: shared by all its connections, whose peers may go at the same moment.
         """
         self._loop = asyncio.get_running_loop()
         #: a plain one until TLS begins
@@ -121,6 +126,7 @@ class TlsTransport(asyncio.Transport):
         self._context = context
         self._newcomers = newcomers
         self._timing = timing
+        self._turns = turns
         self._make_protocol = make_protocol
         self._on_shaken = on_shaken
         self._protocol: asyncio.Protocol | None = None
@@ -314,23 +320,36 @@ class TlsTransport(asyncio.Transport):
                 self._wait_for_write(True)
                 return
             except OSError as error:
-                self._end(error)
+                self._stop_reading()
+                self._turns.add(partial(self._end, error))
+                return
+            if not data:
+                self._stop_reading()
+                self._turns.add(self._on_eof)
                 return
             assert self._protocol is not None, "it is open"
             try:
-                if data:
-                    self._protocol.data_received(data)
-                else:
-                    self._protocol.eof_received()
+                self._protocol.data_received(data)
             except Exception as error:
-                self._loop.call_exception_handler(
-                    {"message": "a connection's protocol failed", "exception": error, "transport": self}
-                )
-                self._end(error)
-            else:
-                if not data:
-                    self.close()
+                self._on_fault(error)
         self._loop.call_soon(self._read)
+
+    def _on_eof(self) -> None:
+        if self._state is not _State.OPEN:
+            return
+        assert self._protocol is not None, "it is open"
+        try:
+            self._protocol.eof_received()
+        except Exception as error:
+            self._on_fault(error)
+        else:
+            self.close()
+
+    def _on_fault(self, error: Exception) -> None:
+        self._loop.call_exception_handler(
+            {"message": "a connection's protocol failed", "exception": error, "transport": self}
+        )
+        self._end(error)
 
     # Writing
 

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from sliceplane.api.errors import StatusError, expired
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Target, WatchPlan
+from sliceplane.shell.process.turns import LoopTurns
 from sliceplane.shell.server.monitoring.metrics import WatchTraffic
 from sliceplane.shell.server.requests.backlogs import Backlogs
 from sliceplane.shell.server.requests.encoders import AnyEncoder, TableEncoder, encoder_for
@@ -48,42 +49,8 @@ DEFAULT_S_MIN = 1800.0
 SEND_BYTES = 32 * 1024
 #: after so much of a stream that has fallen behind, others have their turn
 TURN_BYTES = 128 * 1024
-#: streams that write in one turn of the loop
-STREAMS_PER_TURN = 16
 #: what upstream's storage says, where no cache stands before it
 _TOO_OLD_IN_STORAGE = "The resourceVersion for the provided watch is too old."
-
-
-class StreamTurns:
-    """Lets streams write a few at a time, so that others run in between.  One for all streams of a loop.
-
-    An event for thousands of watches makes as many writes, each of which encrypts and sends.  Were they all made in one
-    turn of the loop, no request would be read meanwhile.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._scheduled = False
-
-    def add(self, pump: Callable[[], None]) -> None:
-        """*pump* is called once, after those that wait already."""
-        self._waiting.append(pump)
-        if not self._scheduled:
-            self._schedule()
-
-    def _schedule(self) -> None:
-        self._scheduled = True
-        asyncio.get_running_loop().call_soon(self._run)
-
-    def _run(self) -> None:
-        self._scheduled = False
-        try:
-            for _ in range(min(len(self._waiting), STREAMS_PER_TURN)):
-                self._waiting.popleft()()
-        finally:
-            # Whatever became of one stream, the others have their turn.
-            if self._waiting and not self._scheduled:
-                self._schedule()
 
 
 class Stream:
@@ -112,7 +79,7 @@ class Stream:
         connection: StreamConnection,
         watcher: Watcher,
         encoder: AnyEncoder,
-        turns: StreamTurns,
+        turns: LoopTurns,
         traffic: WatchTraffic,
         *,
         stalled_s: float = STALLED_S_MAX,
@@ -244,7 +211,7 @@ class WatchHandler:
         self._hub = hub
         self._ticker = ticker
         self._revocation = revocation
-        self._turns = StreamTurns()
+        self._turns = LoopTurns()
         self.backlogs = Backlogs()
 
     async def respond(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -33,6 +32,7 @@ _SERVERS: Final = (
 )  # fmt: skip
 #: of a hostile server, for each agent
 FOLLOWS_S: Final = 4.0
+START_S: Final = 5.0
 #: of an attack on an agent whose server is ours
 ATTACK_S: Final = 8.0
 MIB_MAX: Final = 120.0
@@ -62,7 +62,7 @@ class Running(NamedTuple):
 @asynccontextmanager
 async def agent(folder: Path, kubeconfig: Path, *flags: str) -> AsyncIterator[Running]:
     """One that was started; what it prints is not read, as by a terminal that was stopped."""
-    folder.mkdir()
+    folder.mkdir()  # noqa: ASYNC240  # on a disk of this machine
     runtime = folder / "run"
     runtime.mkdir(mode=0o700)
     step = LongestStep(folder / "step")
@@ -143,9 +143,6 @@ async def hostile_server(folder: Path) -> Sequence[Figure]:
         Figure("tracebacks", sum(outcome.has_traceback for outcome in outcomes), "agents", 0),
         Figure("longest end after SIGTERM", round(max(outcome.ends_s for outcome in outcomes), 1), "s", ENDS_S - 0.1),
     )
-
-
-PATIENCE_S: Final = 5.0
 
 
 @asynccontextmanager
@@ -234,8 +231,6 @@ async def hostile_process(folder: Path) -> Sequence[Figure]:
         )
         stack.callback(server.close)
         port = server.sockets[0].getsockname()[1]
-        os.environ.setdefault("PATH", os.defpath)
-        child = "while :; do printf 'READY=1\\n' | tr '\\n' '\\n' >/dev/null; yes READY=1 | head -c 1000000 >/dev/null; done"
         document = {
             "services": [
                 {
@@ -245,7 +240,7 @@ async def hostile_process(folder: Path) -> Sequence[Figure]:
                         *({"http": f"/{number}", "period": "200ms", "timeout": "1s"} for number in range(10)),
                         {"tcp": True, "period": "200ms"},
                         {"exec": "yes", "period": "200ms", "timeout": "2s"},
-                        {"exec": child, "period": "1s", "timeout": "2s"},
+                        {"exec": "cat /dev/zero & cat /dev/urandom", "period": "1s", "timeout": "2s"},
                     ],
                 }
             ]
@@ -257,7 +252,7 @@ async def hostile_process(folder: Path) -> Sequence[Figure]:
 
 
 async def hostile_machine(folder: Path) -> Sequence[Figure]:
-    """Its file is another one each time, and at the limit of what is read; strangers of the same user flood its socket."""
+    """Its file changes all the time, up to what is read of one; its user's other programs flood its socket."""
     path = folder / "agent.yaml"
     count = 0
 

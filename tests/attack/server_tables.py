@@ -292,7 +292,9 @@ async def cut_watches(folder: Path) -> Sequence[Figure]:
             held = re.findall(r"the event loop was held.* milliseconds=(\d+)", (folder / "plane.log").read_text())
         return (
             Figure("watches that were refused", CUT_WATCHES - granted, "watches", 0),
-            Figure("longest step of the server's loop, if above 0.05 s", max(map(int, held), default=0) / 1000, "s", STEP_SECONDS_MAX),
+            Figure(
+                "longest step of the loop beyond 0.05 s", max(map(int, held), default=0) / 1000, "s", STEP_SECONDS_MAX
+            ),
             Figure("longest wait of a bystander", round(seen.longest_s, 3), "s", BYSTANDER_SECONDS_MAX),
             Figure("failed requests of a bystander", seen.failed, "requests", 0),
             Figure("processor time", round(spent, 2), "s", 4),

@@ -102,3 +102,14 @@ async def test_a_silent_peer_fails_in_time() -> None:
     with socket.create_server((ADDRESS, 0)) as server:  # the kernel accepts, and no program reads
         port = server.getsockname()[1]
         assert await look(spec(timeout_s=0.2), ADDRESS, port) == (False, "no answer within 0.2 s")
+
+
+async def test_a_command_that_prints_without_end_is_shown_in_part_and_leaves_no_pipe_open() -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))  # noqa: ASYNC240  # the kernel's own
+    for _ in range(3):
+        passed, text = await look(CheckSpec(kind="exec", target="yes", timeout_s=0.3), "127.0.0.1", 1)
+        assert (passed, text) == (False, "no answer within 0.3 s")
+    passed, text = await look(CheckSpec(kind="exec", target="yes | head -c 3000000"), "127.0.0.1", 1)
+    assert passed
+    assert len(text) < 201
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1  # noqa: ASYNC240

@@ -127,3 +127,14 @@ def test_a_header_cannot_become_two() -> None:
     for value in ("b\r\nX: y", "b\nX: y", "b\rX", "b\0"):
         with pytest.raises(ValueError, match="control character"):
             request_head("GET", "/", [("A", value)])
+
+
+def test_a_body_of_tiny_chunks_is_given_up() -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    parser = AnswerParser("GET")
+    parser.feed(head)
+    with pytest.raises(BadStream, match="fewer than 16 bytes on average"):
+        parser.feed(b"1\r\n \r\n" * 5_000)
+    parser = AnswerParser("GET")
+    parser.feed(head)
+    assert len(parser.feed(b"10\r\n0123456789abcdef\r\n" * 5_000)) == 5_000

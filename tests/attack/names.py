@@ -294,6 +294,36 @@ async def upstream() -> AsyncIterator[str]:
         transport.close()
 
 
+async def _spam(own: socket.socket, packets: Sequence[bytes], seconds: float) -> None:
+    """Some 30,000 datagrams a second, whatever becomes of them."""
+    until = time.monotonic() + seconds
+    sent = 0
+    due = time.monotonic()
+    while time.monotonic() < until:
+        for _ in range(150):
+            with contextlib.suppress(OSError):
+                own.send(packets[sent % len(packets)])
+            sent += 1
+        due += 0.005
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+
+async def _spams(folder: Path) -> Sequence[Figure]:
+    """More questions than the server has time for; two others ask from the time on when it has noticed."""
+    made_up = [query(f"r{at}.prefer._zone.big{at % SERVICES}.default.svc.cluster.local.", "SRV") for at in range(5000)]
+    async with upstream() as forward:
+        with name_server(folder, forward) as (process, port), datagrams("127.0.0.2", port) as own:
+            spam = asyncio.create_task(_spam(own, made_up, 9))
+            await asyncio.sleep(4)
+            longest_step(process)
+            async with asking(port) as seen, asking(port, lambda number: f"good{number % 20}.example.org.") as other:
+                await asyncio.sleep(4)
+            await spam
+            seen.longest_s = max(seen.longest_s, other.longest_s)
+            seen.failed += other.failed
+            return (longest_step(process), *seen.figures(), alive(process))
+
+
 async def _poison(folder: Path) -> Sequence[Figure]:
     forged = 0
     async with upstream() as forward:
@@ -347,6 +377,7 @@ ATTACKS: Final = (
     Attack("names-pointers-tcp", "messages of 65 kB over TCP, full of such records", _pointers_tcp),
     Attack("names-drips", "1,000 connections over TCP that bring a byte every two seconds", _drips),
     Attack("names-large-answers", "four connections that ask for answers of 64 KiB without end", _large_answers),
+    Attack("names-spam", "30,000 questions a second for SRV names that a client makes up, without end", _spams),
     Attack("names-poison", "a name outside whose CNAME brings a record of the cluster's zone", _poison),
     Attack("names-forward-hog", "a client that asks for thousands of names that nobody answers", _hog),
 )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -48,8 +49,12 @@ AWAITED_BYTES_MAX: Final = 128 * 1024
 #: octets that one wake reads from a connection
 _READ_BYTES: Final = 16 * 1024
 _RECEIVE_BYTES: Final = 4 * 1024 * 1024
-#: not in every Python's ``socket``: <linux/in.h>, <linux/in6.h>
+#: memory of datagrams that wait in the kernel, 768 bytes each; more is an overload, some 80 ms of work
+WAITING_BYTES_MAX: Final = 2 << 20
+#: not in every Python's ``socket``: <linux/in.h>, <asm-generic/socket.h>; <linux/sock_diag.h> has the fields
 _IP_PKTINFO: Final = 8
+_SO_MEMINFO: Final = 55
+_MEMORY: Final = struct.Struct("9I")
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(64)
 
 
@@ -107,6 +112,7 @@ class Datagrams:
         self._name = own.getsockname()[:2]
         self._any = self._name[0] in ("0.0.0.0", "::")
         self.lost = 0
+        self._dropped = 0
         if self._any:
             if own.family == socket.AF_INET6:
                 own.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
@@ -117,6 +123,16 @@ class Datagrams:
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._socket.fileno())
         self._socket.close()
+
+    def is_overloaded(self) -> bool:
+        """Returns True if many datagrams wait, if some were lost since the last call, or if the kernel does not report
+        it."""
+        try:
+            waiting, *_, dropped = _MEMORY.unpack(self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMORY.size))
+        except (OSError, struct.error):
+            return True
+        before, self._dropped = self._dropped, dropped
+        return waiting > WAITING_BYTES_MAX or dropped != before
 
     def _on_readable(self) -> None:
         own = self._socket

@@ -227,6 +227,21 @@ def test_shares_hold_for_a_minute_after_an_overload() -> None:
     assert forwarded(server, "10.9.0.1", 20_000) == 20_000
 
 
+def test_shares_become_smaller_as_long_as_an_overload_goes_on() -> None:
+    server = Cluster(config=AnswerConfig(forwards=True)).server
+    reached = []
+    for _ in range(6):
+        server.on_second(is_overloaded=True)
+        reached.append(forwarded(server, "10.9.0.1", 12_000))
+    assert [round(reached[0] / count) for count in reached] == [1, 2, 4, 8, 8, 8]
+    server.on_second()
+    assert forwarded(server, "10.9.0.1", 12_000) == reached[-1]
+    for _ in range(clients.OVERLOAD_S):
+        server.on_second()
+    server.on_second(is_overloaded=True)
+    assert forwarded(server, "10.9.0.1", 12_000) == reached[0]
+
+
 @pytest.mark.parametrize("transport", ["udp", "tcp"])
 def test_a_question_that_an_upstream_is_asked_for_is_charged_for_that(transport: str) -> None:
     server = Cluster(config=AnswerConfig(forwards=True)).server

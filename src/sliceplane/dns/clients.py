@@ -6,7 +6,8 @@ as much work as it leaves for all others.  An address can be forged over UDP, so
 forger uses up a client's share of UDP, the client gets TC and asks again over TCP.
 
 Shares of UDP hold from a second in which datagrams waited or were lost until ``OVERLOAD_S`` later.  At other times the
-server answers all that it is asked, so that refusing one client would help no other.
+server answers all that it is asked, so that refusing one client would help no other.  If the overload goes on, the
+process has less than a processor, or too much to refuse: clients have half as much work in each next second.
 
 The limit is for answers over UDP, where their receiver may not be who asked (response rate limiting, as BIND's manual
 describes it): so many a second to one network for one name; of the others every second is sent with TC alone, so that a
@@ -43,6 +44,8 @@ BUCKETS_MAX: Final = 20_000
 # Units of work are about a microsecond that the server saves if it sends a question away, which costs some 8 us.
 #: in each second, of all clients together; the rest of the time is for the usual questions
 UDP_WORK_PER_S: Final = 600_000
+#: the least, in a long overload
+UDP_WORK_MIN: Final = 75_000
 TCP_WORK_PER_S: Final = 300_000
 #: a question that is read, looked up and answered anew or from the forwarder's cache, besides ``OCTETS_PER_UNIT``
 QUESTION_WORK: Final = 24
@@ -121,11 +124,16 @@ class WorkShares:
     def __init__(self) -> None:
         #: seconds for which shares of UDP still hold
         self._overload_s = 0
+        self._udp_work = UDP_WORK_PER_S
         self.begin_second(is_overloaded=False)
 
     def begin_second(self, *, is_overloaded: bool) -> None:
+        if not self._overload_s:
+            self._udp_work = UDP_WORK_PER_S
+        elif is_overloaded:
+            self._udp_work = max(UDP_WORK_MIN, self._udp_work // 2)
         self._overload_s = OVERLOAD_S if is_overloaded else max(0, self._overload_s - 1)
-        self._shares = {"udp": Shares(UDP_WORK_PER_S), "tcp": Shares(TCP_WORK_PER_S)}
+        self._shares = {"udp": Shares(self._udp_work), "tcp": Shares(TCP_WORK_PER_S)}
 
     def is_enforced(self, transport: str) -> bool:
         return transport != "udp" or self._overload_s > 0

@@ -182,8 +182,8 @@ class Resolver:
 
     async def _look(self) -> None:
         while True:
-            # A list, not a generator: each socket counts its losses.
-            self.server.on_second(is_overloaded=any([one.is_overloaded() for one in self._datagrams]))
+            overloads = [one.is_overloaded() for one in self._datagrams]
+            self.server.on_second(is_overloaded=any(overloads))
             self.server.on_stale(stale=self._ready.is_set() and self.staleness_s() > STALE_S)
             self.on_list()
             await asyncio.sleep(_LOOK_S)

@@ -113,6 +113,8 @@ class Datagrams:
         self._any = self._name[0] in ("0.0.0.0", "::")
         self.lost = 0
         self._dropped = 0
+        #: the last wake left datagrams unread
+        self._has_more = False
         if self._any:
             if own.family == socket.AF_INET6:
                 own.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
@@ -125,14 +127,15 @@ class Datagrams:
         self._socket.close()
 
     def is_overloaded(self) -> bool:
-        """Returns True if many datagrams wait, if some were lost since the last call, or if the kernel does not report
-        it."""
+        """Returns True if many datagrams wait, or some were lost since the last call.  Where the kernel does not report
+        it, more than a batch is many."""
         try:
-            waiting, *_, dropped = _MEMORY.unpack(self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMORY.size))
+            memory = _MEMORY.unpack(self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMORY.size))
         except (OSError, struct.error):
-            return True
-        before, self._dropped = self._dropped, dropped
-        return waiting > WAITING_BYTES_MAX or dropped != before
+            return self._has_more
+        waiting: int = memory[0]
+        before, self._dropped = self._dropped, memory[-1]
+        return waiting > WAITING_BYTES_MAX or self._dropped != before
 
     def _on_readable(self) -> None:
         own = self._socket
@@ -140,6 +143,7 @@ class Datagrams:
         began = time.perf_counter()
         count = 0
         asked: list[tuple[int, int, bytes]] = []
+        self._has_more = True
         try:
             while count < BATCH and (count & 3 or time.perf_counter() - began < BATCH_S):
                 if self._any:
@@ -156,7 +160,7 @@ class Datagrams:
                 elif answer is not None:
                     self._on_forward(answer, partial(self.send, client=source, ancillary=asked))
         except (BlockingIOError, InterruptedError):
-            pass
+            self._has_more = False
         except OSError:
             self.lost += 1
         if count:

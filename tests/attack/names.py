@@ -316,11 +316,11 @@ async def _spam(own: socket.socket, packets: Sequence[bytes], rate: float, secon
 
 
 async def _spams(folder: Path) -> Sequence[Figure]:
-    """Twice as many questions as the server answers; another client asks from the time on when it has noticed."""
+    """Half as many questions again as the server answers; another client asks from the time on when it has noticed."""
     made_up = [query(f"r{at}.prefer._zone.big{at % SERVICES}.default.svc.cluster.local.", "SRV") for at in range(5000)]
     async with upstream() as forward:
         with name_server(folder, forward) as (process, port), datagrams("127.0.0.2", port) as own:
-            rate = 2 * await _rate(own, made_up)
+            rate = 1.5 * await _rate(own, made_up)
             spam = asyncio.create_task(_spam(own, made_up, rate, 12))
             await asyncio.sleep(7)
             longest_step(process)
@@ -383,7 +383,7 @@ ATTACKS: Final = (
     Attack("names-pointers-tcp", "messages of 65 kB over TCP, full of such records", _pointers_tcp),
     Attack("names-drips", "1,000 connections over TCP that bring a byte every two seconds", _drips),
     Attack("names-large-answers", "four connections that ask for answers of 64 KiB without end", _large_answers),
-    Attack("names-spam", "twice as many questions as the server answers, for SRV names that a client makes up", _spams),
+    Attack("names-spam", "half as many questions again as the server answers, for SRV names that a client makes up", _spams),
     Attack("names-poison", "a name outside whose CNAME brings a record of the cluster's zone", _poison),
     Attack("names-forward-hog", "a client that asks for thousands of names that nobody answers", _hog),
 )

@@ -383,7 +383,7 @@ ATTACKS: Final = (
     Attack("names-pointers-tcp", "messages of 65 kB over TCP, full of such records", _pointers_tcp),
     Attack("names-drips", "1,000 connections over TCP that bring a byte every two seconds", _drips),
     Attack("names-large-answers", "four connections that ask for answers of 64 KiB without end", _large_answers),
-    Attack("names-spam", "half as many questions again as the server answers, for SRV names that a client makes up", _spams),
+    Attack("names-spam", "1.5 times as many SRV names that a client makes up as the server answers", _spams),
     Attack("names-poison", "a name outside whose CNAME brings a record of the cluster's zone", _poison),
     Attack("names-forward-hog", "a client that asks for thousands of names that nobody answers", _hog),
 )

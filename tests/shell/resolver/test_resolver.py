@@ -102,7 +102,7 @@ async def test_datagrams_that_wait_or_were_lost_are_an_overload_until_they_are_r
 
 
 def _flood(port: int) -> None:
-    """More datagrams than may wait, or than a socket keeps, within one step of the loop, so that none is read meanwhile."""
+    """More datagrams than may wait or a socket keeps, within one step of the loop, so that none is read meanwhile."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
         own.connect(("127.0.0.1", port))
         for _ in range(4000):

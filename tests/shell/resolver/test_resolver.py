@@ -105,7 +105,7 @@ def _flood(port: int) -> None:
     """More datagrams than may wait or a socket keeps, within one step of the loop, so that none is read meanwhile."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
         own.connect(("127.0.0.1", port))
-        for _ in range(4000):
+        for _ in range(8000):
             own.send(b"no query")
 
 

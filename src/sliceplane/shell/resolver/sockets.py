@@ -49,8 +49,8 @@ AWAITED_BYTES_MAX: Final = 128 * 1024
 #: octets that one wake reads from a connection
 _READ_BYTES: Final = 16 * 1024
 _RECEIVE_BYTES: Final = 4 * 1024 * 1024
-#: memory of datagrams that wait in the kernel, 768 bytes each; more is an overload, some 80 ms of work
-WAITING_BYTES_MAX: Final = 2 << 20
+#: memory of datagrams that wait in the kernel, 832 bytes each; more is an overload, some 150 ms of work
+WAITING_BYTES_MAX: Final = 4 << 20
 #: not in every Python's ``socket``: <linux/in.h>, <asm-generic/socket.h>; <linux/sock_diag.h> has the fields
 _IP_PKTINFO: Final = 8
 _SO_MEMINFO: Final = 55

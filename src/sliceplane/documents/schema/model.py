@@ -40,10 +40,6 @@ _GONE: Final = ("deprecatedTopology", "zone")
 
 PACKAGES: Final = {_OLD: "io.k8s.api.discovery.v1beta1"}
 KINDS: Final = {"discovery.k8s.io/v1beta1 EndpointSlice": f"{_OLD}.EndpointSlice"}
-TOPOLOGY_HELP: Final = (
-    "Labels of the place where the endpoint runs. In v1, topology.kubernetes.io/zone is the field zone, "
-    "kubernetes.io/hostname the field nodeName, and the rest is deprecatedTopology."
-)
 SCALARS: Final = frozenset(
     ("any", "bool", "bytes", "int32", "int64", "intOrString", "microTime", "quantity", "string", "time")
 )
@@ -61,16 +57,6 @@ def definitions(current: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]
         del endpoint[field]
     endpoint["topology"] = "{}string"
     old[f"{_OLD}.Endpoint"] = dict(sorted(endpoint.items()))
-    return old
-
-
-def help_texts(current: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-    """The help texts to add to the *current* ones."""
-    old = {_old_name(name): dict(texts) for name, texts in current.items() if name.startswith(_OWN)}
-    endpoint = old[f"{_OLD}.Endpoint"]
-    for field in _GONE:
-        del endpoint[field]
-    endpoint["topology"] = TOPOLOGY_HELP
     return old
 
 
@@ -145,6 +131,11 @@ def _data() -> _Data:
 def kubernetes_version() -> str:
     """``1.36``: the version whose fields these are."""
     return _data().kubernetes
+
+
+def definition_names() -> tuple[str, ...]:
+    """The definitions of the current versions, sorted."""
+    return tuple(name for name in _data().definitions if not name.startswith(_OLD))
 
 
 @cache

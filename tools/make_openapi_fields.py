@@ -6,10 +6,9 @@ A development script, run by hand when a kind is added or a new Kubernetes versi
     go mod download k8s.io/kubernetes          (in tests/peers/kubernetes)
     .venv/bin/python tools/make_openapi_fields.py ~/go/pkg/mod/k8s.io/kubernetes@v1.36.2
 
-Facts only are read: the default and the map type of a field from the published documents
-(``api/openapi-spec/v3``), the values of an enumeration, which those lack, from
-``pkg/generated/openapi/zz_generated.openapi.go``.  Descriptions are left behind.  Texts are written by hand, in the
-file itself; this script keeps them, and names the fields that have none.
+Facts only are read: the default of a field from the published documents (``api/openapi-spec/v3``), the values of an
+enumeration, which those lack, from ``pkg/generated/openapi/zz_generated.openapi.go``.  Descriptions are left behind.
+Texts are written by hand, in the file itself; this script keeps them, and names the fields that have none.
 """
 
 from __future__ import annotations
@@ -53,11 +52,10 @@ def facts_of(kubernetes: Path) -> dict[tuple[str, str], dict[str, Any]]:
     for name in definition_names():
         for field, published in schemas[struct(name).full_name]["properties"].items():
             row = {"default": published["default"]} if "default" in published else {}
-            if published.get("x-kubernetes-map-type") == "granular":
-                row["x-kubernetes-map-type"] = "granular"
             enum = enums.get((name, field))
             if enum:
-                row |= {"items": {"enum": enum}} if "items" in published else {"enum": enum}
+                elements = next((member for member in ("items", "additionalProperties") if member in published), "")
+                row |= {elements: {"enum": enum}} if elements else {"enum": enum}
             if row:
                 facts[name, field] = row
     return facts

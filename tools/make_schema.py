@@ -90,8 +90,8 @@ def spell_field(schema: dict[str, Any], required: bool, wanted: list[str]) -> st
         words.append(f"map({','.join(schema['x-kubernetes-list-map-keys'])})")
     elif list_type:
         words.append(list_type)
-    if schema.get("x-kubernetes-map-type") == "atomic":
-        words.append("atomic")
+    if "x-kubernetes-map-type" in schema:
+        words.append(schema["x-kubernetes-map-type"])
     strategies = [word for word in schema.get("x-kubernetes-patch-strategy", "").split(",") if word]
     for strategy in strategies:
         key = schema.get("x-kubernetes-patch-merge-key", "")

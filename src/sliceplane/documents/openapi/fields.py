@@ -6,7 +6,8 @@ without empty ones at its end:
     ==========  ======================================================================================
     definition  in the first row of a section; that row is about the definition as a whole
     field       its name in JSON
-    facts       members of the field's schema as JSON: ``default``, ``enum``, in ``items`` of the elements
+    facts       members of the field's schema as JSON: ``default``, ``enum``; those of elements below
+                ``items`` or ``additionalProperties``
     text        the description
     ==========  ======================================================================================
 

@@ -9,6 +9,7 @@ then words about it:
     ``[]T``, ``{}T``              list of T, map from string to T
     ``required``                  the field must be there (for OpenAPI; validation decides for itself)
     ``atomic``                    a list or map that has one owner as a whole
+    ``granular``                  a map whose members have owners of their own, even if its definition is ``atomic``
     ``set``, ``map(a,b)``         a list of distinct scalars; a list of objects told apart by the fields a and b
     ``merge``, ``merge(key)``     strategic merge patch merges the list, its objects by the field *key*
     ``retainKeys``                strategic merge patch may bring ``$retainKeys``
@@ -87,7 +88,7 @@ class SchemaField(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     type: Type
     required: bool = False
-    #: "" (not said), "atomic", "set" or "map" for lists; "" or "atomic" for maps
+    #: "" (not said), "atomic", "set" or "map" for lists; "", "atomic" or "granular" for maps
     list_type: str = ""
     #: what tells elements of a "map" list apart
     map_keys: tuple[str, ...] = ()
@@ -196,7 +197,7 @@ def _parse_field(name: str, spelling: str) -> SchemaField:
         match verb:
             case "required":
                 required = True
-            case "atomic" | "set":
+            case "atomic" | "granular" | "set":
                 list_type = verb
             case "map":
                 list_type = verb

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from sliceplane.documents.openapi.fields import SHARED, Row, rows_of, sections
+from sliceplane.documents.openapi.fields import SHARED, FieldRow, rows_of, sections
 from sliceplane.documents.schema import struct
 from sliceplane.documents.schema.model import definition_names
 
@@ -61,7 +61,7 @@ def facts_of(kubernetes: Path) -> dict[tuple[str, str], dict[str, Any]]:
     return facts
 
 
-def render(facts: dict[tuple[str, str], dict[str, Any]], table: dict[str, dict[str, Row]]) -> str:
+def render(facts: dict[tuple[str, str], dict[str, Any]], table: dict[str, dict[str, FieldRow]]) -> str:
     """The table: a section for each definition, and in it a row for each field that has facts or a text."""
     sections = []
     for name in (SHARED, *definition_names()):
@@ -82,7 +82,7 @@ def missing_texts() -> list[str]:
         f"{name}.{field}"
         for name in definition_names()
         for field in struct(name).fields
-        if not rows_of(name).get(field, Row("", "")).text and field not in shared
+        if not rows_of(name).get(field, FieldRow("", "")).text and field not in shared
     ]
 
 

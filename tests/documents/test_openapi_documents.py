@@ -158,6 +158,14 @@ def test_every_field_of_every_kind_has_a_description() -> None:
         assert not missing, f"{name}: write a text into fields.tsv"
 
 
+def test_the_beta_version_of_slices_is_described_by_the_same_rows() -> None:
+    endpoint = load("apis/discovery.k8s.io/v1beta1")["components"]["schemas"]["io.k8s.api.discovery.v1beta1.Endpoint"]
+    assert "deprecatedTopology" not in endpoint["properties"]
+    assert [name for name, field in endpoint["properties"].items() if "description" not in field] == []
+    assert endpoint["properties"]["topology"]["description"].startswith("Topology labels")
+    assert endpoint["properties"]["conditions"]["default"] == {}
+
+
 def test_every_kind_has_a_description() -> None:
     schemas = schemas_of_all_documents()
     kinds = {name for name, schema in schemas.items() if "x-kubernetes-group-version-kind" in schema}

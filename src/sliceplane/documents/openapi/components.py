@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import msgspec
 
-from sliceplane.documents.openapi.fields import SHARED, Row, rows_of
+from sliceplane.documents.openapi.fields import SHARED, FieldRow, rows_of
 from sliceplane.documents.schema import SchemaField, Struct, Type, lookup_kind, struct
 
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1"
 PATCH = f"{_META}.Patch"
 
-_EMPTY: Final = Row(facts="", text="")
+_EMPTY: Final = FieldRow(facts="", text="")
 #: the default of elements of a list and of values of a map, as upstream's generator has it
 _ZEROS: Final[dict[str, Any]] = {"string": "", "int32": 0, "int64": 0, "struct": {}}
 #: scalars that are inline
@@ -145,7 +145,7 @@ class Components:
         if schema.atomic:
             entry["x-kubernetes-map-type"] = "atomic"
 
-    def _field(self, field: SchemaField, row: Row) -> dict[str, Any]:
+    def _field(self, field: SchemaField, row: FieldRow) -> dict[str, Any]:
         entry = self._type(field.type)
         text = row.text or self._shared.get(field.name, _EMPTY).text
         if text:

@@ -27,7 +27,7 @@ SHARED: Final = "*"
 _OLD: Final = ("discoveryV1beta1.", "discovery.")
 
 
-class Row(NamedTuple):
+class FieldRow(NamedTuple):
     """One field, or with the name "" the definition."""
 
     facts: str
@@ -42,7 +42,7 @@ def sections() -> dict[str, str]:
     return {section.split(maxsplit=1)[0]: section for section in raw.decode().split("\n\n")}
 
 
-def rows_of(definition: str) -> dict[str, Row]:
+def rows_of(definition: str) -> dict[str, FieldRow]:
     """The rows of *definition* by field, empty if it has none."""
     rows = (f"{line}\t\t\t".split("\t") for line in sections().get(definition.replace(*_OLD), "").splitlines())
-    return {field: Row(facts, text) for _, field, facts, text, *_ in rows}
+    return {field: FieldRow(facts, text) for _, field, facts, text, *_ in rows}

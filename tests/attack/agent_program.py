@@ -113,7 +113,7 @@ async def hostile_server(folder: Path) -> Sequence[Figure]:
                 kubeconfig = Path(api.kubeconfig(folder))
                 flags = ("register", "cart", "-n", "shop", "--port", "8080")
                 async with agent(own, kubeconfig, *flags) as running:
-                    ends = time.monotonic() + PATIENCE_S
+                    ends = time.monotonic() + START_S
                     while (
                         not running.socket.exists() and running.process.returncode is None and time.monotonic() < ends
                     ):

@@ -125,7 +125,8 @@ def _bomb() -> bytes:
 @only_lists
 async def crowded_lists(exchange: Exchange) -> None:
     """Of one object there are hundreds of thousands."""
-    await exchange.reply(200, b'{"metadata":{"resourceVersion":"1000"},"items":[' + b",".join([b"{}"] * 500_000) + b"]}")
+    items = b",".join([b"{}"] * 500_000)
+    await exchange.reply(200, b'{"metadata":{"resourceVersion":"1000"},"items":[' + items + b"]}")
 
 
 # What cannot be read
@@ -242,7 +243,7 @@ for _number, _text in enumerate(
 
 def _with_ports(document: Any) -> Any:
     ports = [{"name": f"p{number}", "port": 80} for number in range(30_000)]
-    return {**document, "spec": {**document["spec"], "ports": ports}} if "ports" in document.get("spec", {}) else document
+    return replaced(document, ("spec", "ports"), ports)
 
 
 changed("many-ports", _with_ports)

@@ -36,6 +36,7 @@ SMALL = {
     "shell/process/free_memory.py": "one deed of its own, with the C library",
     "shell/process/last_steps.py": "one deed of its own, which everything that ends a process or a write shares",
     "shell/process/start_error.py": "an interface between rooms",
+    "shell/process/turns.py": "one queue that connections and watches share",
     "shell/tools/drain_reporter.py": "an interface between a command and what it runs",
     "slices/succession.py": "a rule that slices and Endpoints share",
 }

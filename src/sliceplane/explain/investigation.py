@@ -1,7 +1,7 @@
 """One question from the first reading to the answer, without I/O.
 
-The caller reads what ``wanted`` names, hands each result to ``on_list`` or ``on_refused``, and asks again until nothing
-is wanted; then ``answer`` is the explanation.  Each link of the chain names what it needs, and names more when it knows
+The caller reads what ``wanted`` names, has each page ``decoded``, hands each result to ``on_list`` or ``on_refused``,
+and asks again until nothing is wanted; then ``answer`` is the explanation.  Each link of the chain names what it needs, and names more when it knows
 more, so that little is read of a large cluster.  The last reading is of the objects that show the findings: who wrote
 them is only told by whole objects.
 
@@ -86,11 +86,11 @@ class Investigation:
             if selection not in self._bodies and not self._was_refused(selection)
         )
 
-    def on_list(self, selection: Selection, bodies: Sequence[bytes]) -> None:
-        """Raises ``msgspec.DecodeError`` for an object that is none of its kind."""
+    def decoded(self, selection: Selection, bodies: Sequence[bytes]) -> Sequence[Object] | Sequence[bytes]:
+        """Returns what ``on_list`` takes, of one page of the list.  Raises ``msgspec.DecodeError`` for an object that is
+        none of its kind."""
         if self._findings is not None:
-            self._bodies[selection] = bodies[0] if bodies else b""
-            return
+            return bodies
         decoder = msgspec.json.Decoder(_PROJECTIONS[selection.resource.key].projection)
         objects = [decoder.decode(body) for body in bodies]
         for item in objects:
@@ -98,7 +98,14 @@ class Investigation:
                 raise msgspec.ValidationError(f"{item.metadata.key!r} is no name of an object")
             # Items of lists do not name their kind; nobody else has these objects yet.
             msgspec.structs.force_setattr(item, "kind", selection.resource.kind)
-        self.facts.take(selection, objects)
+        return objects
+
+    def on_list(self, selection: Selection, items: Sequence[Any]) -> None:
+        """*items*: what ``decoded`` returned for the pages of the list."""
+        if self._findings is None:
+            self.facts.take(selection, items)
+        else:
+            self._bodies[selection] = items[0] if items else b""
 
     def on_refused(self, selection: Selection, reason: str, *, verb: str = "list") -> None:
         """The server did not give it.  *reason* in words: "forbidden", "the server has no such resource"."""

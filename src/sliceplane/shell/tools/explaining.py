@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from sliceplane.api.errors import StatusError
@@ -17,7 +18,7 @@ from sliceplane.explain.investigation import FORBIDDEN, Investigation
 from sliceplane.explain.kernel import KernelFacts
 from sliceplane.explain.question import ExplainQuestion, Explanation
 from sliceplane.findings.finding import Finding
-from sliceplane.shell.tools.lists import list_whole
+from sliceplane.shell.tools.lists import list_decoded
 from sliceplane.shell.transport.base import Reader, Unreachable, connect
 from sliceplane.shell.transport.http import HttpClient
 
@@ -68,13 +69,13 @@ async def investigated(client: Reader, investigation: Investigation) -> Investig
     async def read(selection: Selection) -> None:
         async with turn:
             try:
-                bodies = await list_whole(client, selection)
+                items = await list_decoded(client, selection, partial(investigation.decoded, selection))
             except StatusError as error:
                 if error.code not in NOT_TO_BE_HAD:
                     raise
                 investigation.on_refused(selection, FORBIDDEN if error.code == 403 else NOT_SERVED)
             else:
-                investigation.on_list(selection, bodies)
+                investigation.on_list(selection, items)
 
     while wanted := investigation.wanted():
         async with asyncio.TaskGroup() as group:

@@ -22,6 +22,7 @@ from sliceplane.api.codec import UNREADABLE
 from sliceplane.api.errors import StatusError
 from sliceplane.explain.question import ExplainQuestion
 from sliceplane.kit.delays import TokenBucket
+from sliceplane.page.attention import attention
 from sliceplane.page.views import Answered
 from sliceplane.recorder.file import RecordingError
 from sliceplane.recorder.timeline_text import line_document
@@ -200,7 +201,7 @@ class Questions:
         client, clock = self._client, self._clock
         match question:
             case ("lint",):
-                return _explained(client, ExplainQuestion("everything", namespace=self._namespace), clock)
+                return _attention(client, self._namespace, clock)
             case ("explain", namespace, name):
                 return _explained(client, ExplainQuestion("service", name, namespace), clock)
             case ("drift",):
@@ -218,6 +219,10 @@ class Questions:
 
 async def _explained(client: HttpClient, question: ExplainQuestion, clock: Callable[[], float]) -> Any:
     return (await explain(client, question, clock)).as_document()
+
+
+async def _attention(client: HttpClient, namespace: str, clock: Callable[[], float]) -> Any:
+    return attention(await explain(client, ExplainQuestion("everything", namespace=namespace), clock))
 
 
 async def _drifted(client: HttpClient, clock: Callable[[], float]) -> Any:

@@ -31,7 +31,7 @@ SLICE_COLUMNS: Final = ("name", "endpoints", "ready", "family", "ports", "versio
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """``document`` is what the command writes as JSON, of ``lint`` what ``page.attention`` keeps of it; ``problem``: why
+    """``document`` is what the command writes as JSON, of ``lint`` what ``page.attention`` keeps; ``problem`` is why
     there is none."""
 
     at: float

@@ -1,13 +1,13 @@
-"""Memory that is free inside the C library's heap goes back to the system: large blocks at once, the rest after a burst.
+"""Memory that is free inside the C library's heap goes back to the system.
 
 A burst of writes leaves the heap full of holes: what history held is freed when it is compacted, and glibc keeps the
 pages because something small lives above them.  One ``malloc_trim`` returns the pages between.  It takes some
 milliseconds per 100 MB, so it is done when the burst's history is gone, and not while much is written.
 
-Lists and answers are large blocks that live for milliseconds.  glibc gives the first few of them pages of their own, and
-then takes them from the heap, too, and each thread has a heap of its own (mallopt(3), ``M_MMAP_THRESHOLD`` and
-``M_ARENA_MAX``): what is freed there stays.  Here one heap serves all threads, which hold the interpreter's lock when
-they allocate, and large blocks always have pages of their own.
+Lists and answers are large blocks that live for milliseconds.  glibc gives the first few of them pages of their own and
+takes later ones from the heap, and each thread has a heap of its own (mallopt(3), ``M_MMAP_THRESHOLD`` and
+``M_ARENA_MAX``).  Memory that is freed there stays.  ``bound_heap`` has one heap for all threads, which hold the
+interpreter's lock when they allocate, and pages of its own for each large block.
 """
 
 from __future__ import annotations

@@ -52,6 +52,8 @@ KEPT_BYTES_MAX: Final = 16 * 1024 * 1024
 #: a question of the page: a server that answers no sooner is told of, and asked again later
 TIMEOUT_S: Final = 60.0
 METRICS_PORT: Final = 10249
+#: of ``lint``: it is asked all the time, and no one waits for it
+LISTS_AT_ONCE: Final = 2
 
 #: what-ifs that are worked out or wait for it: they are the longest questions
 WHAT_IFS_MAX: Final = 3
@@ -222,7 +224,8 @@ async def _explained(client: HttpClient, question: ExplainQuestion, clock: Calla
 
 
 async def _attention(client: HttpClient, namespace: str, clock: Callable[[], float]) -> Any:
-    return attention(await explain(client, ExplainQuestion("everything", namespace=namespace), clock))
+    question = ExplainQuestion("everything", namespace=namespace)
+    return attention(await explain(client, question, clock, lists_at_once=LISTS_AT_ONCE))
 
 
 async def _drifted(client: HttpClient, clock: Callable[[], float]) -> Any:

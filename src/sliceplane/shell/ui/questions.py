@@ -52,7 +52,7 @@ KEPT_BYTES_MAX: Final = 16 * 1024 * 1024
 #: a question of the page: a server that answers no sooner is told of, and asked again later
 TIMEOUT_S: Final = 60.0
 METRICS_PORT: Final = 10249
-#: of ``lint``: it is asked all the time, and no one waits for it
+#: for ``lint``, which is asked again and again: each list has a connection, and bodies that are being decoded
 LISTS_AT_ONCE: Final = 2
 
 #: what-ifs that are worked out or wait for it: they are the longest questions

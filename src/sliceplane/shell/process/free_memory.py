@@ -5,9 +5,9 @@ pages because something small lives above them.  One ``malloc_trim`` returns the
 milliseconds per 100 MB, so it is done when the burst's history is gone, and not while much is written.
 
 Lists and answers are large blocks that live for milliseconds.  glibc gives the first few of them pages of their own and
-takes later ones from the heap, and each thread has a heap of its own (mallopt(3), ``M_MMAP_THRESHOLD`` and
-``M_ARENA_MAX``).  Memory that is freed there stays.  ``bound_heap`` has one heap for all threads, which hold the
-interpreter's lock when they allocate, and pages of its own for each large block.
+takes later ones from the heap, and each thread has a heap of its own (mallopt(3)).  Memory that is freed there stays.
+``bound_heap`` has one heap for all threads, which hold the interpreter's lock when they allocate, and pages of its own
+for each large block.
 """
 
 from __future__ import annotations

@@ -62,6 +62,15 @@ def test_a_head_without_the_tag_is_refused_with_both_ways_out() -> None:
     assert problem == f"HEAD ({'1' * 12}) is not the tag v{VERSION} ({'2' * 12}): {command}; {rehearsal}"
 
 
+def test_lines_under_unreleased_belong_to_the_version_that_is_released() -> None:
+    entry = f"## {VERSION} - 2026-05-04\n\n- a\n"
+    (problem,) = preflight.changelog(f"# Changelog\n\n## Unreleased\n\n- b\n\n{entry}", dated=True)
+    assert problem.startswith("CHANGELOG.md has lines under Unreleased")
+    renamed = f"# Changelog\n\n## Unreleased\n\n{entry}\n## {VERSION} in detail\n\n- b\n"
+    assert preflight.changelog(renamed, dated=True) == []
+    assert preflight.changelog((ROOT / "CHANGELOG.md").read_text(), dated=False) == []
+
+
 def test_a_machine_that_cannot_build_is_told_from_one_that_can_before_anything_is_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -6,6 +6,7 @@ Every problem is reported at once, each with its remedy.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Collection
@@ -46,11 +47,17 @@ def tag(tags_at_head: Collection[str], tagged_commit: str, head: str) -> list[st
 
 
 def changelog(text: str, *, dated: bool) -> list[str]:
+    """The problems of the CHANGELOG: no entry of this version, and, *dated*, lines that no version owns."""
+    problems = []
     try:
         changes(text, VERSION, dated=dated)
     except ValueError as error:
-        return [str(error)]
-    return []
+        problems.append(str(error))
+    unreleased = re.search(r"^## Unreleased\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    if dated and unreleased is not None and unreleased[1].strip():
+        remedy = f'rename that heading to "{VERSION} in detail", and begin the file with an empty "## Unreleased"'
+        problems.append(f"CHANGELOG.md has lines under Unreleased that {VERSION} contains: {remedy}")
+    return problems
 
 
 def machine(parts: Collection[str]) -> list[str]:
@@ -78,10 +85,10 @@ def machine(parts: Collection[str]) -> list[str]:
 def check(parts: Collection[str], *, tagged: bool) -> None:
     """Ends the program if the release cannot succeed, with every reason."""
     problems = working_tree(run("git", "status", "--porcelain"))
+    problems += changelog(Path(ROOT, "CHANGELOG.md").read_text(), dated=tagged)
     if tagged:
         at_tag = run("git", "for-each-ref", "--format=%(objectname) %(*objectname)", f"refs/tags/v{VERSION}").split()
         problems += tag(run("git", "tag", "--points-at", "HEAD").split(), at_tag[-1] if at_tag else "", commit())
-    problems += changelog(Path(ROOT, "CHANGELOG.md").read_text(), dated=tagged)
     problems += machine(parts)
     if problems:
         sys.exit("".join(f"release: {problem}\n" for problem in problems).rstrip())

@@ -71,6 +71,13 @@ def test_lines_under_unreleased_belong_to_the_version_that_is_released() -> None
     assert preflight.changelog((ROOT / "CHANGELOG.md").read_text(), dated=False) == []
 
 
+def test_documents_that_say_that_nothing_is_published_are_named_with_their_lines() -> None:
+    texts = {"README.md": "# A\n\nOnce 0.1.0 is published, `uvx` runs it.\n", "docs/a.md": "A published page.\n"}
+    (problem,) = preflight.documents_of_a_clone(texts)
+    assert problem.endswith("\n    README.md:3: Once 0.1.0 is published, `uvx` runs it.")
+    assert preflight.documents_of_a_clone({"docs/a.md": texts["docs/a.md"]}) == []
+
+
 def test_a_machine_that_cannot_build_is_told_from_one_that_can_before_anything_is_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -87,7 +94,7 @@ def test_a_machine_that_cannot_build_is_told_from_one_that_can_before_anything_i
 
 
 def test_every_problem_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    printed = {"status": " M README.md\n", "tag": "", "for-each-ref": "", "rev-parse": "1" * 40}
+    printed = {"status": " M README.md\n", "tag": "", "ls-files": "", "for-each-ref": "", "rev-parse": "1" * 40}
     monkeypatch.setattr(preflight, "run", lambda _, command, *__: printed[command])
     monkeypatch.setattr(preflight, "changelog", lambda *_, dated: ["no day"] if dated else [])
     with pytest.raises(SystemExit) as ended:

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,10 @@ from tools.release.running import ROOT, VERSION, commit, run
 IMAGES_BYTES: Final = 6 * 10**9
 #: files of a report that are named
 _NAMED: Final = 10
+#: sentences of documents that a release makes false
+_UNPUBLISHED: Final = re.compile(
+    r"nothing is published|is published, `uvx|published images and packages", re.IGNORECASE
+)
 REHEARSE: Final = "make release RELEASE=--untagged"
 
 
@@ -60,6 +64,17 @@ def changelog(text: str, *, dated: bool) -> list[str]:
     return problems
 
 
+def documents_of_a_clone(files: Mapping[str, str]) -> list[str]:
+    """The problem of *files*, path to text, that say that there is no published version."""
+    lines = [
+        f"\n    {path}:{number}: {line.strip()}"
+        for path, text in sorted(files.items())
+        for number, line in enumerate(text.splitlines(), 1)
+        if _UNPUBLISHED.search(line)
+    ]
+    return [f"documents say that no version is published: say how to get {VERSION}{''.join(lines)}"] if lines else []
+
+
 def machine(parts: Collection[str]) -> list[str]:
     """Reports what this machine lacks for *parts*, and what cannot be installed by the build itself."""
     problems = []
@@ -87,6 +102,8 @@ def check(parts: Collection[str], *, tagged: bool) -> None:
     problems = working_tree(run("git", "status", "--porcelain"))
     problems += changelog(Path(ROOT, "CHANGELOG.md").read_text(), dated=tagged)
     if tagged:
+        texts = run("git", "ls-files", "README.md", "docs/*.md", "deploy/helm").split()
+        problems += documents_of_a_clone({path: (ROOT / path).read_text() for path in texts})
         at_tag = run("git", "for-each-ref", "--format=%(objectname) %(*objectname)", f"refs/tags/v{VERSION}").split()
         problems += tag(run("git", "tag", "--points-at", "HEAD").split(), at_tag[-1] if at_tag else "", commit())
     problems += machine(parts)

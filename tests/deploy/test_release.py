@@ -72,10 +72,10 @@ def test_lines_under_unreleased_belong_to_the_version_that_is_released() -> None
 
 
 def test_documents_that_say_that_nothing_is_published_are_named_with_their_lines() -> None:
-    texts = {"README.md": "# A\n\nOnce 0.1.0 is published, `uvx` runs it.\n", "docs/a.md": "A published page.\n"}
+    texts = {"README.md": "# A\n\nOnce 0.1.0 is published, `uvx` runs it.\n", "docs/agent.md": "A published page.\n"}
     (problem,) = preflight.documents_of_a_clone(texts)
     assert problem.endswith("\n    README.md:3: Once 0.1.0 is published, `uvx` runs it.")
-    assert preflight.documents_of_a_clone({"docs/a.md": texts["docs/a.md"]}) == []
+    assert preflight.documents_of_a_clone({"docs/agent.md": texts["docs/agent.md"]}) == []
 
 
 def test_a_machine_that_cannot_build_is_told_from_one_that_can_before_anything_is_built(

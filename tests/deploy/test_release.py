@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.release import agent_file, checking, documents, preflight
+from tools.release import agent_file, checking, documents, installing, preflight
 from tools.release.documents import changes, debian_components, sbom
 from tools.release.oci import INDEX, MANIFEST, Layout
 from tools.release.running import ROOT, VERSION, tar_of
@@ -252,3 +252,26 @@ def test_the_agents_file_keeps_an_endpoint_and_ends_its_child_when_it_is_killed(
             finally:
                 process.kill()
         plane.wait_for(lambda: not Path(f"/proc/{child}/cmdline").exists(), timeout=60)
+
+
+_SLOW_AGENT = """
+import pathlib, sys, time
+asked = pathlib.Path(sys.argv[0]).with_name("asked")
+if sys.argv[1] == "run":
+    time.sleep(600)
+elif asked.exists():
+    print("default/one  outside  192.0.2.9:80  passing  1s ago")
+else:
+    asked.touch()
+    print("default/one  outside  192.0.2.9:80  unknown  1s ago")
+    sys.exit(1)
+"""
+
+
+def test_an_endpoint_whose_check_has_not_run_yet_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(installing, "DIST", tmp_path)
+    (tmp_path / agent_file.NAME).write_text(_SLOW_AGENT)
+    installing.become_endpoint(sys.executable, os.environ, tmp_path)
+    assert "passing" in capsys.readouterr().out

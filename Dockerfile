@@ -14,14 +14,15 @@ RUN python3 -m venv --without-pip /opt/sliceplane && python3 -m venv /opt/builde
 COPY requirements.lock requirements-build.lock ./
 # pip verifies a hash for every download; the programs that build the package do not go into the image.  Nothing is
 # compiled twice: under an emulator that takes minutes.
-ARG INSTALL="/opt/builder/bin/pip --python /opt/sliceplane/bin/python install --no-compile"
 RUN /opt/builder/bin/pip install --no-cache-dir --no-compile --require-hashes -r requirements-build.lock \
- && $INSTALL --no-cache-dir --require-hashes -r requirements.lock
+ && PIP_PYTHON=/opt/sliceplane/bin/python \
+    /opt/builder/bin/pip install --no-cache-dir --no-compile --require-hashes -r requirements.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 # Compiled here: the file system is read-only where it runs.
 RUN /opt/builder/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir wheels . \
- && $INSTALL --no-index --no-deps wheels/*.whl \
+ && PIP_PYTHON=/opt/sliceplane/bin/python \
+    /opt/builder/bin/pip install --no-compile --no-index --no-deps wheels/*.whl \
  && /opt/sliceplane/bin/python -m compileall -q /opt/sliceplane/lib
 
 FROM ${BASE}

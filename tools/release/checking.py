@@ -48,5 +48,6 @@ def check_folder() -> None:
 
 
 def print_listing() -> None:
+    """Prints digest, size in bytes and name of every file."""
     for name, digest in digests(DIST).items():
-        print(f"{digest}  dist/{name}  ({(DIST / name).stat().st_size / 1e6:.2f} MB)")
+        print(f"{digest}  {(DIST / name).stat().st_size:>11,}  dist/{name}")

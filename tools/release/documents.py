@@ -131,8 +131,14 @@ def changes(text: str, version: str, *, dated: bool) -> str:
     return entry
 
 
+def with_whole_links(entry: str) -> str:
+    """Returns *entry* with links that lead to the tag's files from a forge's release page, too."""
+    return re.sub(r"\]\((?![a-z]+:|#)", f"]({SOURCE_URL}/blob/v{VERSION}/", entry)
+
+
 def write(builder: str, *, tagged: bool) -> None:
     """Writes CHANGES, and the provenance of every file that is there."""
-    (DIST / CHANGES).write_text(changes((ROOT / "CHANGELOG.md").read_text(), VERSION, dated=tagged))
+    entry = changes((ROOT / "CHANGELOG.md").read_text(), VERSION, dated=tagged)
+    (DIST / CHANGES).write_text(with_whole_links(entry))
     (DIST / PROVENANCE).unlink(missing_ok=True)
     (DIST / PROVENANCE).write_bytes(provenance(digests(DIST), builder, tagged=tagged))

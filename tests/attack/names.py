@@ -294,6 +294,42 @@ async def upstream() -> AsyncIterator[str]:
         transport.close()
 
 
+async def _rate(own: socket.socket, packets: Sequence[bytes]) -> float:
+    """Questions a second that the server answers now, asked in bursts that its socket holds."""
+    began = time.monotonic()
+    for burst in range(20):
+        for packet in packets[burst * 200 : (burst + 1) * 200]:
+            own.send(packet)
+        assert await answer_to(own, query(OWN, number=60_000 + burst)), "the bystander's name is answered"
+    return 20 * 200 / (time.monotonic() - began)
+
+
+async def _spam(own: socket.socket, packets: Sequence[bytes], rate: float, seconds: float) -> None:
+    began = time.monotonic()
+    sent = 0
+    while (passed := time.monotonic() - began) < seconds:
+        while sent < rate * passed:
+            with contextlib.suppress(OSError):
+                own.send(packets[sent % len(packets)])
+            sent += 1
+        await asyncio.sleep(0.005)
+
+
+async def _spams(folder: Path) -> Sequence[Figure]:
+    """Half as many questions again as the server answers; another client asks from the time on when it has noticed."""
+    made_up = [query(f"r{at}.prefer._zone.big{at % SERVICES}.default.svc.cluster.local.", "SRV") for at in range(5000)]
+    async with upstream() as forward:
+        with name_server(folder, forward) as (process, port), datagrams("127.0.0.2", port) as own:
+            rate = 1.5 * await _rate(own, made_up)
+            spam = asyncio.create_task(_spam(own, made_up, rate, 12))
+            await asyncio.sleep(7)
+            longest_step(process)
+            async with asking(port, lambda number: OWN if number % 2 else f"good{number % 20}.example.org.") as seen:
+                await asyncio.sleep(4)
+            await spam
+            return (longest_step(process), *seen.figures(), alive(process))
+
+
 async def _poison(folder: Path) -> Sequence[Figure]:
     forged = 0
     async with upstream() as forward:
@@ -347,6 +383,7 @@ ATTACKS: Final = (
     Attack("names-pointers-tcp", "messages of 65 kB over TCP, full of such records", _pointers_tcp),
     Attack("names-drips", "1,000 connections over TCP that bring a byte every two seconds", _drips),
     Attack("names-large-answers", "four connections that ask for answers of 64 KiB without end", _large_answers),
+    Attack("names-spam", "1.5 times as many SRV names that a client makes up as the server answers", _spams),
     Attack("names-poison", "a name outside whose CNAME brings a record of the cluster's zone", _poison),
     Attack("names-forward-hog", "a client that asks for thousands of names that nobody answers", _hog),
 )

@@ -18,7 +18,7 @@ from tests.effort import effort
 
 from sliceplane.dns import clients, kept
 from sliceplane.dns.clients import AnswerConfig, RateLimit
-from sliceplane.dns.server import NameServer
+from sliceplane.dns.server import Forward, NameServer
 from sliceplane.dns.service import NamedService
 from sliceplane.dns.wire import name_of
 from sliceplane.proxy.usable import Locality, choose
@@ -91,7 +91,6 @@ def test_a_truncated_answer_costs_as_much_whatever_it_leaves_out(name: str, kind
             return server.answer_slowly(packet, client, "udp", NOW)
 
         ask()  # indexes are built by the first question after a change
-        server.on_second()
         costs.append(calls_of(ask))
     assert costs[1] <= costs[0] + 200, f"calls with 300 and with 2,000 endpoints: {costs}"
 
@@ -102,7 +101,6 @@ def test_names_that_clients_make_up_are_not_kept() -> None:
         for label in (f"r{number}.prefer._zone", f"r{number}.pin._zone", f"10-0-{number % 256}-1.default.pod"):
             server.answer(query(f"{label}.plain.default.svc.{ZONE}", "SRV"), "10.9.0.1", "udp", NOW)
         server.answer(query(f"10-0-{number % 256}-1.default.pod.{ZONE}"), "10.9.0.1", "udp", NOW)
-        server.on_second()
     assert not [name for name in server._made if b"_zone" in name]
     assert sum(len(named.kept) for named in server.view._services.values()) == 0
     server._kept.check()
@@ -134,7 +132,6 @@ def test_results_by_name_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -
             server.answer(query(f"10-1-{at}-1.{PEERS}", kind), "10.9.0.1", "udp", NOW)
         server.answer(query(f"{'x' * 60}{at}.default.svc.{ZONE}"), "10.9.0.1", "udp", NOW)
         server._kept.check()
-        server.on_second()
     assert 0 < server._kept.result_bytes <= 100_000
     assert 0 < server._kept.denial_bytes <= 50_000
     assert len(server._made) < 200
@@ -159,7 +156,7 @@ def test_a_client_uses_its_share_of_the_work_and_leaves_as_much_for_others(monke
     monkeypatch.setattr(clients, "UDP_WORK_PER_S", 10_000)
     config = AnswerConfig(shared_resolvers=(ipaddress.ip_network("10.5.0.0/24"),))
     server = large(5, config).server
-    server.on_second()
+    server.on_second(is_overloaded=True)
     numbers = iter(range(10**6))
 
     def asks(client: str, transport: str = "udp") -> str:
@@ -169,7 +166,7 @@ def test_a_client_uses_its_share_of_the_work_and_leaves_as_much_for_others(monke
         return "truncated" if answer[2] & 2 else dns.rcode.to_text(dns.rcode.Rcode(answer[3] & 15))
 
     greedy = [asks("10.9.0.1") for _ in range(400)]
-    assert 0 < greedy.count("NXDOMAIN") < 150
+    assert 0 < greedy.count("NXDOMAIN") < 200
     assert {*greedy[-2:]} == {"dropped", "truncated"}
     assert asks("10.9.0.2") == "NXDOMAIN"
     assert asks("10.9.0.1", "tcp") == "NXDOMAIN", "over TCP an address is not forged, and has a share of its own"
@@ -200,13 +197,60 @@ def test_large_answers_over_tcp_are_charged_before_they_are_made(monkeypatch: py
     assert dns.message.from_wire(other).rcode() == dns.rcode.NOERROR
 
 
-def test_forwarded_names_are_charged_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "UDP_WORK_PER_S", 10_000)
+def forwarded(server: NameServer, client: str, count: int, *, is_cached: bool = True, transport: str = "udp") -> int:
+    """Questions for names of others of *count* that reach the forwarder."""
+    reached = 0
+    packet = query("www.example.org.")
+    for _ in range(count):
+        answer = server.answer(packet, client, transport, NOW)  # type: ignore[arg-type]
+        if isinstance(answer, Forward):
+            reached += 1
+            if not is_cached:
+                server.on_upstream_asked(answer)
+    return reached
+
+
+def test_a_client_may_use_all_that_the_server_has_time_for() -> None:
     server = Cluster(config=AnswerConfig(forwards=True)).server
+    assert forwarded(server, "10.9.0.1", 40_000) == 40_000
+    assert forwarded(server, "10.9.0.2", 1000) == 1000, "a client that comes later loses nothing"
+    assert forwarded(server, "10.9.0.1", 2000, is_cached=False) == 2000
+
+
+def test_shares_hold_for_a_minute_after_an_overload() -> None:
+    server = Cluster(config=AnswerConfig(forwards=True)).server
+    server.on_second(is_overloaded=True)
+    for _ in range(clients.OVERLOAD_S):
+        assert 9000 < forwarded(server, "10.9.0.1", 20_000) < 12_000
+        assert forwarded(server, "10.9.0.2", 3000) == 3000, "a modest client beside it loses nothing"
+        server.on_second()
+    assert forwarded(server, "10.9.0.1", 20_000) == 20_000
+
+
+def test_shares_become_smaller_as_long_as_an_overload_goes_on() -> None:
+    server = Cluster(config=AnswerConfig(forwards=True)).server
+    reached = []
+    for _ in range(6):
+        server.on_second(is_overloaded=True)
+        reached.append(forwarded(server, "10.9.0.1", 12_000))
+    assert [round(reached[0] / count) for count in reached] == [1, 2, 4, 8, 8, 8]
     server.on_second()
-    kinds = [type(server.answer(query(f"r{at}.example.org."), "10.9.0.1", "udp", NOW)).__name__ for at in range(200)]
-    assert 0 < kinds.count("Forward") < 100
-    assert type(server.answer(query("x.example.org."), "10.9.0.2", "udp", NOW)).__name__ == "Forward"
+    assert forwarded(server, "10.9.0.1", 12_000) == reached[-1]
+    for _ in range(clients.OVERLOAD_S):
+        server.on_second()
+    server.on_second(is_overloaded=True)
+    assert forwarded(server, "10.9.0.1", 12_000) == reached[0]
+
+
+@pytest.mark.parametrize("transport", ["udp", "tcp"])
+def test_a_question_that_an_upstream_is_asked_for_is_charged_for_that(transport: str) -> None:
+    server = Cluster(config=AnswerConfig(forwards=True)).server
+    server.on_second(is_overloaded=True)
+    cached = forwarded(server, "10.9.0.1", 15_000, transport=transport)
+    server.on_second()
+    asked = forwarded(server, "10.9.0.1", 15_000, transport=transport, is_cached=False)
+    assert 4 * asked < cached
+    assert forwarded(server, "10.9.0.2", 500, transport=transport, is_cached=False) == 500
 
 
 def test_buckets_of_the_rate_limit_keep_no_names() -> None:

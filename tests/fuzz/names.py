@@ -223,7 +223,7 @@ class NameFuzz:
         server._kept.check()
         self._change()
         server._kept.check()
-        server.on_second()
+        server.on_second(is_overloaded=True)
 
 
 def run(seconds: float, seed: int, rounds: int | None = None) -> NameFindings:

@@ -1,9 +1,13 @@
 """Rights of clients by address, their shares of the server's work, and a limit on answers.
 
-A question of the usual shape at a name that ``dns.kept`` has is free.  Every other question, and a large answer over
-TCP, is charged to the client's address; in each second a client may use as much work as it leaves for all others.  An
-address can be forged over UDP, so UDP and TCP have separate shares: if a forger uses up a client's share of UDP, the
-client gets TC and asks again over TCP.
+A question of the usual shape at a name that ``dns.kept`` has is free.  Every other question, a question that an
+upstream is asked for, and a large answer over TCP are charged to the client's address; in each second a client may use
+as much work as it leaves for all others.  An address can be forged over UDP, so UDP and TCP have separate shares: if a
+forger uses up a client's share of UDP, the client gets TC and asks again over TCP.
+
+Shares of UDP hold from a second in which datagrams waited or were lost until ``OVERLOAD_S`` later.  At other times the
+server answers all that it is asked, so that refusing one client would help no other.  If the overload goes on, the
+process has less than a processor, or too much to refuse: clients have half as much work in each next second.
 
 The limit is for answers over UDP, where their receiver may not be who asked (response rate limiting, as BIND's manual
 describes it): so many a second to one network for one name; of the others every second is sent with TC alone, so that a
@@ -37,15 +41,20 @@ _NETWORK_OCTETS: Final = {4: 3, 16: 7}
 #: networks and names of the rate limit, each about 200 bytes
 BUCKETS_MAX: Final = 20_000
 
-# Work is counted in units of about a microsecond.
+# Units of work are about a microsecond that the server saves if it sends a question away, which costs some 8 us.
 #: in each second, of all clients together; the rest of the time is for the usual questions
 UDP_WORK_PER_S: Final = 600_000
+#: the least, in a long overload
+UDP_WORK_MIN: Final = 75_000
 TCP_WORK_PER_S: Final = 300_000
-#: a question that is read, looked up and answered anew, besides ``OCTETS_PER_UNIT`` of the query
-QUESTION_WORK: Final = 30
-#: a question for the forwarder, besides
-FORWARD_WORK: Final = 60
-OCTETS_PER_UNIT: Final = 4
+#: a question that is read, looked up and answered anew or from the forwarder's cache, besides ``OCTETS_PER_UNIT``
+QUESTION_WORK: Final = 24
+#: a question that an upstream is asked for, besides
+FORWARD_WORK: Final = 100
+#: octets of the query
+OCTETS_PER_UNIT: Final = 32
+#: seconds for which shares of UDP hold after an overload
+OVERLOAD_S: Final = 60
 #: of an answer over TCP with more records than ``SMALL_OCTETS``; others cost next to nothing
 ANSWER_OCTETS_PER_UNIT: Final = 256
 SMALL_OCTETS: Final = 4096
@@ -113,14 +122,32 @@ class WorkShares:
     accounts have one, so that forged addresses fill nothing."""
 
     def __init__(self) -> None:
-        self.begin_second()
+        #: seconds for which shares of UDP still hold
+        self._overload_s = 0
+        self._udp_work = UDP_WORK_PER_S
+        self.begin_second(is_overloaded=False)
 
-    def begin_second(self) -> None:
-        self._shares = {"udp": Shares(UDP_WORK_PER_S), "tcp": Shares(TCP_WORK_PER_S)}
+    def begin_second(self, *, is_overloaded: bool) -> None:
+        if not self._overload_s:
+            self._udp_work = UDP_WORK_PER_S
+        elif is_overloaded:
+            self._udp_work = max(UDP_WORK_MIN, self._udp_work // 2)
+        self._overload_s = OVERLOAD_S if is_overloaded else max(0, self._overload_s - 1)
+        self._shares = {"udp": Shares(self._udp_work), "tcp": Shares(TCP_WORK_PER_S)}
+
+    def is_enforced(self, transport: str) -> bool:
+        return transport != "udp" or self._overload_s > 0
 
     def take(self, transport: str, rights: ClientRights, work: int) -> bool:
-        """Shared resolvers ask for many clients, and may use all that is left."""
+        """Returns False if the account has used its share.  Shared resolvers ask for many clients, and may use all that
+        is left."""
+        if not self.is_enforced(transport):
+            return True
         return self._shares[transport].take(rights.account, work, "exempt" if rights.shared else "ordinary")
+
+    def add(self, transport: str, account: str, work: int) -> None:
+        """Charges *account* with work that a question has caused after ``take`` granted it."""
+        self._shares[transport].add(account, work)
 
     def verdict(self, transport: str) -> Literal["truncated", "dropped", "refused"]:
         """The outcome for the question that was refused last."""

@@ -116,9 +116,13 @@ class NameServer:
         self._kept.drop_denials()
         self._clients.known.clear()
 
-    def on_second(self) -> None:
-        """A second is over: clients have their shares of work anew."""
-        self._work.begin_second()
+    def on_second(self, *, is_overloaded: bool = False) -> None:
+        """A second is over: clients have their shares of work anew.  *is_overloaded*: datagrams waited or were lost."""
+        self._work.begin_second(is_overloaded=is_overloaded)
+
+    def on_upstream_asked(self, forward: Forward) -> None:
+        """The forwarder had no answer to *forward* and asks an upstream, which costs more."""
+        self._work.add(forward.transport, forward.account, FORWARD_WORK)
 
     def on_synced(self) -> None:
         """Every list is complete."""
@@ -217,9 +221,8 @@ class NameServer:
         verdict = self._work.verdict(transport)
         self.over_share.of(verdict).value += 1
         question = None if verdict == "dropped" else wire.read_query(packet)
-        return self._sent_away(question, transport) if isinstance(question, DnsQuestion) else None
-
-    def _sent_away(self, question: DnsQuestion, transport: Transport) -> bytes:
+        if not isinstance(question, DnsQuestion):
+            return None
         if transport != "udp":
             return self._error(question, wire.REFUSED, text=_OVER_SHARE)
         opt = b"" if question.edns is None else self._opts[question.edns.do]
@@ -340,10 +343,7 @@ class NameServer:
         *,
         aliases: Iterable[tuple[bytes, bytes]] = (),
         target: bytes | None = None,
-    ) -> bytes | Forward:
-        if not self._work.take(transport, rights, FORWARD_WORK):
-            self.over_share.of("truncated" if transport == "udp" else "refused").value += 1
-            return self._sent_away(question, transport)
+    ) -> Forward:
         ttl_s = self.view.config.ttl_s
         before = tuple((owner, ttl_s, alias) for owner, alias in aliases)
         return Forward(question, client, transport, rights.account, target, before)

@@ -51,6 +51,7 @@ def test_a_name_is_asked_of_the_upstream_once_and_then_answered_from_the_cache_w
     world.run(41)
     assert lines(world.resolve().answer) == [WWW]
     assert len(world.sent) == 2
+    assert world.asked == [True, False, True]
     assert figure(world, "coredns_cache_hits_total", "dns://:53", "success", ".", "") == 1
     assert figure(world, "coredns_cache_misses_total", "dns://:53", ".", "") == 2
 
@@ -80,6 +81,7 @@ def test_those_who_ask_the_same_wait_for_one_reply_and_others_ask_for_themselves
     tokens = [world.ask(name) for name in ("www.example.org.", "WWW.example.org.", "www.example.org.")]
     others = [world.ask(kind="AAAA"), world.ask(dnssec=True), world.ask(flags=dns.flags.RD | dns.flags.CD)]
     assert len(world.sent) == 4
+    assert world.asked == [True, False, False, True, True, True], "who waits for another's reply costs no query"
     assert {world.answer(token).question[0].name.to_text() for token in tokens} == {
         "www.example.org.",
         "WWW.example.org.",

@@ -73,7 +73,8 @@ def failing(sent: SendQuery) -> list[Coming]:
 
 @dataclass
 class World:
-    """``sent``: what was asked of upstreams for a client; ``probes``: what was asked to learn how they are."""
+    """``sent``: what was asked of upstreams for a client; ``probes``: what was asked to learn how they are; ``asked``:
+    for each question, if the forwarder reported that it asks an upstream for it."""
 
     behaviours: dict[SocketAddress, Behaviour] = field(default_factory=dict)
     now: float = 1000.0
@@ -82,6 +83,7 @@ class World:
     max_concurrent: int = 1000
     is_own: Callable[[bytes], bool] = lambda _: False
     sent: list[SendQuery] = field(default_factory=list)
+    asked: list[bool] = field(default_factory=list)
     probes: list[SendQuery] = field(default_factory=list)
     answers: dict[object, list[bytes]] = field(default_factory=dict)
     answered_at: dict[object, float] = field(default_factory=dict)
@@ -110,7 +112,8 @@ class World:
         question = read_query(query.to_wire())
         assert isinstance(question, DnsQuestion)
         token = object() if token is None else token
-        self.forwarder.on_query(question, token, self.now, size=size, **more)  # type: ignore[arg-type]
+        is_asked = self.forwarder.on_query(question, token, self.now, size=size, **more)  # type: ignore[arg-type]
+        self.asked.append(is_asked)
         self.perform()
         return token
 

@@ -79,6 +79,36 @@ async def test_a_datagram_is_answered_from_the_address_that_was_asked(listen: st
         assert [sample.labels[-1] for sample in families["coredns_plugin_enabled"].samples] == ["kubernetes"]
 
 
+@pytest.mark.parametrize("option", [sockets._SO_MEMINFO, 10_000], ids=["reported", "not reported by the kernel"])
+async def test_datagrams_that_wait_or_were_lost_are_an_overload_until_they_are_read(
+    monkeypatch: pytest.MonkeyPatch, option: int
+) -> None:
+    monkeypatch.setattr(sockets, "_SO_MEMINFO", option)
+    async with resolving() as (resolver, port):
+        (datagrams,) = resolver._datagrams
+        await exchanged(asked(), "127.0.0.1", port)
+        assert not datagrams.is_overloaded()
+        _flood(port)
+        datagrams._on_readable()  # one batch
+        assert datagrams.is_overloaded()
+        await exchanged(asked(), "127.0.0.1", port)
+        await eventually(lambda: not datagrams.is_overloaded())
+        assert not resolver.server._work.is_enforced("udp")
+        _flood(port)
+        datagrams._on_readable()
+        looking = asyncio.create_task(resolver._look())
+        await eventually(lambda: resolver.server._work.is_enforced("udp"))
+        looking.cancel()
+
+
+def _flood(port: int) -> None:
+    """More datagrams than may wait or a socket keeps, within one step of the loop, so that none is read meanwhile."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
+        own.connect(("127.0.0.1", port))
+        for _ in range(8000):
+            own.send(b"no query")
+
+
 async def test_messages_of_a_connection_are_pipelined() -> None:
     async with resolving() as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -23,7 +23,7 @@ from tests.waiting import eventually
 from sliceplane.api.codec import encode
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EventsV1, Services
-from sliceplane.dns.clients import AnswerConfig
+from sliceplane.dns.clients import FORWARD_WORK, AnswerConfig
 from sliceplane.dns.view import ZoneConfig
 from sliceplane.informer.cache import Change
 from sliceplane.kit.rng import Rng
@@ -129,6 +129,15 @@ async def ask(port: int, name: str, *, tcp: bool = False) -> dns.message.Message
 
 def told(message: dns.message.Message) -> list[str]:
     return [line for rrset in message.answer for line in rrset.to_text().splitlines()]
+
+
+async def test_a_query_of_an_upstream_is_charged_to_the_client_and_an_answer_of_the_cache_is_not() -> None:
+    async with others(1) as (_, where), forwarding(ForwardFlags(forward=(where,))) as (resolver, port):
+        shares = resolver.server._work._shares["tcp"]
+        await ask(port, "www.example.org.", tcp=True)
+        first = shares.total
+        await ask(port, "www.example.org.", tcp=True)
+        assert first - (shares.total - first) == FORWARD_WORK
 
 
 async def test_names_of_others_come_from_the_upstream_and_ours_do_not() -> None:

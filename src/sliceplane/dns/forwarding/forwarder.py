@@ -160,9 +160,9 @@ class Forwarder:
         account: str = "",
         target: bytes | None = None,
         before: tuple[WholeRecord, ...] = (),
-    ) -> None:
+    ) -> bool:
         """A question of class IN, with RD, of a client that may ask it; its answer may have *size* bytes.  *account*:
-        of its client.
+        of its client.  Returns True if an upstream is asked for it.
 
         With a *target* this name is asked for, and the answer stands after the records *before*: how a CNAME of our own
         leads to it.
@@ -172,17 +172,17 @@ class Forwarder:
         if name in self._nonces:
             self._loop_found(name, now)
             self._answer(waiter, Content(REFUSED))
-            return
+            return False
         content = self._own_answer(name, question.type)
         if content is not None:
             self._answer(waiter, content)
-            return
+            return False
         zone = self._zone_of(name)
         if zone is None:
             self._refuse(waiter, EDE_NOT_AUTHORITATIVE, "no upstream is named for it")
-            return
+            return False
         do = question.edns is not None and question.edns.do
-        self._look_up(CacheKey(name, question.type, do, bool(question.flags & CD)), zone, waiter, now)
+        return self._look_up(CacheKey(name, question.type, do, bool(question.flags & CD)), zone, waiter, now)
 
     def _own_answer(self, name: bytes, kind: int) -> Content | None:
         content = answer_meta(name, kind) or self._hosts.answer(name, kind)
@@ -200,7 +200,7 @@ class Forwarder:
                 return zone
         return self._zones.get(ROOT)
 
-    def _look_up(self, key: CacheKey, zone: UpstreamZone, waiter: _Waiter, now: float) -> None:
+    def _look_up(self, key: CacheKey, zone: UpstreamZone, waiter: _Waiter, now: float) -> bool:
         hit = self._cache.get(key, now)
         if hit is not None:
             self._answer(waiter, hit.content, age_s=hit.age_s)
@@ -221,6 +221,8 @@ class Forwarder:
             if not self._asker.is_asked(key):
                 self._asker.ask(key, zone, now)
                 self._take_outcomes(now)
+                return True
+        return False
 
     def _is_admitted(self, key: CacheKey, waiter: _Waiter) -> bool:
         """There is room for another that waits, and for another question under way if it needs one."""

@@ -182,7 +182,8 @@ class Resolver:
 
     async def _look(self) -> None:
         while True:
-            self.server.on_second()
+            overloads = [one.is_overloaded() for one in self._datagrams]
+            self.server.on_second(is_overloaded=any(overloads))
             self.server.on_stale(stale=self._ready.is_set() and self.staleness_s() > STALE_S)
             self.on_list()
             await asyncio.sleep(_LOOK_S)
@@ -283,7 +284,7 @@ class Resolver:
             self._answered[len(answer)] += 1
             send(answer)
 
-        self._upstreams.ask(
+        is_asked = self._upstreams.ask(
             forward.question,
             answered,
             size=forward.question.payload_of(forward.transport),
@@ -291,6 +292,8 @@ class Resolver:
             target=forward.target,
             before=forward.before,
         )
+        if is_asked:
+            self.server.on_upstream_asked(forward)
 
     def _on_batch(self, count: int, took_s: float) -> None:
         self._took[bisect_left(_DURATION_BUCKETS, took_s / count)] += count

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -48,8 +49,12 @@ AWAITED_BYTES_MAX: Final = 128 * 1024
 #: octets that one wake reads from a connection
 _READ_BYTES: Final = 16 * 1024
 _RECEIVE_BYTES: Final = 4 * 1024 * 1024
-#: not in every Python's ``socket``: <linux/in.h>, <linux/in6.h>
+#: memory of datagrams that wait in the kernel, 832 bytes each; more is an overload, some 150 ms of work
+WAITING_BYTES_MAX: Final = 4 << 20
+#: not in every Python's ``socket``: <linux/in.h>, <asm-generic/socket.h>; <linux/sock_diag.h> has the fields
 _IP_PKTINFO: Final = 8
+_SO_MEMINFO: Final = 55
+_MEMORY: Final = struct.Struct("9I")
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(64)
 
 
@@ -107,6 +112,9 @@ class Datagrams:
         self._name = own.getsockname()[:2]
         self._any = self._name[0] in ("0.0.0.0", "::")
         self.lost = 0
+        self._dropped = 0
+        #: the last wake left datagrams unread
+        self._has_more = False
         if self._any:
             if own.family == socket.AF_INET6:
                 own.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
@@ -118,12 +126,24 @@ class Datagrams:
         asyncio.get_running_loop().remove_reader(self._socket.fileno())
         self._socket.close()
 
+    def is_overloaded(self) -> bool:
+        """Returns True if many datagrams wait, or some were lost since the last call.  Where the kernel does not report
+        it, more than a batch is many."""
+        try:
+            memory = _MEMORY.unpack(self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMORY.size))
+        except (OSError, struct.error):
+            return self._has_more
+        waiting: int = memory[0]
+        before, self._dropped = self._dropped, memory[-1]
+        return waiting > WAITING_BYTES_MAX or self._dropped != before
+
     def _on_readable(self) -> None:
         own = self._socket
         on_query = self._on_query
         began = time.perf_counter()
         count = 0
         asked: list[tuple[int, int, bytes]] = []
+        self._has_more = True
         try:
             while count < BATCH and (count & 3 or time.perf_counter() - began < BATCH_S):
                 if self._any:
@@ -140,7 +160,7 @@ class Datagrams:
                 elif answer is not None:
                     self._on_forward(answer, partial(self.send, client=source, ancillary=asked))
         except (BlockingIOError, InterruptedError):
-            pass
+            self._has_more = False
         except OSError:
             self.lost += 1
         if count:

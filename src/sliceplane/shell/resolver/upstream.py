@@ -100,13 +100,15 @@ class Upstreams:
         account: str = "",
         target: bytes | None = None,
         before: Iterable[tuple[bytes, int, bytes]] = (),
-    ) -> None:
-        """*before*: owner, TTL and target of each CNAME that leads to *target*."""
+    ) -> bool:
+        """*before*: owner, TTL and target of each CNAME that leads to *target*.  Returns True if an upstream is asked
+        for it."""
         aliases = tuple(WholeRecord(owner, CNAME, ttl, data) for owner, ttl, data in before)
-        self._forwarder.on_query(
+        is_asked = self._forwarder.on_query(
             question, send, self._clock(), size=size, account=account, target=target, before=aliases
         )
         self._perform()
+        return is_asked
 
     async def follow(self) -> None:
         """What files say from now on."""

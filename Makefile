@@ -98,8 +98,9 @@ floors: dev ## the fast tests with every dependency at its lower bound
 matrix: dev ## lint and the fast tests under every Python that is here, 3.11 to 3.14; says which are not
 	$(PY) tools/environments.py matrix
 
-release: dev ## dist/: all that a version has, built from its tag, installed and run (root, Debian); PARTS="agent" for some
-	PYTHONPATH=src:. $(PY) -m tools.release $(RELEASE) $(PARTS)
+release: ## dist/: all that a version has, built from its tag, installed and run (root, Debian); PARTS="agent" for some
+	@PROGRAMS=no tools/install.sh dev
+	@PYTHONPATH=src:. $(PY) -u -m tools.release $(RELEASE) $(PARTS)
 
 lock: ## pin anew what pyproject.toml asks for
 	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --extra server --extra proxy --extra etcd pyproject.toml -o requirements.lock

@@ -33,7 +33,6 @@ SMALL = {
     "nft/drain_hook.py": "rules that stand beside those of Services",
     "registry/pod_amounts.py": "a sum that LimitRanges and quotas share",
     "shell/process/extras.py": "what the entry point and a plane for tests say of a missing extra",
-    "shell/process/free_memory.py": "one deed of its own, with the C library",
     "shell/process/last_steps.py": "one deed of its own, which everything that ends a process or a write shares",
     "shell/process/start_error.py": "an interface between rooms",
     "shell/process/turns.py": "one queue that connections and watches share",

@@ -29,10 +29,11 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 
 if [ "$arch" != "$host" ]; then
-    [ "$arch" = arm64 ] || die "no emulator is known for $arch"
+    [ "$arch" = arm64 ] || die "$host cannot build for $arch: only arm64 is emulated; build on an $arch machine"
     # The kernel starts aarch64 programs with qemu from now on, also in a root file system that has none (flag F).
     formats=/proc/sys/fs/binfmt_misc
-    [ -e $formats/register ] || mount -t binfmt_misc none $formats
+    [ -e $formats/register ] || mount -t binfmt_misc none $formats ||
+        die "the kernel cannot be told to run $arch programs: build where binfmt_misc can be mounted (docker run --privileged), or on an $arch machine"
     [ -e $formats/qemu-aarch64 ] || printf '%s' ':qemu-aarch64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00:\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:/usr/bin/qemu-aarch64-static:F' >$formats/register
 fi
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv ready: "runtime" (what `sliceplane` needs), "dev" (tests, demo and benchmarks too) or "floors" (the same
 # with the oldest packages that we promise to work with).  VENV and PYTHON name another place and another interpreter.
-# Needs Python 3.11 or newer; as root it also installs the Debian packages that are missing.
+# Needs Python 3.11 or newer; as root it also installs the Debian packages that are missing, but for PROGRAMS=no.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 what=${1:-runtime}
@@ -94,7 +94,8 @@ fi
 # Start-up must not pay for compiling, wherever PYTHONDONTWRITEBYTECODE is set.
 $venv/bin/python -m compileall -q -j 0 src
 
-if [ "$what" = dev ]; then
+# A release runs none of them (PROGRAMS=no).
+if [ "$what" = dev ] && [ "${PROGRAMS:-yes}" = yes ]; then
     apt_missing nft nftables ip iproute2 conntrack conntrack iptables iptables ipset ipset etcd etcd-server
     # The page is tested in it.
     apt_missing chromium chromium

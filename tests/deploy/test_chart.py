@@ -91,7 +91,10 @@ def test_everything_is_what_kubernetes_takes(values: tuple[str, ...]) -> None:
         (("--set=controllers.mode=wrok",), "controllers/mode"),
         (("--set=controllers.run={}",), "controllers/run"),
         (("--set=xds.listeners=all",), "xds/listeners"),
-        (("--set=proxy.enabled=true",), "proxy.apiServer.host: where nodes reach the API server"),
+        (
+            ("--set=proxy.enabled=true",),
+            "needs an address of the API server that works without it: --set proxy.apiServer.host=ADDRESS",
+        ),
     ],
 )
 def test_wrong_values_are_refused_with_their_name(values: tuple[str, ...], told: str) -> None:

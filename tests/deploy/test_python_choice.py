@@ -70,3 +70,22 @@ def test_this_python_says_how_it_was_built() -> None:
         [sys.executable, ROOT / "tools" / "python_build.py"], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() in ("quick", "slow")
+
+
+def test_a_release_needs_no_programs_of_the_tests(tmp_path: Path) -> None:
+    """In an environment that is ready, and where neither Chromium nor apt is."""
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    (tmp_path / "venv" / "bin" / "python").symlink_to("/bin/true")
+    (tmp_path / "venv" / ".installed-dev").touch()
+    programs = python_in(tmp_path / "programs", "python3.11", "quick").parent
+    for name in PROGRAMS:
+        (programs / name).symlink_to(shutil.which(name) or pytest.fail(f"there is no {name}"))
+
+    def install(**environment: str) -> str:
+        command = (str(programs / "bash"), str(ROOT / "tools" / "install.sh"), "dev")
+        variables = {"PATH": str(programs), "VENV": str(tmp_path / "venv"), **environment}
+        return subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stderr
+
+    assert "chromium" in install()
+    assert install(PROGRAMS="no") == ""
+    assert "PROGRAMS=no tools/install.sh dev" in (ROOT / "Makefile").read_text().partition("\nrelease:")[2]

@@ -92,6 +92,50 @@ def test_jobs_run_in_the_base_of_the_image() -> None:
     assert images == {base[1]}
 
 
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_git_reads_the_sources_in_a_container_whose_user_is_not_their_owner(path: Path, tmp_path: Path) -> None:
+    """actions/checkout trusts the folder for itself alone; git's own switch plays the other owner here."""
+    sources = tmp_path / "sources"
+    subprocess.run(("git", "init", "-q", sources), check=True)
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "GITHUB_WORKSPACE": str(sources),
+        "GIT_TEST_ASSUME_DIFFERENT_OWNER": "1",
+    }
+    command = ("git", "-C", sources, "status", "--porcelain")
+    refused = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "dubious ownership" in refused.stderr
+    jobs = [job for job in workflow(path)["jobs"].values() if "container" in job]
+    assert jobs
+    for job in jobs:
+        (line,) = (step["run"] for step in job["steps"] if "safe.directory" in step.get("run", ""))
+        subprocess.run(("sh", "-e", "-c", line), env=environment, cwd=tmp_path, check=True)
+        subprocess.run(command, env=environment, check=True)
+        (tmp_path / ".gitconfig").unlink()
+
+
+def test_credentials_of_the_registry_are_where_attestations_are_pushed_with_them() -> None:
+    (push,) = (step for _, _, step in steps() if step.get("id") == "push")
+    assert re.search(
+        r"^export REGISTRY_AUTH_FILE=\$HOME/\.docker/config\.json\n.*skopeo login", push["run"], re.M | re.S
+    )
+
+
+def test_every_image_gets_a_signed_sbom() -> None:
+    from tools.release import images
+
+    attested = {
+        step["with"]["subject-digest"]: step["with"]["sbom-path"]
+        for _, _, step in steps()
+        if "sbom-path" in step.get("with", {})
+    }
+    assert attested == {
+        f"${{{{ steps.push.outputs.{architecture} }}}}": f"${{{{ steps.push.outputs.sbom }}}}-{architecture}.cdx.json"
+        for architecture in images.ARCHITECTURES
+    }
+
+
 @pytest.mark.parametrize("target", ["test", "release"])
 def test_workflows_run_targets_of_the_makefile(target: str) -> None:
     lines = [step["run"] for _, _, step in steps() if "run" in step]

@@ -60,7 +60,7 @@ def look(world: World, pages: StatusFacts = PAGES) -> PlaneStatus:
             if selection.resource.plural in world.refuse:
                 investigation.on_refused(selection, FORBIDDEN)
             else:
-                investigation.on_list(selection, world.list(selection))
+                investigation.on_list(selection, investigation.decoded(selection, world.list(selection)))
     facts = investigation.facts
     said = {kind: f"no right to list {kind}" for kind in world.refuse}
     leases: Any = {place: said.get("leases") or facts.of(LEASES, place) for place in ("kube-system", "kube-node-lease")}

@@ -18,7 +18,7 @@ def writer_of(world: World, *noted: tuple[float, str, str]) -> str:
     investigation = Investigation(ExplainQuestion("service", "cart", "shop"), NOW)
     while wanted := investigation.wanted():
         for selection in wanted:
-            investigation.on_list(selection, world.list(selection))
+            investigation.on_list(selection, investigation.decoded(selection, world.list(selection)))
     page = [{"time": time, "user": user, "verb": "update", "agent": agent} for time, user, agent in noted]
     for name in investigation.shown():
         investigation.on_noted(name, msgspec.json.encode(page) if name.kind == "Service" else b"<html>")

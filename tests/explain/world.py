@@ -184,7 +184,7 @@ class World:
                 if selection.resource.plural in self.refuse:
                     investigation.on_refused(selection, FORBIDDEN)
                 else:
-                    investigation.on_list(selection, self.list(selection))
+                    investigation.on_list(selection, investigation.decoded(selection, self.list(selection)))
         raise AssertionError(f"{question}: still wants {wanted}")
 
     def explain(self, name: str = "cart", namespace: str = "shop", **more: Any) -> Explanation:

@@ -42,8 +42,11 @@ from sliceplane.testing import plane as planes
 class RunningPage:
     """``sliceplane ui`` without a process.  Use as a ``with`` block."""
 
-    def __init__(self, plane: Plane, *, connection: Connection | None = None, port: int = 0) -> None:
+    def __init__(
+        self, plane: Plane, *, connection: Connection | None = None, port: int = 0, namespace: str = ""
+    ) -> None:
         self._connection = connection or from_file(plane.kubeconfig)
+        self._namespace = namespace
         self._port = port
         self.server: PageServer
         self._context: AbstractAsyncContextManager[PageServer]
@@ -58,7 +61,7 @@ class RunningPage:
         self._background.stop()
 
     async def _start(self) -> None:
-        self._context = page(self._connection, "", self._port, foreseen)
+        self._context = page(self._connection, self._namespace, self._port, foreseen)
         self.server = await self._context.__aenter__()
 
     @property

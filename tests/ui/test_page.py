@@ -88,6 +88,18 @@ def test_a_rollout_is_seen_live_and_told_as_activity(plane: Plane, page: Running
     tab.shows("behind", ".freshness")
 
 
+def test_the_page_names_the_account_of_the_kubeconfig_and_counts_one_service_as_one(plane: Plane, tab: Tab) -> None:
+    """It named none, and said "1 Services"."""
+    with RunningPage(plane, namespace="default") as page:
+        tab.go(page.url)
+        tab.shows("1 Service\n0 endpoints ready\n4 Nodes\n2 zones", ".sums")
+        assert tab.eval("document.querySelector('.account bdi').innerText") == "sliceplane-admin"
+        assert "kubeconfig" in tab.eval("document.querySelector('.account').title")
+        tab.shows("as sliceplane-admin", "footer")
+        tab.send("Page.navigate", url="about:blank")
+        tab.until("location.href === 'about:blank'")
+
+
 def test_a_fault_is_explained_with_its_remedy(page: RunningPage, tab: Tab) -> None:
     tab.go(page.url)
     tab.shows("shop/search", ".findings")

@@ -58,7 +58,7 @@ def test_a_link_logs_in_once_and_its_secret_is_nowhere_afterwards(tab: Tab) -> N
         secret = link.partition("#login=")[2]
         tab.go(link)
         tab.shows("sliceplane-admin", ".account")
-        tab.shows("Services", ".sums")
+        tab.shows("1 Service", ".sums")
         assert tab.eval("location.hash") == "#/now"
         stored = "JSON.stringify({...localStorage, ...sessionStorage}) + document.cookie + document.body.innerHTML"
         assert secret not in tab.eval(stored)

@@ -5,28 +5,27 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tools.release import agent_file, chart, documents, images, installing, packages
-from tools.release.running import DIST, VERSION, digests, run, sha256
+from tools.release import agent_file, chart, checking, documents, images, installing, packages, preflight
+from tools.release.running import DIST, VERSION, commit, sha256
 
 #: the builder's identity in provenance; a forge's workflow passes its own
 LOCAL: Final = "https://github.com/sliceplane/sliceplane/blob/main/CONTRIBUTING.md#a-release"
 PARTS: Final = ("packages", "agent", "chart", "images")
 
 
-def check_sources(tagged: bool) -> None:
-    """Ends the program if what would be built is not what is committed, or is not the version's tag."""
-    changed = run("git", "status", "--porcelain")
-    if changed:
-        raise SystemExit(f"release: only what is committed is built; this is not:\n{changed}")
-    tags = run("git", "tag", "--points-at", "HEAD").split()
-    if tagged and f"v{VERSION}" not in tags:
-        raise SystemExit(
-            f"release: HEAD is not the tag v{VERSION}: git tag -s v{VERSION}, or pass --untagged to rehearse"
-        )
+@contextmanager
+def step(title: str) -> Iterator[None]:
+    """Prints the step's title at its start, and how long it took at its end."""
+    print(f"release: {title}", flush=True)
+    start = time.monotonic()
+    yield
+    print(f"      done in {time.monotonic() - start:.0f} s", flush=True)
 
 
 def in_scratch(part: Callable[[Path], None]) -> None:
@@ -34,38 +33,50 @@ def in_scratch(part: Callable[[Path], None]) -> None:
         part(Path(folder))
 
 
+def build_agent() -> None:
+    in_scratch(agent_file.build)
+    vendored = [documents.python_component(name, version) for name, version in agent_file.vendored().items()]
+    name = agent_file.NAME
+    (DIST / f"{name}.cdx.json").write_bytes(documents.sbom(name, "application", vendored, sha256(DIST / name)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="release", description="Build, try and list a release in dist/.")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all without one")
-    parser.add_argument("--untagged", action="store_true", help="build a commit that is not the version's tag")
-    parser.add_argument("--builder", default=LOCAL, metavar="URI", help="who builds, for the provenance")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"any of {', '.join(PARTS)}; default: all")
+    parser.add_argument("--untagged", action="store_true", help="rehearse: build a commit that the tag does not name")
+    parser.add_argument("--builder", default=LOCAL, metavar="URI", help="the builder's identity in the provenance")
     flags = parser.parse_args()
     if unknown := set(flags.parts) - set(PARTS):
-        parser.error(f"no part is called {', '.join(sorted(unknown))}")
+        parser.error(f"unknown part {', '.join(sorted(unknown))}; parts are {', '.join(PARTS)}")
     parts = flags.parts or PARTS
-    check_sources(not flags.untagged)
+    tagged = not flags.untagged
+    preflight.check(parts, tagged=tagged)
+    start = time.monotonic()
     shutil.rmtree(DIST, ignore_errors=True)
     DIST.mkdir()
-    packages.tools_python()
-    if "packages" in parts:
-        in_scratch(packages.build)
-    if "agent" in parts:
-        in_scratch(agent_file.build)
-        described = [documents.python_component(name, version) for name, version in agent_file.vendored().items()]
-        name = agent_file.NAME
-        (DIST / f"{name}.cdx.json").write_bytes(documents.sbom(name, "application", described, sha256(DIST / name)))
-    if "chart" in parts:
-        in_scratch(chart.build)
-    if "images" in parts:
-        images.build(flags.builder)
-    documents.write_all(flags.builder, dated=not flags.untagged)
-    for part, try_out in (("agent", agent_file.try_out), ("packages", installing.try_out), ("chart", chart.try_out)):
-        if part in parts:
-            in_scratch(try_out)
-    if "images" in parts:
-        images.try_out()
-    for name, digest in digests(DIST).items():
-        print(f"{digest}  dist/{name}  ({(DIST / name).stat().st_size / 1e6:.2f} MB)")
+    builds: dict[str, Callable[[], None]] = {
+        "packages": lambda: in_scratch(packages.build),
+        "agent": build_agent,
+        "chart": lambda: in_scratch(chart.build),
+        "images": lambda: images.build(flags.builder, tagged=tagged),
+    }
+    tries = {"agent": agent_file.try_out, "packages": installing.try_out, "chart": chart.try_out}
+    tries["images"] = images.try_out
+    with step("tools, with pinned hashes"):
+        packages.tools_python()
+    for part in (part for part in builds if part in parts):
+        with step(f"{part}, built once" if part == "images" else f"{part}, built twice"):
+            builds[part]()
+    documents.write(flags.builder, tagged=tagged)
+    for part in (part for part in tries if part in parts):
+        with step(f"{part}, installed and run"):
+            in_scratch(tries[part])
+    with step("SBOMs against their schema, checksums"):
+        checking.check_folder()
+    checking.print_listing()
+    whole = "all parts" if set(parts) == set(PARTS) else f"only {', '.join(parts)}"
+    origin = f"the tag v{VERSION}" if tagged else f"{commit()[:12]}, a rehearsal that must not be published"
+    print(f"release: {VERSION} is in dist/ ({whole}), from {origin}; {time.monotonic() - start:.0f} s")
 
 
 if __name__ == "__main__":

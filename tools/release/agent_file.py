@@ -36,7 +36,8 @@ _MAIN: Final = '''"""The agent in one file; ``sliceplane agent`` of the package 
 import sys
 
 if sys.version_info < (3, 11):
-    sys.exit("sliceplane-agent: this is Python %d.%d, and it needs 3.11 or newer" % sys.version_info[:2])
+    here = "this is Python %d.%d" % sys.version_info[:2]
+    sys.exit("sliceplane-agent: " + here + ", and the agent needs 3.11 or newer: python3.11 " + " ".join(sys.argv))
 
 from sliceplane.cli.entry import main
 

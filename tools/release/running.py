@@ -24,7 +24,8 @@ PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 VERSION: Final = str(PROJECT["version"])
 SOURCE_URL: Final = str(PROJECT["urls"]["Source"])
 PIP: Final = ("-m", "pip", "--disable-pip-version-check", "-q")
-START_S: Final = 30
+#: seconds until a program is ready or has ended, also on a busy machine
+START_S: Final = 120
 
 
 def run(*command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> str:

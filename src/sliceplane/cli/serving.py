@@ -165,8 +165,10 @@ def serve(
     for by ``--help`` and usage errors.  *notes*: further lines for a person, when it is ready.  *stays*: what else the
     plane leaves behind, told with what it keeps.
     """
+    from sliceplane.shell.process.free_memory import bound_heap
     from sliceplane.shell.process.start_error import StartError
 
+    bound_heap()
     logs.begin()
     try:
         plane, door = _plane(config(), services(), ui=ui)

@@ -1,9 +1,9 @@
 """One question from the first reading to the answer, without I/O.
 
-The caller reads what ``wanted`` names, hands each result to ``on_list`` or ``on_refused``, and asks again until nothing
-is wanted; then ``answer`` is the explanation.  Each link of the chain names what it needs, and names more when it knows
-more, so that little is read of a large cluster.  The last reading is of the objects that show the findings: who wrote
-them is only told by whole objects.
+The caller reads what ``wanted`` names, has each page ``decoded``, hands each result to ``on_list`` or ``on_refused``,
+and asks again until nothing is wanted; then ``answer`` is the explanation.  Each link of the chain names what it needs,
+and names more when it knows more, so that little is read of a large cluster.  The last reading is of the objects that
+show the findings: who wrote them is only told by whole objects.
 
 ``everything`` (``sliceplane lint``) lists the cluster once and makes a case of each Service; nothing is read for one
 Service alone then.
@@ -36,6 +36,7 @@ from sliceplane.explain.question import ExplainQuestion, Explanation
 from sliceplane.explain.story import story
 from sliceplane.explain.writers import RememberedWrite, last_write, noted_writes, with_user
 from sliceplane.findings.finding import Evidence, Finding, ObjectName, rank
+from sliceplane.informer.cache import share
 
 #: findings whose writers are looked up
 WITH_WRITERS_MAX: Final = 5
@@ -86,19 +87,30 @@ class Investigation:
             if selection not in self._bodies and not self._was_refused(selection)
         )
 
-    def on_list(self, selection: Selection, bodies: Sequence[bytes]) -> None:
-        """Raises ``msgspec.DecodeError`` for an object that is none of its kind."""
+    def decoded(self, selection: Selection, bodies: Sequence[bytes]) -> Sequence[Object] | Sequence[bytes]:
+        """Returns what ``on_list`` takes, of one page of the list; neighbours share equal members.  Raises
+        ``msgspec.DecodeError`` for an object that is none of its kind."""
         if self._findings is not None:
-            self._bodies[selection] = bodies[0] if bodies else b""
-            return
+            return bodies
         decoder = msgspec.json.Decoder(_PROJECTIONS[selection.resource.key].projection)
-        objects = [decoder.decode(body) for body in bodies]
-        for item in objects:
+        objects: list[Object] = []
+        for body in bodies:
+            item = decoder.decode(body)
             if not _NAME.fullmatch(item.metadata.name) or not _NAME.fullmatch(item.metadata.namespace or "default"):
                 raise msgspec.ValidationError(f"{item.metadata.key!r} is no name of an object")
             # Items of lists do not name their kind; nobody else has these objects yet.
             msgspec.structs.force_setattr(item, "kind", selection.resource.kind)
-        self.facts.take(selection, objects)
+            if objects:
+                share(item, objects[-1])
+            objects.append(item)
+        return objects
+
+    def on_list(self, selection: Selection, items: Sequence[Any]) -> None:
+        """*items*: what ``decoded`` returned for the pages of the list."""
+        if self._findings is None:
+            self.facts.take(selection, items)
+        else:
+            self._bodies[selection] = items[0] if items else b""
 
     def on_refused(self, selection: Selection, reason: str, *, verb: str = "list") -> None:
         """The server did not give it.  *reason* in words: "forbidden", "the server has no such resource"."""
@@ -278,7 +290,7 @@ class Investigation:
 
     def _with_writers(self, finding: Finding) -> Finding:
         evidence = tuple(self._with_writer(entry) for entry in finding.evidence)
-        return msgspec.structs.replace(finding, evidence=evidence)
+        return finding if evidence == finding.evidence else msgspec.structs.replace(finding, evidence=evidence)
 
     def _with_writer(self, entry: Evidence) -> Evidence:
         # Of what is not there the last writer is not known: who took it away left no trace.

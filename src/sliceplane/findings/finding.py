@@ -104,11 +104,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
             "severity": self.severity,
             "certainty": self.certainty,
             "title": cause_of(self.code).title,
-            "subject": _named(self.subject),
+            "subject": name_document(self.subject),
             "sentence": self.sentence,
             "evidence": [
                 {
-                    "object": _named(entry.subject),
+                    "object": name_document(entry.subject),
                     "field": entry.field,
                     "value": entry.value,
                     "was": entry.was,
@@ -124,7 +124,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def _named(name: ObjectName) -> dict[str, str]:
+def name_document(name: ObjectName) -> dict[str, str]:
+    """As it stands in documents of findings."""
     return {"kind": name.kind, "namespace": name.namespace, "name": name.name}
 
 

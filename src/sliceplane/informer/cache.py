@@ -258,7 +258,7 @@ class Cache(Generic[T]):
         old = self._objects.get(key)
         if old is None:
             for neighbour in self._objects.irange(maximum=key, reverse=True):
-                _share(new, self._objects[neighbour])
+                share(new, self._objects[neighbour])
                 break
             self._store(key, None, new)
             return (Change(self.resource.key, None, new),)
@@ -266,7 +266,7 @@ class Cache(Generic[T]):
             return (*self._drop(key), *self._put(new))
         if old == new:
             return ()
-        _share(new, old)
+        share(new, old)
         self._store(key, old, new)
         return (Change(self.resource.key, old, new),)
 
@@ -321,7 +321,7 @@ class Cache(Generic[T]):
             assert self._indexes[name] == expected, f"index {name}: {self._indexes[name]} is not {expected}"
 
 
-def _share(new: Object, like: Object) -> None:
+def share(new: Object, like: Object) -> None:
     """Replaces members of *new* by equal ones of *like*, its older version or its neighbour by name.
 
     The Pods of one template have half of their bytes in common.  *new* is frozen for all but this cache, which alone

@@ -20,9 +20,6 @@ from sliceplane.page.model import BUCKET_S, ENDPOINT_COLUMNS, STATES, ClusterMod
 from sliceplane.page.tables import PageTable, Row, table_of
 from sliceplane.page.zones import ZoneBook
 
-#: rows of *Now*, and names that a row opens to
-FINDINGS_MAX: Final = 200
-ALIKE_MAX: Final = 50
 LEAVING_MAX: Final = 20
 #: beside what else is so now
 DRAINS_SHOWN: Final = 5
@@ -34,7 +31,8 @@ SLICE_COLUMNS: Final = ("name", "endpoints", "ready", "family", "ports", "versio
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """``document`` is what the command writes as JSON, ``problem`` why there is none."""
+    """``document`` is what the command writes as JSON, of ``lint`` what ``page.attention`` keeps; ``problem`` is why
+    there is none."""
 
     at: float
     document: Any = None
@@ -70,7 +68,7 @@ class Views:
         for service in model.services:
             states.update(model.sums(service).states)
         parts = {
-            "lint": _clipped(lint),
+            "lint": _attention(lint),
             "sums": {
                 "services": len(model.services),
                 "nodes": len(model.nodes),
@@ -96,13 +94,7 @@ class Views:
         return PageView("now", self._command("sliceplane status"), parts, {})
 
     def services(self, lint: Answered | None, now: float) -> PageView:
-        worst: dict[str, str] = {}
-        for finding in _rows_of(lint, "findings"):
-            subject = finding["subject"]
-            if subject["kind"] == "Service" and finding["severity"] != "note":
-                worst.setdefault(
-                    f"{subject['namespace']}/{subject['name']}", f"{finding['severity']} {finding['code']}"
-                )
+        worst: dict[str, str] = {} if lint is None or lint.document is None else lint.document["worst"]
         rows = {}
         model = self._model
         for key in sorted(model.services):
@@ -246,36 +238,13 @@ def _rows_of(answered: Answered | None, member: str) -> list[Any]:
     return found
 
 
-def _clipped(lint: Answered | None) -> dict[str, Any] | None:
-    """The worst findings, then notes, and how many there are of each severity; "young": too young to judge."""
+def _attention(lint: Answered | None) -> dict[str, Any] | None:
+    """The answer without what is only for the Services' rows."""
     part = part_of(lint)
     if part is None or part["answer"] is None:
         return part
-    findings = part["answer"]["findings"]
-    sums = Counter(map(_word, findings))
-    wrong = [finding for finding in findings if _word(finding) != "note"]
-    notes = [finding for finding in findings if _word(finding) == "note"]
-    return {
-        **part,
-        "sums": dict(sorted(sums.items())),
-        "answer": {**part["answer"], "findings": _alike(wrong), "notes": _alike(notes)},
-    }
-
-
-def _word(finding: Mapping[str, Any]) -> str:
-    return "young" if finding.get("tooYoung") else str(finding["severity"])
-
-
-def _alike(findings: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One entry for all findings of a sentence, as ``findings.text.rows`` has them: the first, ``others`` that it also
-    holds for, and how many are ``alike``."""
-    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
-    for finding in findings:
-        groups.setdefault((_word(finding), finding["code"], finding["sentence"]), []).append(finding)
-    return [
-        {**first, "alike": 1 + len(others), "others": [other["subject"] for other in others[:ALIKE_MAX]]}
-        for first, *others in list(groups.values())[:FINDINGS_MAX]
-    ]
+    answer = {name: member for name, member in part["answer"].items() if name not in ("sums", "worst")}
+    return {**part, "sums": part["answer"]["sums"], "answer": answer}
 
 
 def _fresh(drift: Answered | None) -> dict[str, Any]:

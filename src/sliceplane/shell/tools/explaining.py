@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from sliceplane.api.errors import StatusError
@@ -17,13 +18,14 @@ from sliceplane.explain.investigation import FORBIDDEN, Investigation
 from sliceplane.explain.kernel import KernelFacts
 from sliceplane.explain.question import ExplainQuestion, Explanation
 from sliceplane.findings.finding import Finding
-from sliceplane.shell.tools.lists import list_whole
+from sliceplane.shell.tools.lists import list_decoded
 from sliceplane.shell.transport.base import Reader, Unreachable, connect
 from sliceplane.shell.transport.http import HttpClient
 
 WRITES_PATH: Final = "/sliceplane/writes"
 #: the page names four writes of one object
 WRITES_BYTES_MAX: Final = 1 << 20
+#: each has a connection, and bodies that are being decoded
 LISTS_AT_ONCE: Final = 8
 NOT_SERVED: Final = "not served by this cluster"
 
@@ -36,15 +38,16 @@ async def explain(
     *,
     probe: bool = False,
     shadow: Iterable[Finding] = (),
+    lists_at_once: int = LISTS_AT_ONCE,
 ) -> Explanation:
     """*wall_clock*: seconds since the epoch.  *kernel*: that of this machine, which is a node then.  *probe*:
     connections are tried from here.  *shadow*: what shadow mode found.  Raises
     ``StatusError``, ``shell.transport.base.Unreachable`` and ``msgspec.DecodeError``."""
-    investigation = await investigated(client, Investigation(question, wall_clock(), kernel, shadow))
+    investigation = await investigated(client, Investigation(question, wall_clock(), kernel, shadow), lists_at_once)
     if probe:
         targets = investigation.to_try()
         investigation.on_tried(dict(zip(targets, await asyncio.gather(*map(connect, targets)), strict=True)))
-        await investigated(client, investigation)
+        await investigated(client, investigation, lists_at_once)
     if isinstance(client, HttpClient):
         await _ask_who_wrote(client, investigation)
     return investigation.answer()
@@ -61,20 +64,22 @@ async def _ask_who_wrote(client: HttpClient, investigation: Investigation) -> No
         investigation.on_noted(name, page)
 
 
-async def investigated(client: Reader, investigation: Investigation) -> Investigation:
+async def investigated(
+    client: Reader, investigation: Investigation, lists_at_once: int = LISTS_AT_ONCE
+) -> Investigation:
     """*investigation*, which wants nothing more."""
-    turn = asyncio.Semaphore(LISTS_AT_ONCE)
+    turn = asyncio.Semaphore(lists_at_once)
 
     async def read(selection: Selection) -> None:
         async with turn:
             try:
-                bodies = await list_whole(client, selection)
+                items = await list_decoded(client, selection, partial(investigation.decoded, selection))
             except StatusError as error:
                 if error.code not in NOT_TO_BE_HAD:
                     raise
                 investigation.on_refused(selection, FORBIDDEN if error.code == 403 else NOT_SERVED)
             else:
-                investigation.on_list(selection, bodies)
+                investigation.on_list(selection, items)
 
     while wanted := investigation.wanted():
         async with asyncio.TaskGroup() as group:

@@ -6,8 +6,8 @@ answer the question.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Final, TypeVar
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import ListPage, Selection
@@ -16,20 +16,29 @@ from sliceplane.shell.transport.base import Reader, Unreachable
 
 PAGE_OBJECTS: Final = 500
 LISTS_MAX: Final = 3
+T = TypeVar("T")
 
 
 async def list_whole(client: Reader, selection: Selection) -> list[bytes]:
-    """The bodies of *selection*.  Raises ``StatusError`` and ``shell.transport.base.Unreachable``."""
+    """Returns the bodies of *selection*.  Raises ``StatusError`` and ``shell.transport.base.Unreachable``."""
+    return await list_decoded(client, selection, list)
+
+
+async def list_decoded(
+    client: Reader, selection: Selection, decode: Callable[[Sequence[bytes]], Iterable[T]]
+) -> list[T]:
+    """Returns what *decode* makes of the bodies of each page, so that one page of them is kept at a time.  Raises as
+    ``list_whole``, and what *decode* raises."""
     for attempt in range(1, LISTS_MAX + 1):
-        bodies: list[bytes] = []
+        items: list[T] = []
         try:
             async for page in list_pages(client, selection):
-                bodies += page.items
+                items += decode(page.items)
         except StatusError as error:
             if error.code != 410 or attempt == LISTS_MAX:
                 raise
         else:
-            return bodies
+            return items
     raise AssertionError(f"{selection.resource.plural}: {LISTS_MAX} tries are over without an error")
 
 

@@ -56,6 +56,8 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     ssl_context: ssl.SSLContext | None
     credentials: Credentials
     namespace: str = "default"
+    #: whose rights it has, as the kubeconfig names its users or whom it impersonates; "": not known
+    account: str = ""
     #: the name that the server's certificate must have, if that is not the URL's host
     server_hostname: str | None = None
     tls: Tls | None = None
@@ -151,7 +153,8 @@ def in_cluster(folder: str = IN_CLUSTER_FOLDER) -> Connection:
         server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         certificate_authority=str(here / "ca.crt"),
     )
-    return _connection(Chosen(cluster, UserEntry(token_file=str(here / "token")), namespace or "default", folder))
+    user = UserEntry(token_file=str(here / "token"))
+    return _connection(Chosen(cluster, user, namespace or "default", folder, "the service account of this Pod"))
 
 
 def from_file(path: Path, *, context: str | None = None) -> Connection:
@@ -179,6 +182,7 @@ def _connection(chosen: Chosen) -> Connection:
         ssl_context=None if tls is None else tls.current()[1],
         credentials=_credentials(cluster, user, tls),
         namespace=chosen.namespace,
+        account=user.impersonate or chosen.account,
         server_hostname=cluster.tls_server_name or None,
         tls=tls,
         proxy=proxy,

@@ -79,6 +79,8 @@ class Chosen(msgspec.Struct, frozen=True):
     user: UserEntry
     namespace: str
     source: str
+    #: the name of ``user``
+    account: str
 
 
 #: member -> its list's entries' members that are paths
@@ -117,6 +119,7 @@ def _chosen(merged: dict[str, Any], context: str | None, source: str) -> Chosen:
         msgspec.convert(user, UserEntry),
         chosen.namespace or "default",
         source,
+        chosen.user or "system:anonymous",
     )
 
 

@@ -22,6 +22,7 @@ from sliceplane.api.codec import UNREADABLE
 from sliceplane.api.errors import StatusError
 from sliceplane.explain.question import ExplainQuestion
 from sliceplane.kit.delays import TokenBucket
+from sliceplane.page.attention import attention
 from sliceplane.page.views import Answered
 from sliceplane.recorder.file import RecordingError
 from sliceplane.recorder.timeline_text import line_document
@@ -51,6 +52,8 @@ KEPT_BYTES_MAX: Final = 16 * 1024 * 1024
 #: a question of the page: a server that answers no sooner is told of, and asked again later
 TIMEOUT_S: Final = 60.0
 METRICS_PORT: Final = 10249
+#: for ``lint``, which is asked again and again: each list has a connection, and bodies that are being decoded
+LISTS_AT_ONCE: Final = 2
 
 #: what-ifs that are worked out or wait for it: they are the longest questions
 WHAT_IFS_MAX: Final = 3
@@ -200,7 +203,7 @@ class Questions:
         client, clock = self._client, self._clock
         match question:
             case ("lint",):
-                return _explained(client, ExplainQuestion("everything", namespace=self._namespace), clock)
+                return _attention(client, self._namespace, clock)
             case ("explain", namespace, name):
                 return _explained(client, ExplainQuestion("service", name, namespace), clock)
             case ("drift",):
@@ -218,6 +221,11 @@ class Questions:
 
 async def _explained(client: HttpClient, question: ExplainQuestion, clock: Callable[[], float]) -> Any:
     return (await explain(client, question, clock)).as_document()
+
+
+async def _attention(client: HttpClient, namespace: str, clock: Callable[[], float]) -> Any:
+    question = ExplainQuestion("everything", namespace=namespace)
+    return attention(await explain(client, question, clock, lists_at_once=LISTS_AT_ONCE))
 
 
 async def _drifted(client: HttpClient, clock: Callable[[], float]) -> Any:

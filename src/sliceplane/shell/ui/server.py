@@ -113,7 +113,7 @@ async def page(connection: Connection, namespace: str, port: int, what_if: WhatI
     from aiohttp import web
 
     connect: Callable[[], Any] = lambda: HttpClient(connection, read_only=True, watch_rest_s=WATCH_REST_S)  # noqa: E731  # of each loop its own
-    hello = {"server": connection.server}
+    hello = {"server": connection.server, "user": connection.account}
     shown = Viewer(connect, what_if, hello, namespace=namespace, fallback=connection.namespace)
     try:
         await shown.start()

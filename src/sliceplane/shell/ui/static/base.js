@@ -8,7 +8,8 @@ export const html = htm.bind(h);
 // 20,000; Intl takes 30 ms for its first number.
 export const digits = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, ',');
 
-export const count = (number, word, plural = word + 's') => `${digits(number)} ${number === 1 ? word : plural}`;
+export const noun = (number, word, plural = word + 's') => (number === 1 ? word : plural);
+export const count = (number, word, plural) => `${digits(number)} ${noun(number, word, plural)}`;
 
 export const clock = (seconds) => {
   const at = new Date(seconds * 1000);

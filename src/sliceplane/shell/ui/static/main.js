@@ -141,11 +141,13 @@ function Page() {
   });
 
   const Shown = VIEWS[view].show;
+  // Only our own server has logins; elsewhere the page has the rights of a kubeconfig.
+  const whose = state.cookie === undefined ? 'with the rights of the kubeconfig user' : 'logged in as';
   const ready = view === 'nowhere' || (state.parts && state.name === view && stream.query === wanted);
   return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById('main').focus(); }}>to the content</a>
     <header class="top">
       <span class="brand">sliceplane</span>
-      ${state.user && html`<span class="account" title=${`logged in as ${state.user}`}><span class="sr">logged in as </span><bdi>${state.user}</bdi></span>`}
+      ${state.user && html`<span class="account" title=${`${whose} ${state.user}`}><span class="sr">${whose} </span><bdi>${state.user}</bdi></span>`}
       <nav aria-label="views">${TABS.map((name) => html`<a key=${name} href=${link([name])} aria-current=${name === view || (name === 'services' && view === 'service') ? 'page' : undefined}>${VIEWS[name].title}</a>`)}</nav>
       <span class="tools"><${Freshness} state=${state} />
         <button type="button" onClick=${pause} aria-pressed=${stream.paused}>${stream.paused ? 'go on' : 'pause'}</button>

@@ -1,6 +1,6 @@
 // Parts that several views show.  A state is a word with a shape before it; colour comes third.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from './vendor/hooks.js';
-import { choose, html, lasting, link, place } from './base.js';
+import { choose, count, html, lasting, link, place } from './base.js';
 
 const SHAPES = { error: '▲', warning: '◆', note: '●', well: '✓', unknown: '?', late: '◷' };
 
@@ -102,7 +102,7 @@ export function Spark({ values }) {
   const step = 60 / values.length;
   const bars = values.map((value, at) => (value ? `M${(at * step).toFixed(1)} 16v-${Math.max(2, (value / top) * 15).toFixed(1)}h${(step - 0.5).toFixed(1)}V16z` : '')).join('');
   const sum = values.reduce((a, b) => a + b, 0);
-  return html`<svg class="spark" viewBox="0 0 60 16" width="60" height="16" role="img" aria-label=${`${sum} changes in 5 minutes`}><path d=${bars} /></svg>`;
+  return html`<svg class="spark" viewBox="0 0 60 16" width="60" height="16" role="img" aria-label=${`${count(sum, 'change')} in 5 minutes`}><path d=${bars} /></svg>`;
 }
 
 // The key / goes to it.

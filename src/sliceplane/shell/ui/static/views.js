@@ -1,6 +1,6 @@
 // The views.  Each shows the parts and tables that the server made of the same answers that commands print.
 import { useEffect, useMemo, useRef, useState } from './vendor/hooks.js';
-import { choose, clock, count, digits, html, lasting, link, percent, place } from './base.js';
+import { choose, clock, count, digits, html, lasting, link, noun, percent, place } from './base.js';
 import { ELEMENTS_MAX, EndpointMap, Legend } from './map.js';
 import { Ago, Filter, Finding, Later, Mark, Panel, Problem, Spark, State, Table, useAnswer, Waiting } from './parts.js';
 import { command, WhatIf } from './whatif.js';
@@ -22,11 +22,11 @@ function Now({ state, stream }) {
   const { endpoints } = sums;
   return html`<h1 class="sr">Now</h1>
     <div class="sums">
-      <a href=${link(['services'])}><b>${digits(sums.services)}</b> Services</a>
-      <span><b>${digits(endpoints.ready)}</b> endpoints ready</span>
+      <a href=${link(['services'])}><b>${digits(sums.services)}</b> ${noun(sums.services, 'Service')}</a>
+      <span><b>${digits(endpoints.ready)}</b> ${noun(endpoints.ready, 'endpoint')} ready</span>
       ${['not ready', 'terminating', 'stopped'].map((name) => endpoints[name] > 0 && html`<span><b>${digits(endpoints[name])}</b> <${State} state=${name} /></span>`)}
-      <a href=${link(['nodes'])}><b>${digits(sums.nodes)}</b> Nodes</a>
-      <a href=${link(['zones'])}><b>${sums.zones}</b> zones</a>
+      <a href=${link(['nodes'])}><b>${digits(sums.nodes)}</b> ${noun(sums.nodes, 'Node')}</a>
+      <a href=${link(['zones'])}><b>${digits(sums.zones)}</b> ${noun(sums.zones, 'zone')}</a>
     </div>
     <div class="columns">
       <div class="main-column">

@@ -28,7 +28,7 @@ import pytest
 LONGEST_FILES: Final = Path(__file__).with_name("longest_files.txt")
 #: of the one file that a quick run has of a room whose files all take long
 QUICK_S_MAX: Final = 3.0
-#: A quick run has files of these rooms that take less: each rule needs a test that breaks it (``registry.rules``).
+#: A quick run has files of these rooms that take less: each rule needs a test that breaks it.
 _QUICK_S_OF_ROOM: Final = {"tests/registry": 1.0}
 #: A file waits if it keeps a processor busy for less than this share of its time.
 _WAITING_SHARE: Final = 0.3

@@ -7,8 +7,8 @@ A development script, run by hand when a kind is added or a new Kubernetes versi
 
 The kinds are those of ``api.scheme``, of the bodies of subresources, and what every server reads and answers besides.
 What is taken over are facts only: the names of types and fields, the types of fields, which are required, and
-how lists merge.  Descriptions are left behind; ours are in ``documents/schema/help.py``.  The shape of the output is
-told in ``documents/schema/model.py``.  The same input gives the same bytes.
+how lists merge.  Descriptions are left behind; ours are in ``documents/openapi/fields.tsv``.  The shape of the output
+is told in ``documents/schema/model.py``.  The same input gives the same bytes.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def spell_field(schema: dict[str, Any], required: bool, wanted: list[str]) -> st
         words.append(f"map({','.join(schema['x-kubernetes-list-map-keys'])})")
     elif list_type:
         words.append(list_type)
-    if schema.get("x-kubernetes-map-type") == "atomic":
-        words.append("atomic")
+    if "x-kubernetes-map-type" in schema:
+        words.append(schema["x-kubernetes-map-type"])
     strategies = [word for word in schema.get("x-kubernetes-patch-strategy", "").split(",") if word]
     for strategy in strategies:
         key = schema.get("x-kubernetes-patch-merge-key", "")

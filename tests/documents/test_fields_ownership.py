@@ -47,6 +47,13 @@ def shown(found: fields.FieldSet) -> list[str]:
             [".addressType", ".endpoints", ".ports"],
         ),
         ("deployments.apps", "spec.selector", {"spec": {"selector": {"matchLabels": {"a": "b"}}}}, [".spec.selector"]),
+        (
+            "persistentvolumes",
+            "spec.claimRef",
+            {"spec": {"claimRef": {"name": "a", "uid": "u"}}},
+            [".spec.claimRef.name", ".spec.claimRef.uid"],
+        ),
+        ("events", "involvedObject", {"involvedObject": {"name": "a"}}, [".involvedObject"]),
         ("configmaps", "data", {"data": {"k": "v"}, "immutable": True}, [".immutable", ".data.k"]),
         ("configmaps", "data", {"data": {}}, [".data"]),
         (

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from sliceplane.api.scheme import DESCRIBED, RESOURCES, Pods
 from sliceplane.documents import openapi
+from sliceplane.documents.openapi.fields import SHARED, rows_of, sections
 from sliceplane.documents.schema import struct
-from sliceplane.documents.schema.help import COMMON, HELP
+from sliceplane.documents.schema.model import definition_names
 
 
 def load(name: str) -> dict[str, Any]:
@@ -22,6 +25,7 @@ def load(name: str) -> dict[str, Any]:
 
 
 DISCOVERY = "apis/discovery.k8s.io/v1"
+NAMES = openapi.document_names()
 
 
 def test_index_names_every_served_version_with_the_hash_of_its_bytes() -> None:
@@ -43,7 +47,7 @@ def test_unknown_document() -> None:
         openapi.hash_of("apis/nope/v1")
 
 
-@pytest.mark.parametrize("name", openapi.document_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_every_reference_leads_somewhere(name: str) -> None:
     document = load(name)
     schemas = document["components"]["schemas"]
@@ -61,7 +65,7 @@ def test_every_reference_leads_somewhere(name: str) -> None:
     walk(document)
 
 
-@pytest.mark.parametrize("name", openapi.document_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_operation_ids_are_unique(name: str) -> None:
     ids = [
         operation["operationId"]
@@ -122,20 +126,117 @@ def test_every_list_of_a_kind_is_there() -> None:
     assert Pods.list_kind == "PodList"
 
 
-def test_help_texts_belong_to_fields_that_exist() -> None:
-    for name, texts in HELP.items():
-        fields = struct(name).fields
-        for field, text in texts.items():
-            assert field == "" or field in fields, f"{name}.{field}"
-            assert text[0].isupper() or text.split()[0].islower()
-            assert text.endswith(".")
-    assert all(text.endswith(".") for text in COMMON.values())
+def test_rows_belong_to_definitions_and_fields_that_exist() -> None:
+    assert set(sections()) == {SHARED, *definition_names()}
+    for name in definition_names():
+        unknown = rows_of(name).keys() - struct(name).fields.keys() - {""}
+        # A field of discovery.k8s.io/v1beta1, which is made of v1.
+        assert unknown == ({"topology"} if name == "discovery.Endpoint" else set()), name
 
 
-@pytest.mark.parametrize("name", [n for n in HELP if n.startswith("discovery.")])
-def test_an_endpoint_slice_is_explained_to_the_last_field(name: str) -> None:
-    missing = set(struct(name).fields) - set(HELP[name]) - set(COMMON)
-    assert not missing
+@pytest.mark.parametrize("name", sections())
+def test_a_description_is_a_sentence_that_fits_a_terminal(name: str) -> None:
+    for field, row in rows_of(name).items():
+        if row.text:
+            assert row.text.endswith("."), f"{name}.{field}"
+            assert row.text[0].isupper() or row.text.split()[0].isidentifier(), f"{name}.{field}"
+            assert len(row.text) <= 450, f"{name}.{field}"
+
+
+def schemas_of_all_documents() -> dict[str, dict[str, Any]]:
+    schemas: dict[str, dict[str, Any]] = {}
+    for name in NAMES:
+        schemas |= load(name)["components"]["schemas"]
+    return schemas
+
+
+def test_every_field_of_every_kind_has_a_description() -> None:
+    shared = rows_of(SHARED)
+    for name in definition_names():
+        rows = rows_of(name)
+        missing = {field for field in struct(name).fields if field not in shared and not rows.get(field, ("", ""))[1]}
+        assert not missing, f"{name}: write a text into fields.tsv"
+
+
+def test_the_beta_version_of_slices_is_described_by_the_same_rows() -> None:
+    endpoint = load("apis/discovery.k8s.io/v1beta1")["components"]["schemas"]["io.k8s.api.discovery.v1beta1.Endpoint"]
+    assert "deprecatedTopology" not in endpoint["properties"]
+    assert [name for name, field in endpoint["properties"].items() if "description" not in field] == []
+    assert endpoint["properties"]["topology"]["description"].startswith("Topology labels")
+    assert endpoint["properties"]["conditions"]["default"] == {}
+
+
+def test_every_kind_has_a_description() -> None:
+    schemas = schemas_of_all_documents()
+    kinds = {name for name, schema in schemas.items() if "x-kubernetes-group-version-kind" in schema}
+    assert len(kinds) >= 2 * len(RESOURCES)
+    assert [name for name in kinds if "description" not in schemas[name]] == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "field", "values"),
+    [
+        ("core.v1.PodSpec", "dnsPolicy", ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"]),
+        ("core.v1.PodSpec", "restartPolicy", ["Always", "Never", "OnFailure"]),
+        ("core.v1.Container", "imagePullPolicy", ["Always", "IfNotPresent", "Never"]),
+        ("core.v1.ContainerPort", "protocol", ["SCTP", "TCP", "UDP"]),
+        ("core.v1.Taint", "effect", ["NoExecute", "NoSchedule", "PreferNoSchedule"]),
+        ("core.v1.HostPathVolumeSource", "type", None),
+        ("core.v1.ServiceSpec", "type", ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]),
+        ("apps.v1.DeploymentStrategy", "type", ["Recreate", "RollingUpdate"]),
+        ("apps.v1.StatefulSetSpec", "podManagementPolicy", ["OrderedReady", "Parallel"]),
+        ("discovery.v1.EndpointSlice", "addressType", ["FQDN", "IPv4", "IPv6"]),
+        ("storage.v1.StorageClass", "volumeBindingMode", ["Immediate", "WaitForFirstConsumer"]),
+    ],
+)
+def test_an_enumeration_names_its_values(schema: str, field: str, values: list[str] | None) -> None:
+    entry = schemas_of_all_documents()[f"io.k8s.api.{schema}"]["properties"][field]
+    if values is None:
+        assert "" in entry["enum"]
+    else:
+        assert entry["enum"] == values
+
+
+def test_an_enumeration_is_of_texts() -> None:
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            if isinstance(node.get("enum"), list):
+                assert node["type"] == "string"
+            for value in node.values():
+                walk(value)
+
+    walk(schemas_of_all_documents())
+
+
+def test_values_of_a_list_are_enumerated_at_its_elements() -> None:
+    claim = schemas_of_all_documents()["io.k8s.api.core.v1.PersistentVolumeClaimSpec"]["properties"]["accessModes"]
+    assert "enum" not in claim
+    assert claim["items"]["enum"] == ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"]
+
+
+def test_defaults_are_of_values_and_not_of_pointers() -> None:
+    schemas = schemas_of_all_documents()
+    container = schemas["io.k8s.api.core.v1.Container"]["properties"]
+    assert container["resources"]["default"] == {}
+    assert "default" not in container["livenessProbe"]
+    assert container["args"]["items"] == {"type": "string", "default": ""}
+    assert schemas["io.k8s.api.core.v1.ContainerPort"]["properties"]["protocol"]["default"] == "TCP"
+
+
+def test_documents_are_small() -> None:
+    """They are kept once they were asked for, in both forms."""
+    sizes = {name: len(openapi.document(name) or b"") + len(openapi.document_protobuf(name)) for name in NAMES}
+    assert sum(sizes.values()) < 3_000_000
+    assert max(sizes.values()) < 1_000_000
+
+
+def test_the_table_is_read_when_a_document_is_asked_for() -> None:
+    script = (
+        "import sys, sliceplane.shell.server.plane\n"
+        "print([name for name in sys.modules if name.startswith('sliceplane.documents.openapi')])\n"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert run.stdout == "[]\n"
 
 
 def test_v2_is_a_message_that_parses() -> None:

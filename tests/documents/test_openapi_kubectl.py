@@ -140,7 +140,7 @@ def test_explain_a_kind(server: FakeServer, tmp_path: Path) -> None:
     assert "A part of the endpoints of a Service." in text
     assert "addressType\t<string> -required-" in text
     assert "endpoints\t<[]Endpoint>" in text
-    assert "The ports that every endpoint in this slice has" in text
+    assert "The ports of every endpoint in this slice, by name." in text
 
 
 def test_explain_a_field_within_lists(server: FakeServer, tmp_path: Path) -> None:
@@ -160,6 +160,37 @@ def test_explain_a_large_kind_whole(server: FakeServer, tmp_path: Path) -> None:
     )
     for line in lines:
         assert line in text
+
+
+@pytest.mark.parametrize(
+    ("path", "lines"),
+    [
+        ("pod.spec.dnsPolicy", ("ENUM:", "    ClusterFirst", "    ClusterFirstWithHostNet", "    Default", "    None")),
+        ("deployment.spec.strategy.type", ("ENUM:", "    Recreate", "    RollingUpdate", "DESCRIPTION:")),
+        ("statefulset.spec", ("  podManagementPolicy\t<string>", "  enum: OrderedReady, Parallel")),
+        ("node.spec.taints", ("  effect\t<string> -required-", "  enum: NoExecute, NoSchedule, PreferNoSchedule")),
+        ("pvc.spec", ("  volumeMode\t<string>", "  enum: Block, Filesystem")),
+        ("pod.spec.containers.livenessProbe", ("  httpGet\t<HTTPGetAction>", "FIELD: livenessProbe <Probe>")),
+        ("pod.spec.securityContext", ("  fsGroupChangePolicy\t<string>", "  enum: Always, OnRootMismatch")),
+        ("pod.spec.affinity.podAntiAffinity", ("    Rules that place the Pod away from other Pods.",)),
+        ("pod.spec.volumes.hostPath", ("  path\t<string> -required-",)),
+    ],
+)
+def test_explain_a_field_with_its_values_and_a_text(
+    server: FakeServer, tmp_path: Path, path: str, lines: tuple[str, ...]
+) -> None:
+    text = kubectl(server, tmp_path, "explain", path)
+    for line in lines:
+        assert line in text.splitlines()
+    assert "<empty>" not in text
+    assert "<no description>" not in text
+
+
+def test_explain_shows_values_in_a_tree(server: FakeServer, tmp_path: Path) -> None:
+    lines = kubectl(server, tmp_path, "explain", "deployment", "--recursive").splitlines()
+    strategy = lines.index("    strategy\t<DeploymentStrategy>")
+    kind = lines.index("      type\t<string>", strategy)
+    assert lines[kind + 1].strip() == "enum: Recreate, RollingUpdate"
 
 
 @pytest.mark.parametrize("resource", DESCRIBED, ids=lambda resource: resource.key)

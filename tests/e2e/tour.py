@@ -320,7 +320,8 @@ TOUR: tuple[Chapter, ...] = (
                 (r"KIND: +EndpointSlice", r"GROUP: +discovery.k8s.io", r"addressType\t<string>"),
             ),
             Step("explain endpointslice.endpoints.hints", (r"forZones\t<\[\]ForZone>", r"forNodes\t<\[\]ForNode>")),
-            Step("explain deployment.spec.strategy --recursive", (r"maxSurge",)),
+            Step("explain deployment.spec.strategy --recursive", (r"maxSurge", r"enum: Recreate, RollingUpdate")),
+            Step("explain pod.spec.dnsPolicy", (r"(?s)ENUM:\n +ClusterFirst\n.*DESCRIPTION:\n +\w+",)),
         ),
     ),
     Chapter(

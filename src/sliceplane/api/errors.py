@@ -140,6 +140,11 @@ class StatusError(Exception):
     def __str__(self) -> str:
         return self.message
 
+    @property
+    def rests_on_state(self) -> bool:
+        """Returns False for a complaint about the request alone, which is true whatever is stored."""
+        return self.code not in (400, 405, 406, 413, 415)
+
     def status(self) -> dict[str, Any]:
         """The ``Status`` document; empty members are left out, as upstream does."""
         body: dict[str, Any] = {

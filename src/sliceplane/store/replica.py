@@ -138,7 +138,7 @@ class Replica:
             ticket.confirm = staged == before and staged <= under_way
             self._staged_left = self._staged_left or staged > under_way
             self._waiting.append(ticket)
-        elif ticket.error is not None and _is_stateless(ticket.error):
+        elif ticket.error is not None and not _rests_on_state(ticket.error):
             ticket.finish()
         else:
             assert revision <= self._store.revision, f"revision {revision} was never staged"
@@ -386,6 +386,5 @@ def _deleted(event: StoreEvent) -> bool:
     return event.type is EventType.DELETED
 
 
-def _is_stateless(error: Exception) -> bool:
-    """A complaint about the request alone is true whatever the state is."""
-    return not isinstance(error, StatusError) or error.code in (400, 405, 406, 413, 415)
+def _rests_on_state(error: Exception) -> bool:
+    return isinstance(error, StatusError) and error.rests_on_state

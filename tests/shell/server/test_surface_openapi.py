@@ -101,7 +101,11 @@ def test_protobuf_says_what_json_says(server: Server) -> None:
     schema = schemas["io.k8s.api.discovery.v1.EndpointSlice"]
     assert one(schema, 34).decode() == wanted["description"]
     assert [value.decode() for number, value in fields(schema) if number == 23] == wanted["required"]
-    assert list(named(one(schema, 31))) == list(wanted["properties"])
+    properties = named(one(schema, 31))
+    assert list(properties) == list(wanted["properties"])
+    address_type = one(properties["addressType"], 1)
+    values = [one(value, 2).decode() for number, value in fields(address_type) if number == 24]
+    assert values == ['"FQDN"', '"IPv4"', '"IPv6"']
 
 
 def test_openapi_index_and_documents(server: Server) -> None:

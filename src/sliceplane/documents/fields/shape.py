@@ -123,6 +123,8 @@ def _is_plain(owner: Struct, name: str) -> bool:
 def field_shape(field: SchemaField) -> Shape:
     if field.list_type == "atomic":
         return LEAF
+    if field.list_type == "granular" and field.type.kind == "struct":
+        return _struct(field.type.name)
     if field.type.kind == "list":
         return _list(field)
     return _type(field.type)

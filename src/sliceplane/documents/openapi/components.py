@@ -6,14 +6,19 @@ readers expect that.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+import msgspec
+
+from sliceplane.documents.openapi.fields import SHARED, FieldRow, rows_of
 from sliceplane.documents.schema import SchemaField, Struct, Type, lookup_kind, struct
-from sliceplane.documents.schema.help import COMMON, HELP
 
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1"
 PATCH = f"{_META}.Patch"
 
+_EMPTY: Final = FieldRow(facts="", text="")
+#: the default of elements of a list and of values of a map, as upstream's generator has it
+_ZEROS: Final[dict[str, Any]] = {"string": "", "int32": 0, "int64": 0, "struct": {}}
 #: scalars that are inline
 _PLAIN: dict[str, dict[str, Any]] = {
     "bool": {"type": "boolean"},
@@ -58,6 +63,7 @@ class Components:
     def __init__(self, group: str, version: str) -> None:
         self._group = group
         self._version = version
+        self._shared = rows_of(SHARED)
         self._schemas: dict[str, dict[str, Any]] = {}
 
     def schemas(self) -> dict[str, dict[str, Any]]:
@@ -87,15 +93,15 @@ class Components:
                 "type": "object",
                 "required": ["items"],
                 "properties": {
-                    "apiVersion": {"type": "string", "description": COMMON["apiVersion"]},
+                    "apiVersion": {"type": "string", "description": self._shared["apiVersion"].text},
                     "items": {
                         "description": "The objects.",
                         "type": "array",
                         "items": {"allOf": [self.kind(api_version, kind)], "default": {}},
                     },
-                    "kind": {"type": "string", "description": COMMON["kind"]},
+                    "kind": {"type": "string", "description": self._shared["kind"].text},
                     "metadata": self._type(Type("struct", name="meta.ListMeta"))
-                    | {"description": "What lists of every kind have."},
+                    | {"default": {}, "description": "The standard metadata of a list."},
                 },
                 "x-kubernetes-group-version-kind": [{"group": group, "kind": f"{kind}List", "version": version}],
             }
@@ -125,24 +131,23 @@ class Components:
         if schema.full_name in self._schemas:
             return
         entry = self._schemas[schema.full_name] = {}
-        texts = HELP.get(schema.name, {})
-        if "" in texts:
-            entry["description"] = texts[""]
+        rows = rows_of(schema.name)
+        text = rows.get("", _EMPTY).text
+        if text:
+            entry["description"] = text
         entry["type"] = "object"
         required = [field.name for field in schema.fields.values() if field.required]
         if required:
             entry["required"] = required
-        # COMMON speaks of kinds: of what has a kind itself.
-        common = COMMON if {"apiVersion", "kind", "metadata"} <= schema.fields.keys() else {}
         entry["properties"] = {
-            field.name: self._field(field, texts.get(field.name) or common.get(field.name, ""))
-            for field in schema.fields.values()
+            name: self._field(field, rows.get(name, _EMPTY)) for name, field in schema.fields.items()
         }
         if schema.atomic:
             entry["x-kubernetes-map-type"] = "atomic"
 
-    def _field(self, field: SchemaField, text: str) -> dict[str, Any]:
+    def _field(self, field: SchemaField, row: FieldRow) -> dict[str, Any]:
         entry = self._type(field.type)
+        text = row.text or self._shared.get(field.name, _EMPTY).text
         if text:
             entry["description"] = text
         if field.list_type and field.type.kind == "list":
@@ -155,6 +160,8 @@ class Components:
             entry["x-kubernetes-patch-strategy"] = ",".join(field.strategies)
         if field.merge_key:
             entry["x-kubernetes-patch-merge-key"] = field.merge_key
+        for member, value in msgspec.json.decode(row.facts or "{}").items():
+            entry[member] = entry[member] | value if member in entry else value
         return entry
 
     def _type(self, kind: Type) -> dict[str, Any]:
@@ -162,14 +169,21 @@ class Components:
             case "struct":
                 schema = struct(kind.name)
                 self._add(schema)
-                return {"allOf": [reference(schema.full_name)], "default": {}}
+                return {"allOf": [reference(schema.full_name)]}
             case "list":
-                return {"type": "array", "items": self._type(kind.element)}
+                return {"type": "array", "items": self._element(kind.element)}
             case "map":
-                return {"type": "object", "additionalProperties": self._type(kind.element)}
+                return {"type": "object", "additionalProperties": self._element(kind.element)}
             case scalar if scalar in _PLAIN:
                 return dict(_PLAIN[scalar])
             case scalar:
                 name, schema_of_it = _NAMED[scalar]
                 self._schemas[name] = schema_of_it
                 return {"allOf": [reference(name)]}
+
+    def _element(self, kind: Type) -> dict[str, Any]:
+        entry = self._type(kind)
+        if kind.kind in _ZEROS:
+            return entry | {"default": _ZEROS[kind.kind]}
+        bare: dict[str, Any] = entry.get("allOf", [entry])[0]
+        return bare

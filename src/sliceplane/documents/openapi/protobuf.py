@@ -6,6 +6,7 @@ OpenAPIv3.proto) and four shapes that the project has for what JSON does with ob
 - a *named* list is an object: one field, repeated, of {1 name, 2 value};
 - ``X?`` is a choice: {1: an X, 2: a Reference {1 its ``$ref``}};
 - members that begin with ``x-`` go into a field of their own, as {1 name, 2 {2 the value as YAML}}; JSON is YAML;
+- a value of an enumeration is {2 the value as YAML};
 - a default is a choice of number, boolean and string: of one that is an object or a list only its presence is told.
 """
 
@@ -58,6 +59,7 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
     "Schema": {
         "uniqueItems": (20, "bool"),
         "required": (23, "[]text"),
+        "enum": (24, "[]Any"),
         "type": (25, "text"),
         "allOf": (26, "[]Schema?"),
         "oneOf": (27, "[]Schema?"),
@@ -83,8 +85,7 @@ def _message(name: str, document: dict[str, Any]) -> bytes:
     contents: list[tuple[int, bytes]] = []
     for member, value in document.items():
         if member.startswith("x-"):
-            yaml = framed(b"\x12", _text(json.dumps(value, separators=(",", ":"), ensure_ascii=False)))
-            contents.append((_EXTENSIONS[name], _entry(member, yaml)))
+            contents.append((_EXTENSIONS[name], _entry(member, framed(b"\x12", _yaml(value)))))
             continue
         assert member in fields, f"{name} has no {member}"
         number, kind = fields[member]
@@ -127,6 +128,10 @@ def _text(value: str) -> bytes:
     return value.encode()
 
 
+def _yaml(value: Any) -> bytes:
+    return _text(json.dumps(value, separators=(",", ":"), ensure_ascii=False))
+
+
 def _entry(name: str, value: bytes) -> bytes:
     return framed(b"\x0a", _text(name)) + framed(b"\x12", value)
 
@@ -155,6 +160,7 @@ def _default(value: Any) -> bytes:
 
 _SPECIAL: Final[dict[str, Callable[[Any], bytes]]] = {
     "text": _text,
+    "Any": lambda value: framed(b"\x12", _yaml(value)),
     "Default": _default,
     "Responses": _responses,
     "Items": _items,

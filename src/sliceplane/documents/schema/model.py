@@ -9,6 +9,7 @@ then words about it:
     ``[]T``, ``{}T``              list of T, map from string to T
     ``required``                  the field must be there (for OpenAPI; validation decides for itself)
     ``atomic``                    a list or map that has one owner as a whole
+    ``granular``                  a map whose members have owners of their own, even if its definition is ``atomic``
     ``set``, ``map(a,b)``         a list of distinct scalars; a list of objects told apart by the fields a and b
     ``merge``, ``merge(key)``     strategic merge patch merges the list, its objects by the field *key*
     ``retainKeys``                strategic merge patch may bring ``$retainKeys``
@@ -40,10 +41,6 @@ _GONE: Final = ("deprecatedTopology", "zone")
 
 PACKAGES: Final = {_OLD: "io.k8s.api.discovery.v1beta1"}
 KINDS: Final = {"discovery.k8s.io/v1beta1 EndpointSlice": f"{_OLD}.EndpointSlice"}
-TOPOLOGY_HELP: Final = (
-    "Labels of the place where the endpoint runs. In v1, topology.kubernetes.io/zone is the field zone, "
-    "kubernetes.io/hostname the field nodeName, and the rest is deprecatedTopology."
-)
 SCALARS: Final = frozenset(
     ("any", "bool", "bytes", "int32", "int64", "intOrString", "microTime", "quantity", "string", "time")
 )
@@ -61,16 +58,6 @@ def definitions(current: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]
         del endpoint[field]
     endpoint["topology"] = "{}string"
     old[f"{_OLD}.Endpoint"] = dict(sorted(endpoint.items()))
-    return old
-
-
-def help_texts(current: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-    """The help texts to add to the *current* ones."""
-    old = {_old_name(name): dict(texts) for name, texts in current.items() if name.startswith(_OWN)}
-    endpoint = old[f"{_OLD}.Endpoint"]
-    for field in _GONE:
-        del endpoint[field]
-    endpoint["topology"] = TOPOLOGY_HELP
     return old
 
 
@@ -101,7 +88,7 @@ class SchemaField(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     type: Type
     required: bool = False
-    #: "" (not said), "atomic", "set" or "map" for lists; "" or "atomic" for maps
+    #: "" (not said), "atomic", "set" or "map" for lists; "", "atomic" or "granular" for maps
     list_type: str = ""
     #: what tells elements of a "map" list apart
     map_keys: tuple[str, ...] = ()
@@ -145,6 +132,11 @@ def _data() -> _Data:
 def kubernetes_version() -> str:
     """``1.36``: the version whose fields these are."""
     return _data().kubernetes
+
+
+def definition_names() -> tuple[str, ...]:
+    """The definitions of the current versions, sorted."""
+    return tuple(name for name in _data().definitions if not name.startswith(_OLD))
 
 
 @cache
@@ -205,7 +197,7 @@ def _parse_field(name: str, spelling: str) -> SchemaField:
         match verb:
             case "required":
                 required = True
-            case "atomic" | "set":
+            case "atomic" | "granular" | "set":
                 list_type = verb
             case "map":
                 list_type = verb

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.waiting import eventually, turns
 
-from sliceplane.api.errors import StatusError
+from sliceplane.api.errors import StatusError, already_exists
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.server.storage.committer import Committer
 from sliceplane.shell.server.storage.own import MemoryBackend
@@ -378,3 +378,60 @@ async def test_any_mix_of_failures(seed, medium, kit):
             assert found is not None
             assert found.revision >= record.revision
         assert 0 < len(acknowledged) < 200
+
+
+def _create(server: Server) -> Record:
+    """A step of the registry: it refuses a name that is taken, also by a write that is only staged."""
+    if server.store.latest(A) is not None:
+        raise already_exists("pods", "", "a")
+    return server.kit.put(server.store, A, "")
+
+
+async def test_a_name_that_is_refused_as_taken_can_be_read(medium, kit):
+    """Two agents create their Service at once: who hears "already exists" reads the Service that was first."""
+    backend = kit.FaultyBackend(medium.open())
+    async with running(Server(kit, backend)) as server:
+        backend.may_append.clear()
+        first, second = (
+            asyncio.create_task(server.committer.write(lambda: _create(server), lambda record: record.revision))
+            for _ in range(2)
+        )
+        await held(backend)
+        await turns()
+        assert not second.done(), "the object that it is told of cannot be read yet"
+        backend.may_append.set()
+        assert (await first) is server.store.get(A)
+        with pytest.raises(StatusError, match="already exists"):
+            await second
+
+
+async def test_a_refusal_is_taken_back_if_its_cause_was_not_stored(medium, kit):
+    backend = kit.FaultyBackend(medium.open())
+    async with running(Server(kit, backend)) as server:
+        backend.may_append.clear()
+        backend.plan = ["full"]
+        first, second = (
+            asyncio.create_task(server.committer.write(lambda: _create(server), lambda record: record.revision))
+            for _ in range(2)
+        )
+        await held(backend)
+        await turns()
+        backend.may_append.set()
+        with pytest.raises(StatusError, match="disk is full"):
+            await first
+        assert (await second) is server.store.get(A)
+
+
+async def test_a_refusal_of_a_stopping_server_does_not_wait(medium, kit):
+    backend = kit.FaultyBackend(medium.open())
+    async with running(Server(kit, backend)) as server:
+        backend.may_append.clear()
+        first = asyncio.create_task(server.put(A))
+        await held(backend)
+        closing = asyncio.create_task(server.committer.close())
+        await turns()
+        with pytest.raises(StatusError, match="shutting down"):
+            await server.committer.write(lambda: _create(server), lambda record: record.revision)
+        backend.may_append.set()
+        await first
+        await closing

@@ -106,14 +106,29 @@ class Committer:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="committer")
 
     async def write(self, step: Callable[[], T], revision_of: Callable[[T], int]) -> T:
-        """Run *step*, a synchronous piece of registry work, and return what it returned when that is durable and
-        published.  *revision_of* tells the revision that a result made, 0 if none.  Raises what *step* and ``durable``
-        raise."""
-        result = step()
-        revision = revision_of(result)
-        if revision:
-            await self.durable(revision)
-        return result
+        """Returns what *step*, a synchronous piece of registry work, returned, when that is durable and published.
+
+        *revision_of* returns the revision that a result made, 0 if none.  A refusal may rest on a write that is only
+        staged ("already exists"): it waits, too, or its client would read next that there is no such object.  If that
+        write is not stored, *step* runs again.  Raises what *step* and ``durable`` raise.
+        """
+        while True:
+            try:
+                result = step()
+            except StatusError as refusal:
+                staged = self._store.staged_revision
+                if staged == self._store.revision or not refusal.rests_on_state:
+                    raise
+                try:
+                    await self.durable(staged)
+                except StatusError:
+                    if self._store.staged_revision == staged:  # the server stops
+                        raise
+                    continue
+                raise
+            if revision := revision_of(result):
+                await self.durable(revision)
+            return result
 
     async def current(self) -> None:
         """Return when memory is as new as storage, which is always so: no other server writes to it."""

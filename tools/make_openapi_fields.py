@@ -1,0 +1,98 @@
+"""Write ``src/sliceplane/documents/openapi/fields.tsv``: the facts from Kubernetes' source, the texts as they are.
+
+A development script, run by hand when a kind is added or a new Kubernetes version is to be followed, after
+``make_schema.py``::
+
+    go mod download k8s.io/kubernetes          (in tests/peers/kubernetes)
+    .venv/bin/python tools/make_openapi_fields.py ~/go/pkg/mod/k8s.io/kubernetes@v1.36.2
+
+Facts only are read: the default of a field from the published documents (``api/openapi-spec/v3``), the values of an
+enumeration, which those lack, from ``pkg/generated/openapi/zz_generated.openapi.go``.  Descriptions are left behind.
+Texts are written by hand, in the file itself; this script keeps them, and names the fields that have none.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from sliceplane.documents.openapi.fields import SHARED, FieldRow, rows_of, sections
+from sliceplane.documents.schema import struct
+from sliceplane.documents.schema.model import definition_names
+
+OUTPUT: Final = Path(__file__).parent.parent / "src/sliceplane/documents/openapi/fields.tsv"
+_FUNCTION: Final = re.compile(
+    r"^func schema_(?:k8sio_api|pkg_apis)_([a-z]+)_v1_(\w+)\(.*?\n(.*?)^\}", re.MULTILINE | re.DOTALL
+)
+_FIELD: Final = re.compile(r'^\t{5}"(\w+)": \{\n(.*?)^\t{5}\}', re.MULTILINE | re.DOTALL)
+_ENUM: Final = re.compile(r"Enum: +\[\]interface\{\}\{(.*)\},")
+
+
+def enumerations(source: str) -> dict[tuple[str, str], list[str]]:
+    """The values of each enumeration, by definition and field."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for package, name, body in _FUNCTION.findall(source):
+        for field, text in _FIELD.findall(body):
+            enum = _ENUM.search(text)
+            if enum:
+                found[f"{package}.{name}", field] = json.loads(f"[{enum[1]}]")
+    return found
+
+
+def facts_of(kubernetes: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """The facts of each field that has some, by definition and field."""
+    schemas: dict[str, Any] = {}
+    for path in sorted((kubernetes / "api/openapi-spec/v3").glob("*_openapi.json")):
+        schemas |= json.loads(path.read_text())["components"].get("schemas", {})
+    enums = enumerations((kubernetes / "pkg/generated/openapi/zz_generated.openapi.go").read_text())
+    facts: dict[tuple[str, str], dict[str, Any]] = {}
+    for name in definition_names():
+        for field, published in schemas[struct(name).full_name]["properties"].items():
+            row = {"default": published["default"]} if "default" in published else {}
+            enum = enums.get((name, field))
+            if enum:
+                elements = next((member for member in ("items", "additionalProperties") if member in published), "")
+                row |= {elements: {"enum": enum}} if elements else {"enum": enum}
+            if row:
+                facts[name, field] = row
+    return facts
+
+
+def render(facts: dict[tuple[str, str], dict[str, Any]], table: dict[str, dict[str, FieldRow]]) -> str:
+    """The table: a section for each definition, and in it a row for each field that has facts or a text."""
+    sections = []
+    for name in (SHARED, *definition_names()):
+        texts = {field: row.text for field, row in table.get(name, {}).items()}
+        rows = [f"{name}\t\t\t{texts.pop('', '')}".rstrip("\t")]
+        for field in sorted({*texts, *(field for owner, field in facts if owner == name)}):
+            fact = facts.get((name, field))
+            spelled = json.dumps(fact, separators=(",", ":")) if fact else ""
+            rows.append(f"\t{field}\t{spelled}\t{texts.get(field, '')}".rstrip("\t"))
+        sections.append("\n".join(rows) + "\n")
+    return "\n".join(sections)
+
+
+def missing_texts() -> list[str]:
+    """``DEFINITION.FIELD`` of each field without a description."""
+    shared = rows_of(SHARED)
+    return [
+        f"{name}.{field}"
+        for name in definition_names()
+        for field in struct(name).fields
+        if not rows_of(name).get(field, FieldRow("", "")).text and field not in shared
+    ]
+
+
+def main() -> None:
+    table = {name: rows_of(name) for name in sections()}
+    OUTPUT.write_text(render(facts_of(Path(sys.argv[1]).expanduser()), table))
+    print(f"{OUTPUT}: {OUTPUT.stat().st_size} bytes")
+    for name in missing_texts():
+        print(f"without a text: {name}")
+
+
+if __name__ == "__main__":
+    main()

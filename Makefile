@@ -36,10 +36,10 @@ check: ## fast: lint, types, layers, and the quick tests of every room; all that
 	@$(MAKE) --no-print-directory -k -j 2 lint checked
 
 checked: dev # beside the linters, which take a third of the time
-	HYPOTHESIS_PROFILE=quick $(PYTEST) -q -p tests.workers --workers 2 --quick -m "not slow and not kernel and not kubectl and not peer" $(filter-out %__pycache__/,$(wildcard tests/*/)) tests/test_tidy.py tests/test_docs.py tests/test_metrics.py tests/test_shown_commands.py tests/test_truth.py
+	HYPOTHESIS_PROFILE=quick $(PYTEST) -q -p tests.workers --workers $$(( $$(nproc) + 1 )) --quick -m "not slow and not kernel and not kubectl and not peer" $(filter-out %__pycache__/,$(wildcard tests/*/)) tests/test_tidy.py tests/test_docs.py tests/test_metrics.py tests/test_shown_commands.py tests/test_truth.py
 
-# Tests wait longer than they compute: two processes for each core, and two for those that wait for minutes.
-TEST_WORKERS ?= $$(( 2 * $$(nproc) + 2 ))
+# Tests wait longer than they compute: one process more than there are cores for those that compute, the rest for waiting.
+TEST_WORKERS ?= $$(( 3 * $$(nproc) + 2 ))
 test: ## everything that must pass (what CI runs)
 	@$(MAKE) --no-print-directory -j 2 lint tested
 

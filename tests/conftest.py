@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from typing import Final
 
 import pytest
@@ -17,7 +18,7 @@ import pytest_asyncio
 from hypothesis import HealthCheck, settings
 from hypothesis.internal import charmap
 from tests import template_process
-from tests.workers import LONGEST_FILES
+from tests.workers import LONGEST_FILES, Cost
 
 from sliceplane.cli.entry import spare_collector
 
@@ -42,7 +43,7 @@ template_process.install()
 _RECORDED_S: Final = 0.25
 _SHOWN_FILES: Final = 20
 _FILES_OF_A_WHOLE_RUN: Final = 200
-_seconds_of_file: defaultdict[str, float] = defaultdict(float)
+_costs: defaultdict[str, Cost] = defaultdict(lambda: Cost(0.0, 0.0))
 
 
 @pytest.fixture(autouse=True)
@@ -78,18 +79,44 @@ def pytest_unconfigure() -> None:
     template_process.end()
 
 
+class _Meter:
+    """CPU time of this process and of those that it started and that ended."""
+
+    def __init__(self) -> None:
+        self._read_s = 0.0
+
+    def lap(self) -> float:
+        """Returns the seconds since the last call."""
+        used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        before_s, self._read_s = self._read_s, sum(each.ru_utime + each.ru_stime for each in used)
+        return self._read_s - before_s
+
+
+_meter: Final = _Meter()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    vars(report)["cpu_s"] = _meter.lap()
+    return report
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    _seconds_of_file[report.nodeid.partition("::")[0]] += report.duration
+    path = report.nodeid.partition("::")[0]
+    seconds, cpu_s = _costs[path]
+    _costs[path] = Cost(seconds + report.duration, cpu_s + getattr(report, "cpu_s", 0.0))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if len(_seconds_of_file) < _FILES_OF_A_WHOLE_RUN:
+    if len(_costs) < _FILES_OF_A_WHOLE_RUN:
         return
-    longest = sorted(((seconds, path) for path, seconds in _seconds_of_file.items()), reverse=True)
-    lines = [f"{seconds:6.1f} {path}" for seconds, path in longest]
-    terminalreporter.section("longest files (seconds)")
+    longest = sorted(((*cost, path) for path, cost in _costs.items()), reverse=True)
+    lines = [f"{seconds:6.1f} {cpu_s:6.1f} {path}" for seconds, cpu_s, path in longest]
+    total_s = sum(cost.cpu_s for cost in _costs.values())
+    terminalreporter.section(f"longest files (seconds, CPU seconds; {total_s:.0f} CPU seconds in all)")
     for line in lines[:_SHOWN_FILES]:
         terminalreporter.write_line(line)
     if config.getoption("record_longest"):
-        recorded = [line for line, (seconds, _) in zip(lines, longest, strict=True) if seconds >= _RECORDED_S]
+        recorded = [line for line, (seconds, *_) in zip(lines, longest, strict=True) if seconds >= _RECORDED_S]
         LONGEST_FILES.write_text("\n".join(recorded) + "\n", encoding="utf-8")

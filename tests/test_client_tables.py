@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,7 @@ def _tables(node: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
             yield from _tables(child, prefix)
 
 
+@cache
 def tables() -> dict[str, str]:
     found = {}
     for path in sorted(SOURCE.rglob("*.py")):

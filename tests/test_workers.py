@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
-from tests.workers import QUICK_S_MAX, seconds_by_file, takes_long
+from tests.workers import QUICK_S_MAX, cost_by_file, takes_long
 
 ROOT: Final = Path(__file__).parents[1]
 _A: Final = """
@@ -71,6 +72,34 @@ def test_each_test_runs_once_in_one_of_two_processes_and_tells_its_report(tmp_pa
     assert len(folders) == 4
 
 
+_COMPUTES: Final = """
+from pathlib import Path
+
+def test_computes():
+    Path("begun").touch()
+"""
+_WAITS: Final = """
+from pathlib import Path
+from tests.waiting import until
+
+def test_waits():
+    until(Path("begun").exists, within_s=60)
+"""
+
+
+def test_a_file_that_computes_begins_although_longer_ones_wait(tmp_path: Path) -> None:
+    workers = (os.cpu_count() or 1) + 2
+    costs = cost_by_file()
+    waiting = [path for path, cost in costs.items() if cost.waits][:workers]
+    computing = [path for path, cost in costs.items() if not cost.waits][-1]
+    for path in (*waiting, computing):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(_COMPUTES if path == computing else _WAITS, encoding="utf-8")
+    assert costs[computing].seconds < min(costs[path].seconds for path in waiting)
+    done = _run(tmp_path, f"--workers={workers}", "--import-mode=importlib")
+    assert f"{workers + 1} passed" in done.stdout, done.stdout
+
+
 def test_what_a_worker_that_died_had_taken_fails(tmp_path: Path) -> None:
     done = _run(tmp_path, "--workers=1", dies=_DIES)
     assert done.returncode == 1, done.stderr
@@ -88,7 +117,7 @@ def test_the_first_failure_ends_the_run_when_it_shall(tmp_path: Path) -> None:
 
 
 def test_a_quick_run_leaves_out_the_files_that_take_long_unless_they_are_named(tmp_path: Path) -> None:
-    slow = next(iter(seconds_by_file()))
+    slow = next(iter(cost_by_file()))
     (tmp_path / slow).parent.mkdir(parents=True)
     (tmp_path / slow).write_text("def test_slow(): pass\n", encoding="utf-8")
     assert "1 passed" in _run(tmp_path, "--quick", ".", quick="def test_quick(): pass\n").stdout
@@ -101,8 +130,9 @@ def test_a_quick_run_has_a_file_of_every_room() -> None:
     skipped = {folder for folder in folders if all(takes_long(path, ROOT) for path in folder.glob("test_*.py"))}
     assert {folder.name for folder in skipped} == {"benchmarks", "growth"}
     for folder in skipped:
-        assert min(seconds_by_file()[str(path.relative_to(ROOT))] for path in folder.glob("test_*.py")) > QUICK_S_MAX
+        costs = [cost_by_file()[str(path.relative_to(ROOT))] for path in folder.glob("test_*.py")]
+        assert min(costs).seconds > QUICK_S_MAX
 
 
 def test_files_that_take_long_exist() -> None:
-    assert [path for path in seconds_by_file() if not (ROOT / path).is_file()] == []
+    assert [path for path in cost_by_file() if not (ROOT / path).is_file()] == []

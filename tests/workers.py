@@ -2,8 +2,9 @@
 
 Collecting ten thousand tests takes a processor 15 seconds, which workers that each collect on their own (those of
 pytest-xdist) spend each; and what is loaded before the fork is shared.  A file is the unit of work, so that what it
-sets up once lives once.  A worker takes the number of its next file out of a pipe that holds them all, longest first,
-and sends home what it begins and how it ended.
+sets up once lives once.  Two pipes hold the numbers of all files, longest first: of those that compute, and of those
+that mostly wait.  A worker takes its next file out of one, and then out of the other, so that processors have something
+to do as long as tests wait for clocks and processes; it sends home what it begins and how it ended.
 """
 
 from __future__ import annotations
@@ -19,17 +20,35 @@ from functools import cache
 from itertools import groupby, pairwise
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import pytest
 
-#: "seconds path", longest first; ``--record-longest`` writes it
+#: "seconds CPU-seconds path", longest first; ``--record-longest`` writes it
 LONGEST_FILES: Final = Path(__file__).with_name("longest_files.txt")
 #: of the one file that a quick run has of a room whose files all take long
 QUICK_S_MAX: Final = 3.0
+#: A quick run has files of these rooms that take less: each rule needs a test that breaks it.
+_QUICK_S_OF_ROOM: Final = {"tests/registry": 1.0}
+#: A file waits if it keeps a processor busy for less than this share of its time.
+_WAITING_SHARE: Final = 0.3
 _NUMBER: Final = struct.Struct("=I")
-#: a pipe holds at least so many bytes, and all numbers are in it before the first is read
+#: a pipe holds at least so many bytes, and all its numbers are in it before the first is read
 _PIPE_BYTES: Final = 65_536
+
+
+class Cost(NamedTuple):
+    """What a file of tests costs, its fixtures and the processes that it starts included."""
+
+    seconds: float
+    cpu_s: float
+
+    @property
+    def waits(self) -> bool:
+        return self.cpu_s < self.seconds * _WAITING_SHARE
+
+
+_QUICK: Final = Cost(0.0, 0.0)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,24 +72,29 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def takes_long(path: Path, root: Path) -> bool:
     """Returns True if a quick run leaves *path* out: it is in the table, and its room has a quicker file."""
-    seconds = seconds_by_file()
-    return str(path.relative_to(root)) in seconds and _kept_in_a_quick_run(path.parent, root) != path
+    relative = path.relative_to(root)
+    cost = cost_by_file().get(str(relative))
+    if cost is None or cost.seconds < _QUICK_S_OF_ROOM.get(str(relative.parent), 0.0):
+        return False
+    return _kept_in_a_quick_run(path.parent, root) != path
 
 
 @cache
 def _kept_in_a_quick_run(folder: Path, root: Path) -> Path | None:
     """The shortest file of a room in which all files are in the table, if it is short enough."""
-    seconds = seconds_by_file()
-    by_path = {path: seconds.get(str(path.relative_to(root)), 0.0) for path in sorted(folder.glob("test_*.py"))}
+    costs = cost_by_file()
+    by_path = {
+        path: costs.get(str(path.relative_to(root)), _QUICK).seconds for path in sorted(folder.glob("test_*.py"))
+    }
     shortest = min(by_path, key=by_path.__getitem__)
     return shortest if 0.0 < by_path[shortest] <= QUICK_S_MAX else None
 
 
 @cache
-def seconds_by_file() -> dict[str, float]:
+def cost_by_file() -> dict[str, Cost]:
     """The table of files of tests that take long."""
     lines = (line.split() for line in LONGEST_FILES.read_text(encoding="utf-8").splitlines())
-    return {path: float(seconds) for seconds, path in lines}
+    return {path: Cost(float(seconds), float(cpu_s)) for seconds, cpu_s, path in lines}
 
 
 class _Parent:
@@ -81,10 +105,7 @@ class _Parent:
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
         files = _files(session.items)
-        numbers, filled = os.pipe()
-        assert len(files) * _NUMBER.size <= _PIPE_BYTES
-        os.write(filled, b"".join(map(_NUMBER.pack, range(len(files)))))
-        os.close(filled)
+        queues = _queues(files)
         _prepare(session.config)
         count = min(session.config.getoption("workers"), len(files))
         homes: dict[Connection, _Worker] = {}
@@ -94,7 +115,7 @@ class _Parent:
             if not process:
                 for of_parent in (home, *homes):
                     of_parent.close()
-                _work(session, files, numbers, away, number, count)
+                _work(session, files, queues, away, number, count)
             away.close()
             homes[home] = _Worker(session.config, process, files)
         try:
@@ -106,7 +127,8 @@ class _Parent:
                     except EOFError:
                         homes.pop(home).end()
         finally:
-            os.close(numbers)
+            for queue in queues:
+                os.close(queue)
             for home, worker in homes.items():
                 home.close()  # they end with the test that they are at
                 os.waitpid(worker.process, 0)
@@ -169,11 +191,34 @@ class _Child:
 
 def _files(items: list[pytest.Item]) -> list[list[pytest.Item]]:
     """The tests of each file; those first that took longest when ``LONGEST_FILES`` was written."""
-    seconds = seconds_by_file()
-    by_path = groupby(items, lambda item: item.nodeid.partition("::")[0])
+    costs = cost_by_file()
+    by_path = groupby(items, _path)
     return [
-        list(of) for path, of in sorted(((p, list(of)) for p, of in by_path), key=lambda at: -seconds.get(at[0], 0))
+        list(of)
+        for path, of in sorted(((p, list(of)) for p, of in by_path), key=lambda at: -costs.get(at[0], _QUICK).seconds)
     ]
+
+
+def _path(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def _queues(files: list[list[pytest.Item]]) -> tuple[int, int]:
+    """Pipes with the numbers of *files*: those that compute, and those that wait."""
+    costs = cost_by_file()
+    numbers: dict[bool, list[int]] = {False: [], True: []}
+    for number, (first, *_) in enumerate(files):
+        numbers[costs.get(_path(first), _QUICK).waits].append(number)
+    return _filled(numbers[False]), _filled(numbers[True])
+
+
+def _filled(numbers: list[int]) -> int:
+    """The end of a pipe at which *numbers* are read."""
+    assert len(numbers) * _NUMBER.size <= _PIPE_BYTES
+    read_end, write_end = os.pipe()
+    os.write(write_end, b"".join(map(_NUMBER.pack, numbers)))
+    os.close(write_end)
+    return read_end
 
 
 def _prepare(config: pytest.Config) -> None:
@@ -185,24 +230,31 @@ def _prepare(config: pytest.Config) -> None:
 
 
 def _work(
-    session: pytest.Session, files: list[list[pytest.Item]], numbers: int, home: Connection, number: int, count: int
+    session: pytest.Session,
+    files: list[list[pytest.Item]],
+    queues: tuple[int, int],
+    home: Connection,
+    number: int,
+    count: int,
 ) -> NoReturn:
-    """The life of a child."""
+    """Runs files until there are none left: one worker for each processor, and another, prefers those that compute."""
     code = 1
     try:
         _settle(session.config, number, count)
         child = _Child(session, home)
         session.config.pluginmanager.register(child)
 
-        def taken() -> Iterator[pytest.Item | None]:
-            while read := os.read(numbers, _NUMBER.size):
-                (file,) = _NUMBER.unpack(read)
-                child.tell("takes", file)
-                yield from files[file]
-            yield None
+        preferred = queues if number <= (os.cpu_count() or 1) else queues[::-1]
 
-        for item, following in pairwise(taken()):
-            assert item is not None
+        def taken() -> Iterator[tuple[pytest.Item, Any]]:
+            """Each test, and the node until which all is taken down after it: a file is not taken before it begins."""
+            for queue in preferred:
+                while read := os.read(queue, _NUMBER.size):
+                    (file,) = _NUMBER.unpack(read)
+                    child.tell("takes", file)
+                    yield from pairwise([*files[file], session])
+
+        for item, following in taken():
             child.tell("begins")
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             child.tell("ended")

@@ -25,7 +25,7 @@ from tests.kernel.netns import Host, Net
 
 pytestmark = [pytest.mark.kernel, pytest.mark.kubectl, pytest.mark.timeout(900)]
 
-READY_S = 40.0
+READY_S = 120.0
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 NODE_NAME = "n1"
 MANIFEST_FILES = sorted(MANIFESTS.iterdir())

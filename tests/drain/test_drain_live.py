@@ -35,6 +35,8 @@ from sliceplane.xds.names import ASSIGNMENT
 from sliceplane.xds.streams import stream
 
 NODES = ("n-1", "n-2", "n-3")
+#: The deadline of a drain that must end well, on a slow machine too; one that must not end is asked again and again.
+PATIENCE_S = 300.0
 _numbers = count(1)
 
 
@@ -83,7 +85,7 @@ class Shop:
 
     async def drain(self, number: int = 0, **options: Any) -> DrainAnswer:
         pods = await find_pods(self.client, "pod", "default", f"{self.name}-{number}")
-        settled = DrainOptions(**{"timeout_s": 60.0, "force": True, **options})
+        settled = DrainOptions(**{"timeout_s": PATIENCE_S, "force": True, **options})
         clock = loop_clock(time.time())
         return await drain_pods(self.client, pods, "pod", settled, clock=clock, rng=Rng(next(_numbers)))
 
@@ -223,7 +225,7 @@ async def test_a_client_of_another_service_holds_up_no_drain(shop: Shop, monkeyp
         )
         await asyncio.to_thread(shop.plane.apply, [_evil_slice(namespace, 2)])
         await client.next()  # and it accepts nothing any more
-        answer = await shop.drain(0, timeout_s=120.0)
+        answer = await shop.drain(0)
         assert answer.outcome == "drained", sentence(answer.pods[0])
         report = served.server._laggards.report()
         assert list(report.behind) == [f"service/{namespace}/mine"]
@@ -258,7 +260,7 @@ async def test_a_node_that_never_told_is_unknown(shop: Shop) -> None:
     await shop.open()
     await asyncio.to_thread(shop.plane.apply, [node("foreign")])
     try:
-        answer = await shop.drain(timeout_s=60.0, unknown=UnknownPolicy("fail"))
+        answer = await shop.drain(unknown=UnknownPolicy("fail"))
         assert answer.outcome == "cannot know"
         assert "nothing is known of foreign" in sentence(answer.pods[0])
         let_go = await shop.drain(unknown=UnknownPolicy("after", 0.1))
@@ -296,7 +298,7 @@ async def test_a_proxy_that_is_killed_meanwhile_is_named_and_the_next_one_ends_t
             await shop.open()
             assert (await shop.drain(0)).outcome == "drained"
             killed.open.clear()
-            draining = asyncio.create_task(shop.drain(1, timeout_s=1.0))
+            draining = asyncio.create_task(shop.drain(1, timeout_s=1.0, take_back=False))
             await eventually(lambda: asyncio.to_thread(shop._ready), lambda ready: ready == 0)
         assert (await draining).outcome == "time over"
         await eventually(
@@ -335,12 +337,16 @@ async def test_rights_that_are_missing_are_named_as_the_verbs_that_one_needs(pla
         async with HttpClient(as_user) as client:
             other = Shop(plane, client, {})
             other.name = shop.name
-            answer = await other.drain(1, timeout_s=5.0 if name == "blind" else 60.0, unknown=UnknownPolicy("fail"))
+            drain = partial(other.drain, 1, unknown=UnknownPolicy("fail"))
+            if name == "blind":
+                answer = await eventually(
+                    partial(drain, timeout_s=2.0),
+                    lambda answer: "no right to list and watch leases in kube-node-lease" in sentence(answer.pods[0]),
+                )
+            else:
+                answer = await drain()
+                assert answer.outcome == "drained", sentence(answer.pods[0])
         assert set(needs) <= set(answer.not_looked_at), answer.not_looked_at
-        if name == "blind":
-            assert "no right to list and watch leases in kube-node-lease" in sentence(answer.pods[0])
-        else:
-            assert answer.outcome == "drained", sentence(answer.pods[0])
 
 
 def role(user: str, rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -378,7 +384,9 @@ async def test_a_whole_node(shop: Shop) -> None:
     pods = await find_pods(shop.client, "node", "", "n-3")
     mine = [pod for pod in pods if pod.metadata.name.startswith(f"{shop.name}-")]
     clock = loop_clock(time.time())
-    answer = await drain_pods(shop.client, mine, "node n-3", DrainOptions(delete=True), clock=clock, rng=Rng(1))
+    answer = await drain_pods(
+        shop.client, mine, "node n-3", DrainOptions(timeout_s=PATIENCE_S, delete=True), clock=clock, rng=Rng(1)
+    )
     assert [(pod.pod, pod.outcome, pod.gone) for pod in answer.pods] == [(f"default/{shop.name}-2", "drained", True)]
 
 

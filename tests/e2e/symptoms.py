@@ -10,14 +10,14 @@ import os
 import re
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.waiting import until
+
 ROOT = Path(__file__).parents[2]
-STEP_S = 150
-#: a step that is asked for until it says what is expected
-PATIENCE_S = 60.0
+#: The deadline of one command line, for what hangs.
+STEP_S = 300
 #: The first minute of a Service or Pod is no trouble yet: who asks has a clock that is so far ahead.
 AHEAD_S = 65.0
 #: "sliceplane" on the path of the story
@@ -76,7 +76,7 @@ STORY: tuple[Symptom, ...] = (
         (Step("kubectl get endpointslices -l kubernetes.io/service-name=shop", r"<unset> +<unset>",
             before="kubectl create deployment web --image=x --replicas=2;"
                 " kubectl create service clusterip shop --tcp=80:8080;"
-                " kubectl wait --for=condition=Available deployment/web; sleep 1"),
+                " kubectl wait --for=condition=Available deployment/web"),
          Step(f"sliceplane trace --from {POD_IP} --to shop.default | head -1", r"verdict +reject: .* has no endpoints"),
          Step("sliceplane explain service shop", r"^cause +B1 ", 1)),
         codes=("B1", "B5", "B6", "B7")),
@@ -215,18 +215,19 @@ class Player:
     def end(self) -> None:
         self._shell(f"test -f pid && {STOP}; true")
 
-    def play(self, step: Step) -> tuple[str, int]:
-        """What it says, without what differs between two runs, and its exit code."""
+    def play(self, step: Step) -> str:
+        """Returns the output once it and the exit code are as expected, without what differs between two runs."""
         if step.before:
             self._hidden(step.before)
-        end = time.monotonic() + PATIENCE_S
-        said, code = self._shell(step.line)
-        while (code != step.code or not re.search(step.says, said, re.MULTILINE)) and time.monotonic() < end:
-            time.sleep(0.5)
-            said, code = self._shell(step.line)
+
+        def is_expected(seen: tuple[str, int]) -> bool:
+            said, code = seen
+            return code == step.code and re.search(step.says, said, re.MULTILINE) is not None
+
+        said, _ = until(lambda: self._shell(step.line), is_expected)
         if step.after:
             self._hidden(step.after)
-        return self._plain(said), code
+        return self._plain(said)
 
     def shown(self, step: Step) -> str:
         """The line as a person would type it."""

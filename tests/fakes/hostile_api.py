@@ -14,8 +14,8 @@ import asyncio
 import json
 import ssl
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -179,7 +179,8 @@ class HostileApi:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._loop.call_soon_threadsafe(self._ended.set)
+        with suppress(RuntimeError):  # it has ended already
+            self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join()
 
     @property
@@ -212,39 +213,46 @@ class HostileApi:
         self.port, self.elsewhere_port = (each.sockets[0].getsockname()[1] for each in (server, other))
         self._listening.set()
         await self._ended.wait()
+        # A connection that is being accepted is a task of the loop until its handler is one; its socket is lost if the
+        # server is closed before.
+        own = asyncio.current_task()
+        while any(task is not own for task in asyncio.all_tasks() - self._handlers):
+            await asyncio.sleep(0)
         server.close()
         other.close()
-        # A connection that is being accepted is a task of the loop until its handler is one.
-        own = asyncio.current_task()
-        while others := [task for task in asyncio.all_tasks() if task is not own]:
-            for task in tuple(self._handlers):
+        while self._handlers:
+            for task in self._handlers:
                 task.cancel()
-            await asyncio.wait(others, timeout=0.01)
+            await asyncio.wait(self._handlers, timeout=0.01)
         await asyncio.sleep(0)  # a transport that was aborted closes its socket in the next turn
         await asyncio.sleep(0)
 
-    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    @contextmanager
+    def _handling(self, writer: asyncio.StreamWriter) -> Iterator[None]:
+        """Registers this task until the connection has ended or the task is cancelled."""
         task = asyncio.current_task()
         assert task is not None, "a handler is a task"
         self._handlers.add(task)
         try:
-            while True:
-                exchange = Exchange(self, await reader.readuntil(b"\r\n\r\n"), writer)
-                await reader.readexactly(int(exchange.headers.get("content-length", "0")))
-                self.requests.append((exchange.method, exchange.target))
-                await self.behaviour(exchange)
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError, asyncio.CancelledError):
-            pass
+            with suppress(asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError, asyncio.CancelledError):
+                yield
         finally:
             self._handlers.discard(task)
             if writer.transport is not None:
                 writer.transport.abort()
 
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with self._handling(writer):
+            while True:
+                exchange = Exchange(self, await reader.readuntil(b"\r\n\r\n"), writer)
+                await reader.readexactly(int(exchange.headers.get("content-length", "0")))
+                self.requests.append((exchange.method, exchange.target))
+                await self.behaviour(exchange)
+
     async def _note(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Of the other origin."""
-        with suppress(asyncio.IncompleteReadError, OSError):
+        """Reads a request to the other origin."""
+        with self._handling(writer):
             self.elsewhere.append(await reader.readuntil(b"\r\n\r\n"))
-        writer.transport.abort()
 
 
 def honest_document(kind: str) -> dict[str, Any]:

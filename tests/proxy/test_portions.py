@@ -178,7 +178,7 @@ def test_a_heavy_service_that_changes_all_the_time_has_a_fifth_and_others_go_on(
     read: list[str] = []
     endpoints = slices.endpoints
     slices.endpoints = lambda key: read.append(key.name) or endpoints(key)  # type: ignore[method-assign,func-returns-value]
-    for number in range(200):  # 4 s of changes, 20 ms apart; a write takes 50 ms
+    for number in range(100):  # 2 s of changes, 20 ms apart; a write takes 50 ms
         machine.put(crowd(size + number % 3, "heavy", version=2 + number))
         if number % 20 == 0:
             machine.put(service(f"other-{number}", 10 + number // 20), make_slice(["10.9.9.9"], f"other-{number}"))
@@ -191,7 +191,7 @@ def test_a_heavy_service_that_changes_all_the_time_has_a_fifth_and_others_go_on(
             if number % 20 == 0:
                 assert machine_answers(machine, f"172.30.0.{10 + number // 20}") == ("10.9.9.9 8080",)
         machine.now += 0.02
-    assert 10 <= read.count("heavy") <= 50, f"all its endpoints were read {read.count('heavy')} times"
+    assert 5 <= read.count("heavy") <= 25, f"all its endpoints were read {read.count('heavy')} times"
     machine.drop(service("heavy", 5))
     machine.put(crowd(size, "heavy", version=999))
     assert machine.plane.schedule.due(machine.now)

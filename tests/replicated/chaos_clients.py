@@ -14,9 +14,9 @@ import aiohttp
 from tests.replicated.history import Operation, Segment, Version
 
 COLLECTION = "/api/v1/namespaces/default/configmaps"
-REQUEST_SECONDS_MAX = 6.0
-#: some clients lose patience sooner, and never know
-PATIENCE_SECONDS_MIN = 0.3
+#: Some writers lose patience sooner than others, and never know.
+PATIENCE_SECONDS_MIN, PATIENCE_SECONDS_MAX = 0.3, 6.0
+#: Lists and watches leave a silent server for another after so long, which is far above an answer of a slow machine.
 SILENT_SECONDS_MAX = 12.0
 NO_ANSWER = (aiohttp.ClientError, OSError, TimeoutError)
 
@@ -87,7 +87,7 @@ class Writer:
         return {"kind": "ConfigMap", "apiVersion": "v1", "metadata": head, "data": {"value": operation.value}}
 
     async def _perform(self, operation: Operation, method: str, path: str, body: Any, at: str = "") -> None:
-        patience = aiohttp.ClientTimeout(total=self._random.uniform(PATIENCE_SECONDS_MIN, REQUEST_SECONDS_MAX))
+        patience = aiohttp.ClientTimeout(total=self._random.uniform(PATIENCE_SECONDS_MIN, PATIENCE_SECONDS_MAX))
         try:
             async with self._session.request(
                 method, (at or self._url) + COLLECTION + path, json=body, timeout=patience
@@ -145,7 +145,7 @@ class Watcher:
             await asyncio.sleep(self._random.uniform(0.01, 0.2))
 
     async def _list(self, url: str) -> None:
-        timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS_MAX)
+        timeout = aiohttp.ClientTimeout(total=SILENT_SECONDS_MAX)
         async with self._session.get(url + COLLECTION, timeout=timeout) as response:
             listed = json.loads(await response.read())
         if response.status != 200:
@@ -162,7 +162,7 @@ class Watcher:
             "watch": "1", "resourceVersion": str(self.reached), "allowWatchBookmarks": "true",
             "timeoutSeconds": str(self._random.randint(4, 20)),
         }  # fmt: skip
-        timeout = aiohttp.ClientTimeout(total=None, sock_read=SILENT_SECONDS_MAX, sock_connect=2)
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=SILENT_SECONDS_MAX, sock_connect=SILENT_SECONDS_MAX)
         async with self._session.get(url + COLLECTION, params=query, timeout=timeout) as response:
             if response.status == 410:
                 self.reached = 0

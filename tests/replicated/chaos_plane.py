@@ -23,6 +23,8 @@ from sliceplane.shell.server.storage.etcd.client import EtcdClient, EtcdConfig, 
 PREFIX = "/chaos"
 #: short, so that a server which was away has missed something for good
 COMPACTION_INTERVAL = "2s"
+#: A connection that a process accepted before it ended is reset; only a slow machine needs so long for an answer.
+ANSWER_SECONDS_MAX = 30.0
 
 
 class ApiProcess:
@@ -70,7 +72,7 @@ class ApiProcess:
             if self.process is not None and self.process.poll() is not None:
                 self.process = None
                 self.start()  # etcd was not to be reached for too long: a supervisor would start it again
-            async with asyncio.timeout(1.0):
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 _, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=context)
             writer.transport.abort()
             return True

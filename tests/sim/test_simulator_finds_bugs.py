@@ -77,7 +77,7 @@ def test_an_expired_version_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_own_create_that_the_cache_does_not_show_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """kubernetes/kubernetes#93374, for Pods: without read-your-writes a ReplicaSet makes too many."""
     monkeypatch.setattr(Expectations, "pending", lambda self, key, now: None)
-    assert found("none,watch-delay=0.9") & {"no-part-fails", "bounded-writes", "replicas", "quiescence"}
+    assert found("none,watch-delay=0.9", 25, first=2) & {"no-part-fails", "bounded-writes", "replicas", "quiescence"}
 
 
 def test_a_full_slice_is_filled_further(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_an_address_is_given_out_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_collector_believes_a_cache_that_does_not_show_an_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     """kubernetes#88097: dependents seen before their owner, and collected at once."""
     monkeypatch.setattr(OwnershipGraph, "is_gone", lambda self, claim: self.find(claim) is None)
-    assert found("none,watch-delay=0.9", first=2) & {"no-premature-collection"}
+    assert found("none,watch-delay=0.9", 25, first=8) & {"no-premature-collection"}
 
 
 OLDER = (*CLASSIC, "endpoints", "endpointslice-mirroring")

@@ -7,9 +7,12 @@ same against the real ones.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
+import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -164,6 +167,20 @@ async def test_a_stream_has_a_time_for_its_head(tmp_path: Path, monkeypatch: pyt
             with pytest.raises(Unreachable, match="timed out"):
                 async with client.watch(hostile_api.SERVICES, resource_version="1"):
                     pass
+
+
+def test_connections_that_are_accepted_while_the_server_of_tests_ends_are_closed() -> None:
+    """On a busy machine clients come back just then; a socket that nobody closes fails whichever test runs."""
+    with ExitStack() as clients, HostileApi("honest") as api:
+
+        def connect() -> None:
+            for port in (api.port, api.elsewhere_port) * 3:
+                clients.enter_context(socket.create_connection(("127.0.0.1", port)))
+            api._loop.call_soon(api._ended.set)  # in the turn in which they are accepted
+
+        api._loop.call_soon_threadsafe(connect)
+        api._thread.join()
+    gc.collect()
 
 
 async def test_a_view_keeps_its_endpoints_and_asks_seldom(tmp_path: Path) -> None:
